@@ -15,6 +15,7 @@ ALIGNMENT = 64
 
 def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray:
     """Uninitialised array that starts on a cache line."""
-    size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
+    dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)

@@ -44,10 +44,10 @@ def sizes(value: Value) -> tuple[int, ...]:
 
 def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
     """The arrays of a feed, in the order of the inputs, checked as far as the model states them."""
-    if not isinstance(feed, Mapping):
+    if type(feed) is not dict and not isinstance(feed, Mapping):
         raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
     names = [port.name for port in ports]
-    if feed.keys() != {*names}:
+    if len(feed) != len(names) or any(name not in feed for name in names):
         expected = f"arrays for {', '.join(names) or 'nothing'}"
         for name in feed:
             if name not in names:
@@ -76,7 +76,7 @@ def arrays_for(
     values: Mapping[str, Value], out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
     """An array for each output: those given, checked, and new ones."""
-    if not isinstance(out, Mapping):
+    if type(out) is not dict and not isinstance(out, Mapping):
         raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
     for name in out:
         if name not in values:

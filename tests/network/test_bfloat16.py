@@ -210,3 +210,31 @@ def test_products_of_rows_and_the_copies_that_they_need():
     narrow = cpuconv.compile(source, threads=1, **NARROW)
     near(narrow.run(feed), cpuconv.compile(source, strategy="heuristic").run(feed), 0.01)
     assert all(work.node_plan.offer is not None for work in programs_of(narrow).last.executable.works)
+
+
+def test_recurrent_layers(tmp_path):
+    """Their states are multiplied in bfloat16 where the model says so; other sizes, threads, and saved and loaded."""
+    text = """g (float[T,B,24] x) => (float[T,2,B,200] y, float[2,B,136] z) <float[2,800,24] w, float[2,800,200] r,
+        float[2,408,400] v, float[2,408,136] q> {
+        y = LSTM<direction = "bidirectional", hidden_size = 200>(x, w, r)
+        a = Transpose<perm = [0, 2, 1, 3]>(y)
+        s = Constant<value_ints = [0, 0, 400]>()
+        b = Reshape(a, s)
+        c, z = GRU<direction = "bidirectional", hidden_size = 136>(b, v, q)
+    }"""
+    source, rng = parse(text), np.random.default_rng(0)
+    shapes = {"w": (2, 800, 24), "r": (2, 800, 200), "v": (2, 408, 400), "q": (2, 408, 136)}
+    for name, shape in shapes.items():
+        array = rng.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[-1]))
+        source.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    wide, narrow = cpuconv.compile(source, strategy="heuristic"), cpuconv.compile(source, threads=1, **NARROW)
+    narrow.save(tmp_path / "m.cpuconv")
+    loaded, shared = cpuconv.load(tmp_path / "m.cpuconv"), cpuconv.compile(source, threads=2, **NARROW)
+    for shape in ((9, 1, 24), (4, 3, 24), (1, 11, 24)):
+        feed = {"x": x_of(*shape)}
+        got = narrow.run(feed)
+        near(got, wide.run(feed), 0.01)
+        for other in (loaded, shared):
+            for name, array in other.run(feed).items():
+                np.testing.assert_array_equal(array, got[name])
+    assert not any("state" in row.types for row in wide.explain().operators)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.conv.choice.ways import restored, way
 from cpuconv.conv.recipe import padded_bias
 from cpuconv.graph.ir import Node, Value
@@ -22,7 +23,10 @@ from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.kernels.copies.rounding import HALVES
+from cpuconv.kernels.products import matmul_halves
 from cpuconv.kernels.products.matmul import Product, product_step, seconds, sizes_of
+from cpuconv.kernels.products.matmul_halves import halves_step
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
@@ -85,7 +89,17 @@ def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
         return []
     turned, inputs_lie = _turned(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
-    return [Offer(inputs_lie, (DENSE,), seconds(target, *sizes_of(a.shape, b.shape, turned), turned[1]))]
+    sizes = sizes_of(a.shape, b.shape, turned)
+    floats = seconds(target, *sizes, turned[1])
+    halves = matmul_halves.seconds(target, *sizes) if target.precision == HALF else math.inf
+    return [Offer(inputs_lie, (DENSE,), min(floats, halves), Rounded() if halves < floats else None)]
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """That operands of a product are rounded to bfloat16, where they lie so that kernels take them."""
+
+    multiplied: str = str(HALVES)
 
 
 def _turned(node: Node) -> tuple[bool, bool]:
@@ -97,7 +111,9 @@ def lower_product(call: Call) -> list[Step]:
     """One step for the whole stack."""
     a, b, *_ = call.inputs
     assert a is not None and b is not None
-    return [product_step(call.target, call.space, Product.of(a, b, call.y, _turned(call.node)))]
+    product = Product.of(a, b, call.y, _turned(call.node))
+    rounded = halves_step(call.target, call.space, product) if call.offer.detail else None
+    return [rounded or product_step(call.target, call.space, product)]
 
 
 def infer_linear(node: Node, inputs: Inputs) -> list[Value]:

@@ -8,7 +8,6 @@ operands, as they may run between kernels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.conv.choice.ways import way
 from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
@@ -24,11 +23,13 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.ops.recurrent_states import StateProducts, States
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
-from cpuconv.kernels.recurrent.recurrent import Rows, packed, tiles
+from cpuconv.kernels.recurrent.recurrent import Rows, packed
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
+from cpuconv.kernels.recurrent.recurrent_halves import packed_halves
 from cpuconv.kernels.recurrent.tensors import Recurrence, Size, Tensors, recurrence_steps, workspace
 from cpuconv.problem.integers import divide
 
@@ -272,7 +273,7 @@ def stepped(
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Float32, with weights that are known beforehand."""
+    """Float32, with weights that are known beforehand; inputs, and weights and states, may round to bfloat16."""
     (x, _, r), lengths, lanes = inputs[:3], given(inputs, 4), target.isa.lanes
     cell = CELLS[node.op]
     known = [
@@ -286,14 +287,16 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     (directions, _, hidden), (length, batch) = r.shape, x.shape[1::-1] if node["layout"] else x.shape[:2]
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
     problem = rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes)
-    count, _ = tiles(target.isa, stages_of(node, len(inputs) > 5 + cell.states), batch, not whole)
-    recurrence = target.moving(math.prod(r.shape) * F32.bytes) * length * count
-    states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
-    forms = ("", "", "", "" if whole else DENSE, *states, "")[: len(inputs) - 1]
+    stages = stages_of(node, len(inputs) > 5 + cell.states)
+    states = States(target, directions, hidden, batch, stages, not whole)
+    product, step = states.fastest() if target.precision == HALF else (None, states.seconds(None))
+    lie = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
+    forms = ("", "", "", "" if whole else DENSE, *lie, "")[: len(inputs) - 1]
     made = []
     for products in (way(each, target) for each in of_rows(problem, target)):
         first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
-        made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + recurrence, products))
+        detail = StateProducts(**vars(products), state=product.name if product else "")
+        made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + step * length, detail))
     return made
 
 
@@ -314,17 +317,24 @@ def _lower(call: Call) -> list[Step]:
         call, Operands(rows_operand(x), rows_operand(fed)), weight, packed(given_bias, cell.gates, lanes), node.op
     )
 
-    def pack(stage: Stage, array: np.ndarray) -> np.ndarray:
-        return packed(array, cell.gates, lanes, stage.first, stage.gates)
+    state = call.offer.detail.state
+    kind, pack_weights = (BF16, packed_halves) if state else (F32, packed)
+
+    def pack(stage: Stage, array: np.ndarray, pack: Callable[..., np.ndarray] = packed) -> np.ndarray:
+        return pack(array, cell.gates, lanes, stage.first, stage.gates)
 
     weights = [
-        call.constants.packed(node.inputs[2], ("state", node.op, lanes, *stage[:2]), partial(pack, stage, r.array))
+        call.constants.packed(
+            node.inputs[2],
+            ("state", node.op, lanes, *stage[:2], *[kind.name] * (kind != F32)),
+            partial(pack, stage, r.array, pack_weights),
+        )
         for stage in stages
     ]
     biases = [call.constants.keep(pack(stage, state_bias)) for stage in stages]
     rows_fed = Rows(fed.ref, fed.strides[batch_first], columns // directions * F32.bytes, fed.strides[not batch_first])
     length, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    return [*product, *recurrence(call, (length, batch, directions, hidden), rows_fed, weights, biases)]
+    return [*product, *recurrence(call, (length, batch, directions, hidden), rows_fed, weights, biases, state)]
 
 
 def recurrence(call: Call, size: Size, fed: Rows, weights: list[Ref], bias: list[Ref], product: str = "") -> list[Step]:

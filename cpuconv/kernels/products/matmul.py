@@ -251,7 +251,7 @@ def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> fl
     return divide(rows, n) * panel_cycles
 
 
-def _best(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
+def best_tile(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
     """Cycles by the model of the best tile, its vectors of columns, and its rows."""
     widest = min(len(isa.pixels), divide(columns, isa.lanes))
     tiles = [(v, divide(rows, divide(rows, isa.pixels[v - 1]))) for v in range(1, widest + 1)]
@@ -263,11 +263,11 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
     items = math.prod(stack)
     packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
-    cycles = items * (_best(processor.isa, rows, depth, columns)[0] + packing)
+    cycles = items * (best_tile(processor.isa, rows, depth, columns)[0] + packing)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
 
-def _distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
+def distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
     """Bytes to each matrix of a stack."""
     distances = np.zeros((), np.int64)
     for size, stride in zip(stack, strides, strict=True):
@@ -280,13 +280,13 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
     product = product.normal
     isa, threads, depth = processor.isa, processor.threads, product.depth
     a, b, y = product.a, product.b, product.y
-    offsets = np.stack([_distances(product.stack, each.stack) for each in (a, b, y)], -1)
+    offsets = np.stack([distances(product.stack, each.stack) for each in (a, b, y)], -1)
     if product.rows == 1:
         steps = a.column, b.row, b.column, y.column
         streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
         if streamed is not None:
             return streamed
-    _, v, n = _best(isa, product.rows, depth, product.columns)
+    _, v, n = best_tile(isa, product.rows, depth, product.columns)
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes

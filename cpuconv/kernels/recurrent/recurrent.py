@@ -24,10 +24,12 @@ from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.emit.product import BY_NAME, WORD
-from cpuconv.kernels.recurrent.recurrent_bytes import NUMBERS, StateTile, call_state_bytes, row_bytes, state_bytes
+from cpuconv.kernels.recurrent.recurrent_bytes import NUMBERS, StateTile, call_state, row_bytes, state_bytes
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
+from cpuconv.kernels.recurrent.recurrent_halves import widens
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
@@ -37,12 +39,12 @@ _SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fe
 
 @dataclass(frozen=True)
 class LayerTile:
-    """`stages` of the cell; `lengths`: each sequence has one of its own; `whole`: states are multiplied as bytes."""
+    """`stages` of the cell; `lengths`: each sequence has one of its own; `made`: `state` makes what is multiplied."""
 
     lanes: int
     stages: int
     lengths: bool
-    whole: bool = False
+    made: bool = False
 
 
 @emitter
@@ -69,8 +71,8 @@ def layer(tile, worker, before, part, parts, args):
     """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
 
     Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
-    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory: what lies
-    between two stages, or the state as bytes, which `state` makes.
+    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory: what is
+    multiplied, which `state` makes, and what lies between two stages.
     """
     scratch = args.scratch + worker * args.scratch_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -98,27 +100,29 @@ def layer(tile, worker, before, part, parts, args):
             turned = (s + args.turned) % 2
             t = steps - 1 - s if args.backward + d > 0 else s
             fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
-            if tile.whole:
-                call_state_bytes(args.state, h, h_b, args.hidden, cols, scratch, args.row)
+            x, x_b = h, h_b
+            if tile.made:
+                call_state(args.state, h, h_b, args.hidden, cols, scratch, args.row)
+                x, x_b = scratch, args.row
+            if tile.stages == 1:
                 call_cell(
-                    micro, fed_t, args.fed_b, scratch, args.row, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
-                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
-                )  # fmt: skip
-                c, c_b = y_c, args.y_c_b
-            elif tile.stages == 1:
-                call_cell(
-                    micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
+                    micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
                     y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
                 )  # fmt: skip
                 c, c_b = y_c, args.y_c_b
             else:
-                kept = scratch + args.row * cols
+                middle = scratch + args.row * cols
+                kept = middle + args.row * cols
                 call_cell(
-                    micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
-                    scratch, args.row, kept, args.row, begin, panels, turned,
+                    micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
+                    middle, args.row, kept, args.row, begin, panels, turned,
                 )  # fmt: skip
+                x, x_b = middle, args.row
+                if tile.made:
+                    call_state(args.state, middle, args.row, args.hidden, cols, scratch, args.row)
+                    x = scratch
                 call_cell(
-                    second, fed_t, args.fed_b, scratch, args.row, args.hidden,
+                    second, fed_t, args.fed_b, x, x_b, args.hidden,
                     args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
                     h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned,
                 )  # fmt: skip
@@ -164,7 +168,8 @@ class Layer:
     backward : bool
         Whether the first direction, or the only one, goes backwards; a second one does.
     weights, bias : list[Ref]
-        For each stage, as `packed` makes them of what belongs to the state; of bytes as `recurrent_bytes` does.
+        For each stage, as `packed` makes them of what belongs to the state; of bytes as `recurrent_bytes` does, of
+        bfloat16 weights as `recurrent_halves` does.
     peepholes : Ref or None
         Packed likewise.
     lengths : Rows or None
@@ -176,7 +181,7 @@ class Layer:
         The states before all steps, the output, and the states behind them; a last first state may be left out
         (address 0).
     product : str
-        By which weights of bytes are multiplied, a name in `product.TABLE`; "": weights are floats.
+        By which weights of bytes or bfloat16 are multiplied, a name in `product.TABLE`; "": weights are floats.
     """
 
     stages: tuple[Stage, ...]
@@ -198,7 +203,10 @@ class Layer:
     @property
     def rows(self) -> int:
         """Vectors of weights for each gate of a panel."""
-        return divide(self.hidden, WORD) * BY_NAME[self.product].parts if self.product else self.hidden
+        if not self.product:
+            return self.hidden
+        product = BY_NAME[self.product]
+        return divide(self.hidden, WORD) * product.parts if product.sum.integer else divide(self.hidden, PAIR)
 
     def step(self, number: int) -> Layer:
         """A layer of that step alone, without the last first state; or behind all steps, of nothing but that state."""
@@ -280,15 +288,17 @@ def _layer_step(
         tile = CellTile(lanes, cols, total, stages[number], work.product) if number < len(stages) else None
         return 0 if tile is None else MicroRef(cell, tile)
 
-    row = row_bytes(hidden) if work.product else panels * vector
-    kept = cols if work.product else 2 * cols * (len(stages) > 1)
+    of_bytes = bool(work.product) and BY_NAME[work.product].sum.integer
+    state = _state(lanes, work.product)
+    row = max(panels * vector, row_bytes(hidden) * of_bytes)
+    kept = cols * (3 if len(stages) > 1 else int(bool(state)))
 
     args: Args = {
         "cell": micro(0, cols),
         "cell_last": micro(0, rest),
         "second_cell": micro(1, cols),
         "second_cell_last": micro(1, rest),
-        "state": MicroRef(state_bytes, StateTile(lanes, work.product)) if work.product else 0,
+        "state": state,
         "units": shares * len(directions) * count,
         "direction": directions.start,
         "directions": len(directions),
@@ -314,7 +324,7 @@ def _layer_step(
             f"{prefix}weights": work.weights[number] if gates else 0,
             f"{prefix}weights_d": panels * work.rows * gates * vector,
             f"{prefix}bias": work.bias[number] if gates else 0,
-            f"{prefix}bias_d": panels * gates * vector * (NUMBERS if work.product else 1),
+            f"{prefix}bias_d": panels * gates * vector * (NUMBERS if of_bytes else 1),
         }
     firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
     for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):
@@ -322,4 +332,13 @@ def _layer_step(
     for name, rows in (("fed", work.fed), ("y", work.y)):
         args |= {name: rows.ref, f"{name}_t": rows.t, f"{name}_d": rows.d, f"{name}_b": rows.b}
     parts = divide(shares * len(directions) * count, processor.threads) if processor.threads > 1 else 0
-    return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None, bool(work.product)), args, parts)
+    return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None, bool(state)), args, parts)
+
+
+def _state(lanes: int, product: str) -> int | MicroRef:
+    """What makes of states what is multiplied; 0: they are."""
+    if not product or widens(BY_NAME[product]):
+        return 0
+    if BY_NAME[product].sum.integer:
+        return MicroRef(state_bytes, StateTile(lanes, product))
+    return MicroRef(round_rows, RoundTile(lanes))

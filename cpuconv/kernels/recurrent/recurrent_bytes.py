@@ -145,7 +145,7 @@ def state_bytes(
     loop(builder, 0, rows, row)
 
 
-call_state_bytes = state_bytes.caller()
+call_state = state_bytes.caller()
 
 
 def of_bytes(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,13 +7,15 @@ hidden units, in it a vector for each gate and element.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32
 from cpuconv.isa.vector import I64
+from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
@@ -21,6 +23,7 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, NUMBERS
+from cpuconv.kernels.recurrent.recurrent_halves import widens
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -55,8 +58,9 @@ class Stage(NamedTuple):
 class CellTile:
     """A stage for `cols` sequences at once; `total`: gates of the whole cell.
 
-    `product`: by which bytes are multiplied, a name in `product.TABLE`; "": floats are. Of bytes x is as
+    `product`: by which bytes or bfloat16 are multiplied, a name in `product.TABLE`; "": floats are. Of bytes x is as
     `recurrent_bytes` makes it, weights and bias are as it packs them, and what inputs give to a gate lies side by side.
+    Of bfloat16 x and weights are as `recurrent_halves` makes them.
     """
 
     lanes: int
@@ -64,6 +68,16 @@ class CellTile:
     total: int
     stage: Stage
     product: str = ""
+
+    @property
+    def multiplies(self) -> Product | None:
+        """What `product` names."""
+        return BY_NAME[self.product] if self.product else None
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether bytes are multiplied."""
+        return self.multiplies is not None and self.multiplies.sum.integer
 
 
 @MicroKernel
@@ -126,16 +140,20 @@ class _Panel:
         def of_panel(address: Any, vectors: Any) -> Any:
             return vec.offset(address, builder.mul(panel, builder.mul(vectors, I64(vec.size))))
 
+        def words(elements: int) -> Any:
+            return builder.udiv(builder.add(depth, I64(elements - 1)), I64(elements))
+
         self.fed_gate: Any = I64(vec.size)
-        self.words = builder.udiv(builder.add(depth, I64(WORD - 1)), I64(WORD))
-        if tile.product:
-            self.fed_gate, parts = builder.mul(depth, I64(F32.bytes)), BY_NAME[tile.product].parts
+        product = tile.multiplies
+        if product is not None and tile.of_bytes:
+            self.fed_gate, self.words = builder.mul(depth, I64(F32.bytes)), words(WORD)
             self.fed = of_panel(fed, I64(1))
-            self.weights = of_panel(weights, builder.mul(self.words, I64(gates * parts)))
+            self.weights = of_panel(weights, builder.mul(self.words, I64(gates * product.parts)))
             self.bias = of_panel(bias, I64(NUMBERS * gates))
         else:
+            self.words = words(1 if product is None else PAIR)
             self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
-            self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
+            self.weights = of_panel(weights, builder.mul(self.words, I64(gates)))
             self.bias = of_panel(bias, I64(gates))
         self.peepholes = of_panel(peepholes, I64(PEEPHOLES))
         self.h, self.second, *self.outputs = (of_panel(address, I64(1)) for address in (h, second, y, kept))
@@ -144,7 +162,11 @@ class _Panel:
         self.mask = first_lanes(vec, builder.select(self.whole, I64(vec.lanes), left))
 
     def emit(self) -> None:
-        sums = self._sums_of_bytes(BY_NAME[self.tile.product]) if self.tile.product else self._sums()
+        product = self.tile.multiplies
+        if product is None:
+            sums = self._sums()
+        else:
+            sums = self._sums_of_bytes(product) if self.tile.of_bytes else self._sums_of_halves(product)
         results = [self._results(col, gates) for col, gates in enumerate(sums)]
         with self.vec.builder.if_else(self.whole) as (whole, part):
             with whole:
@@ -177,7 +199,42 @@ class _Panel:
 
             return body
 
-        values = self._folded(self.depth, values, several, each, vec.add)
+        values = self._folded(self.words, values, several, each, vec.add)
+        return [values[col * gates : (col + 1) * gates] for col in cols]
+
+    def _sums_of_halves(self, product: Product) -> list[list[Any]]:
+        """bias + weights · x, by sequence and gate; weights are words of bfloat16, x is too, or is of floats."""
+        tile, vec, builder = self.tile, self.vec, self.vec.builder
+        gates, cols, widened = tile.stage.gates, range(tile.cols), widens(product)
+        each = gates * tile.cols
+        chains = min(_UNROLL, divide(_CHAINS, each))
+        word = PAIR * F32.bytes if widened else WORD
+        rows = [self._sequence(self.x, self.steps.x, col) for col in cols]
+        biases = [vec.load(vec.offset(self.bias, g * vec.size)) for g in range(gates)]
+        values = [*biases * tile.cols, *[vec.constant(0.0)] * (each * (chains - 1))]
+
+        def several(count: int, halves: int = PAIR) -> Any:
+            def body(index: Any, values: list[Any]) -> list[Any]:
+                at = vec.offset(self.weights, builder.mul(index, I64(count * gates * vec.size)))
+                starts = [vec.offset(row, builder.mul(index, I64(count * word))) for row in rows]
+                for k in range(count):
+                    weights = [vec.load_int(vec.offset(at, (k * gates + g) * vec.size)) for g in range(gates)]
+                    parts = [product.split(vec, each, BF16)[:halves] if widened else [each] for each in weights]
+                    for part, col in itertools.product(range(len(parts[0])), cols):
+                        address = vec.offset(starts[col], k * word + part * F32.bytes)
+                        element = vec.broadcast(address) if widened else product.word(vec, address, False)
+                        for g in range(gates):
+                            place = (k % chains) * each + col * gates + g
+                            add = vec.fma if widened else functools.partial(product.add, vec)
+                            values[place] = add(element, parts[g][part], values[place])
+                return values
+
+            return body
+
+        whole = builder.udiv(self.depth, I64(PAIR)) if widened else self.words
+        if widened:  # no word of x lies behind its end
+            values = repeat(vec, whole, self.words, values, several(1, 1))
+        values = self._folded(whole, values, several, each, vec.add)
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
@@ -242,7 +299,7 @@ class _Panel:
         if position < gates:
             address = self._sequence(self.fed, self.steps.fed, col)
             address = vec.offset(address, vec.builder.mul(self.fed_gate, I64(position)))
-            return vec.load_first(address, self.mask) if self.tile.product else vec.load(address)
+            return vec.load_first(address, self.mask) if self.tile.of_bytes else vec.load(address)
         if position < 2 * gates:
             return sums[position - gates]
         states = (self.h, self.steps.h), (self.second, self.steps.second)

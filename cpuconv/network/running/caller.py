@@ -56,6 +56,8 @@ class Caller:
         self._bound = [
             segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
         ]
+        self._points = [part.point for part in self._bound if isinstance(part, Bound)]
+        self._views = len(self._points) < len(self._bound)  # whether references look at the caller's arrays
         self._late: dict[str, np.ndarray] = {}
         self._names: list[str] = []
         self.calls = [
@@ -68,13 +70,13 @@ class Caller:
             *(f"input {at}" for at in range(len(arrays))),
             *(f"output {at}" for at in range(len(outputs))),
         ]
-        late = dict(zip(self._names, (*arrays, *outputs), strict=True))
-        starts = [(base, address(array)) for base, array in late.items()]
-        for part in self._bound:
-            if isinstance(part, Bound):
-                for base, start in starts:
-                    part.point(base, start)
-        self._late.update(late)
+        given = (*arrays, *outputs)
+        for base, array in zip(self._names, given, strict=True):
+            start = address(array)
+            for point in self._points:
+                point(base, start)
+        if self._views:
+            self._late.update(zip(self._names, given, strict=True))
 
     def run(self, stop: Stop | None = None) -> None:
         """Run all segments; `stop` may end it between two kernels."""

@@ -26,10 +26,15 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     value : callable
         What is known of a value, by name.
     """
-    problem = getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
+    detail = None if node_plan.offer is None else node_plan.offer.detail
+    problem = getattr(detail, "problem", None)
+    multiplied = getattr(detail, "multiplied", "")
     if problem is not None:
         text = str(problem.types)
-        return text.split(":")[0] if len({*text.split(":")}) == 1 else text
+        text = text.split(":")[0] if len({*text.split(":")}) == 1 else text
+        return f"{text}, {multiplied}" if multiplied else text
+    if multiplied:
+        return str(multiplied)
     node = node_plan.node
     read = _named(
         (node_plan.reads(at), value(name).dtype)

@@ -15,10 +15,13 @@ import cpuconv  # noqa: E402
 from cpuconv.elements import rounded, widened
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.ops import TABLE  # noqa: E402
+from cpuconv.graph.ops import TABLE, recurrent_states  # noqa: E402
+from cpuconv.graph.ops import recurrent as operators  # noqa: E402
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16  # noqa: E402
+from cpuconv.kernels.emit.product import BY_NAME  # noqa: E402
 from cpuconv.kernels.recurrent import recurrent  # noqa: E402
+from cpuconv.kernels.recurrent.recurrent_halves import products_of_halves, widens  # noqa: E402
 from cpuconv.network.interpret import run  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graphs import close  # noqa: E402
@@ -126,14 +129,86 @@ def test_kernels(form, hidden, batch, direction, optional, layout, threads):
     assert lowered.check(node, arrays, constant, threads, apart=optional) == 1
 
 
+PRODUCTS = [product.name for product in products_of_halves(current())]
+
+
+def in_bfloat16(arrays):
+    return [
+        array if array is None or array.dtype != np.float32 else widened(rounded(array)).reshape(array.shape)
+        for array in arrays
+    ]
+
+
+def by_product(node, arrays, constant, state: str):
+    """The offers in bfloat16 that multiply states so."""
+    made = lowered.offers(node, arrays, constant, precision="bfloat16")
+    assert [each.inputs[0] for each in made] == [DENSE, DENSE_BF16]
+    return [replace(each, detail=replace(each.detail, state=state)) for each in made]
+
+
 @pytest.mark.parametrize(("form", "layout"), [("LSTM", 1), ("GRU", 0)])
 def test_inputs_may_be_bfloat16(form, layout):
     """Of numbers that bfloat16 holds; states and their products are float32."""
     node, arrays = sized(form, LANES + 1, 3, "bidirectional", False, layout)
-    arrays = [widened(rounded(array)).reshape(array.shape) for array in arrays]
-    made = lowered.offers(node, arrays, CONSTANT, precision="bfloat16")
-    assert [each.inputs[0] for each in made] == [DENSE, DENSE_BF16]
-    assert lowered.check(node, arrays, CONSTANT, made=made[1:]) == 1
+    arrays = in_bfloat16(arrays)
+    assert lowered.check(node, arrays, CONSTANT, made=by_product(node, arrays, CONSTANT, "")[1:]) == 1
+
+
+@pytest.mark.parametrize("state", PRODUCTS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("hidden", "batch", "direction", "optional", "layout"),
+    [
+        (1, 1, "forward", False, 0),
+        (LANES - 1, 1, "bidirectional", True, 0),
+        (2 * LANES, 7, "reverse", False, 1),
+        (3 * LANES + 5, 2, "bidirectional", True, 1),
+    ],
+)
+def test_states_may_be_multiplied_in_bfloat16(form, hidden, batch, direction, optional, layout, state, monkeypatch):
+    """Against float64 sums of weights and states in bfloat16; a state between two of those may become the other one."""
+    node, arrays = sized(form, hidden, batch, direction, optional, layout)
+    arrays, constant = in_bfloat16(arrays), (*CONSTANT, 7) if len(arrays) > 7 else CONSTANT
+    made, rounds = by_product(node, arrays, constant, state), not widens(BY_NAME[state])
+    if rounds:
+        stepped = operators.stepped
+
+        def rounding(node, fed, multiplied, *rest):
+            def narrow(vector, part):
+                return multiplied(widened(rounded(vector)).reshape(vector.shape).astype(vector.dtype), part)
+
+            return stepped(node, fed, narrow, *rest)
+
+        monkeypatch.setattr(operators, "stepped", rounding)
+    for threads in (1, 2):
+        tolerance = 2.0**-8 / np.sqrt(hidden) if rounds else 1e-5
+        assert lowered.check(node, arrays, constant, threads, optional, tolerance, made) == 2
+
+
+@pytest.mark.parametrize("state", PRODUCTS)
+@pytest.mark.parametrize("form", ("LSTM", "GRU as PyTorch has it", "RNN"))
+def test_workers_share_steps_in_bfloat16(form, state, monkeypatch):
+    node, arrays = sized(form, 3 * LANES + 5, 2, "bidirectional", False, 0)
+    offer = by_product(node, arrays, CONSTANT, state)[0]
+    alone = lowered.run_offer(node, arrays, offer, CONSTANT, 1)
+    monkeypatch.setattr(recurrent, "_SHARED_BYTES", 1)
+    shared = lowered.run_offer(node, arrays, offer, CONSTANT, 24)
+    assert all(map(np.array_equal, alone, shared))
+
+
+def test_the_faster_product_of_states_is_taken(monkeypatch):
+    """By the model: where weights come from far away they are half as many; of equal ways that of floats is taken."""
+    node, arrays = sized("LSTM", 4 * LANES, 1, "forward", False, 0)
+    kind = type(recurrent_states.machine())
+
+    def states(rate: float, precision: str = "bfloat16") -> set[str]:
+        monkeypatch.setattr(kind, "rate", lambda self, size: rate)
+        return {each.detail.state for each in lowered.offers(node, arrays, CONSTANT, precision=precision)}
+
+    assert len(states(1e-3) & {*PRODUCTS}) == 1
+    monkeypatch.setattr(recurrent_states, "products_of_halves", lambda isa: [BY_NAME["widened"]])
+    assert (states(1e-3), states(1e9)) == ({"widened"}, {""})
+    assert states(1e-3, "float32") == {""}
 
 
 @pytest.mark.parametrize("form", FORMS)

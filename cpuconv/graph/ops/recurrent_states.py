@@ -1,0 +1,54 @@
+"""How recurrent layers multiply states: as floats, or by weights of bfloat16 where that is faster by the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import Convolution
+from cpuconv.elements import BF16, F32
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.recurrent.recurrent import tiles
+from cpuconv.kernels.recurrent.recurrent_cell import Stage
+from cpuconv.kernels.recurrent.recurrent_halves import cycles_of_step, products_of_halves, widens
+
+
+@dataclass(frozen=True)
+class StateProducts(Convolution):
+    """The product of all inputs; `state`: by which states are multiplied, a name in `product.TABLE`, "": as floats."""
+
+    state: str = ""
+
+    @property
+    def multiplied(self) -> str:
+        """Those of the product with the state, where they are not float32."""
+        if not self.state:
+            return ""
+        return f"state {F32 if widens(BY_NAME[self.state]) else BF16}:{BF16}:{F32}"
+
+
+class States(NamedTuple):
+    """The products with the states of a step of a recurrent layer."""
+
+    target: Target
+    directions: int
+    hidden: int
+    batch: int
+    stages: tuple[Stage, ...]
+    lengths: bool
+
+    def seconds(self, product: Product | None) -> float:
+        """What they take, by the model: the slower of reading weights and multiplying."""
+        target, gates = self.target, sum(stage.gates for stage in self.stages)
+        count, cols = tiles(target.isa, self.stages, self.batch, self.lengths)
+        element = F32 if product is None else BF16
+        reading = target.moving(self.directions * gates * self.hidden**2 * element.bytes)
+        cycles = self.directions * cycles_of_step(target.isa, cols, gates, self.hidden, product)
+        return count * max(reading, machine().seconds(cycles, target.threads))
+
+    def fastest(self) -> tuple[Product | None, float]:
+        """The fastest product and its seconds; of equal ones that of floats."""
+        products = (None, *products_of_halves(self.target.isa))
+        return min(((each, self.seconds(each)) for each in products), key=lambda found: found[1])

@@ -1,0 +1,62 @@
+"""Rows of floats as bfloat16, for products that take words of two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.elements import BF16, F32
+from cpuconv.isa.typed import store_float
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.product import WORD
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.problem.types import Types
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.microkernel import MicroKernel
+
+PAIR = WORD // BF16.bytes  # elements of a word
+HALVES = Types(BF16, BF16, F32, F32)
+
+
+@dataclass(frozen=True)
+class RoundTile:
+    """Nothing but the vector's width says how rows are rounded."""
+
+    lanes: int
+
+
+@MicroKernel
+def round_rows(
+    tile: RoundTile, builder: ir.IRBuilder, x: Any, x_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
+) -> None:
+    """`rows` rows of `depth` floats at x as bfloat16 at y, zeros behind them up to whole vectors; at least one row.
+
+    Names with `_step` are bytes from a row to the next.
+    """
+    vec = Vector(builder, tile.lanes)
+    whole, left = builder.udiv(depth, I64(vec.lanes)), builder.urem(depth, I64(vec.lanes))
+
+    def row(index: Any) -> None:
+        start = vec.offset(vec.pointer(x), builder.mul(index, x_step))
+        target = vec.offset(vec.pointer(y), builder.mul(index, y_step))
+
+        def places(number: Any) -> tuple[Any, Any]:
+            source, goal = (builder.mul(number, I64(vec.lanes * element.bytes)) for element in (F32, BF16))
+            return vec.offset(start, source), vec.offset(target, goal)
+
+        def vector(number: Any, _: list[Any]) -> list[Any]:
+            source, goal = places(number)
+            store_float(vec, BF16, vec.load(source), goal)
+            return []
+
+        repeat(vec, I64(0), whole, [], vector)
+        with builder.if_then(builder.icmp_signed("!=", left, I64(0))):
+            source, goal = places(whole)
+            store_float(vec, BF16, vec.load_first(source, first_lanes(vec, left)), goal)
+
+    loop(builder, 0, rows, row)
+
+
+call_round_rows = round_rows.caller()
