@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.progress import track
 
@@ -38,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
     faulthandler.enable()
-    session.current.workspaces = Spoilt()
-    with small_work_is_shared():
+    with small_work_is_shared(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.current, "workspaces", Spoilt())
         runs = [_run(family, layout, options) for family in options.types for layout in options.layouts]
     if options.json:
         isa = current()
