@@ -22,7 +22,7 @@ Rounding = frozenset[int]  # the operators that may round, by number
 _STEPS, _HALVINGS, _ADDED = 40, 12, 12  # of the price: most steps up, then halvings; most operators tried at the end
 _STEP = 4.0
 _LEAST, _LARGEST = 1e-30, 1e12  # of a squared error: infinite ones would hide all others
-_CLEARLY = 0.99  # of the time of one precision: a mixture that is no faster is not taken, as times are noisy
+_CLEARLY = 0.99  # of the others' time: what a mixture takes at most where bfloat16 is within as a whole
 
 
 class Trials(Protocol):
@@ -75,7 +75,8 @@ class Chosen:
 def choose(trials: Trials, tolerance: float) -> Chosen:
     """The fastest of float32, bfloat16 and a mixture, of those whose error is within the tolerance.
 
-    float32 is among them: it is what errors are measured against. A mixture must be clearly faster than both.
+    float32 is among them: it is what errors are measured against. Where bfloat16 is within, a mixture must be clearly
+    faster: times are noisy.
     """
     none, every = Rounding(), Rounding(range(trials.count))
     if every:
@@ -84,7 +85,8 @@ def choose(trials: Trials, tolerance: float) -> Chosen:
     single = [none, every] if bound.error(every) <= tolerance else [none]
     timed = list(dict.fromkeys([*single, _mixed(trials, bound)]))
     seconds = dict(zip(timed, trials.race(timed), strict=True))
-    best = min(timed, key=lambda each: seconds[each] * (1 if each in single else 1 / _CLEARLY))
+    least = _CLEARLY if every in single else 1.0
+    best = min(timed, key=lambda each: seconds[each] / (1.0 if each in single else least))
     return Chosen(best, bound.error(best), bound.errors, seconds)
 
 
