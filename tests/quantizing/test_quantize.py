@@ -60,7 +60,24 @@ def test_products_compute_with_integers(source, tmp_path):
     model = quantized(source, tmp_path)
     compiled = cpuconv.compile(model, threads=1, input_shapes={"x": feeds(source, 1)[0]["x"].shape})
     names = [row["op"] for row in compiled.explain().to_dict()["operators"]]
-    assert not {"Conv", "Linear", "MatMul", "Gemm"} & set(names), names
+    left = {"Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Softmax", "ReduceMean"} & {*names}
+    assert not left, names
+
+
+def test_transposed_convolutions_that_integers_do_not_compute_stay_floats(tmp_path):
+    text = """g (float[1,8,5,5] x) => (float[1,8,13,13] y) {
+        a = ConvTranspose(x, w)
+        b = ConvTranspose<group=2>(a, v)
+        y = ConvTranspose<dilations=[2,2]>(b, w)
+    }"""
+    model = parse(text, 17)
+    for name, shape in (("w", (8, 8, 3, 3)), ("v", (8, 4, 3, 3))):
+        array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    made = quantized(model, tmp_path)
+    whole = [node.op_type for node in made.graph.node if node.op_type != "ConvTranspose"]
+    floats = [node.op_type for node in made.graph.node if any(name in ("w", "v") for name in node.input)]
+    assert whole.count("QuantizeLinear") == 2 and floats == ["ConvTranspose"] * 2
 
 
 def test_open_sizes_metadata_and_names_stay(source, tmp_path):
@@ -93,7 +110,9 @@ def test_weights_are_bytes_by_channel_and_never_saturate(source, tmp_path):
     model = quantized(source, tmp_path)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     weights = {name: array for name, array in arrays.items() if array.dtype == np.int8 and array.ndim > 1}
-    assert len(weights) == sum(node.op_type in ("Conv", "Gemm", "MatMul") for node in source.graph.node)
+    assert len(weights) == sum(
+        node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") for node in source.graph.node
+    )
     axes = {node.input[0]: node.attribute[0].i for node in model.graph.node if node.input[0] in weights}
     for name, array in weights.items():
         for row in np.moveaxis(array.astype(int), axes[name], 0).reshape(array.shape[axes[name]], -1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.quantized_ending import is_exact
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not
 from cpuconv.tuning.judging import ERROR_LIMITS
 from support import oracle, quantized
 from support.guarded import END, START, named, pages, place
 
-_EXACT = ("relu", "clip")
 _OF_FUNCTION = 4e-6
 _BLANK = 0xA5  # bytes of outputs that nobody has written
 
@@ -56,38 +56,56 @@ def _outside(array: np.ndarray, element: Element) -> np.ndarray:
     return array.astype(element.outside) if element.half else array
 
 
-def operands(problem: ConvProblem, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any, Quantization | None]:
-    """x, weights less their zero points, bias, residual, and of integers their quantization."""
+class Given(NamedTuple):
+    """Physical input and residual, weights and bias; of integers what they mean."""
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray | None
+    residual: np.ndarray | None
+    scales: Quantization | None
+
+
+def operands(problem: ConvProblem, seed: int) -> Given:
+    """Operands of a problem; weights of integers are less their zero points."""
     types = problem.types
     if types.sum.integer:
         given = quantized.operands(problem, seed, "u8" if types.w.name == "s16" else "s8")
         points = np.asarray(given.scales.w_zero_point).reshape(-1, 1, 1, 1)
         w = (given.w.astype(np.int64) - points).astype(types.w.dtype)
         bias = given.float_bias if seed % 2 else given.bias
-        return given.x, w, bias, given.residual, replace(given.scales, w_zero_point=0)
+        return Given(given.x, w, bias, given.residual, replace(given.scales, w_zero_point=0))
     drawn = oracle.operands(problem, seed)
     residual = None if drawn.residual is None else _outside(drawn.residual, types.y)
     assert drawn.bias is not None
-    return _outside(drawn.x, types.x), _outside(drawn.w, types.w), drawn.bias, residual, None
+    return Given(_outside(drawn.x, types.x), _outside(drawn.w, types.w), drawn.bias, residual, None)
 
 
 def check(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> np.ndarray:
-    """Run a candidate on operands at guarded pages; integers equal the oracle, floats are within its bound.
-
-    Every element of the output is written, nothing around it, and channels that fill up blocks are zero.
-    """
-    x, w, bias, residual, scales = operands(problem, seed)
+    """Judge a candidate on the operands of a problem; a solver's bound is no more than its estimate."""
+    given = operands(problem, seed)
     types, solver = problem.types, candidate.solver
     estimate = solver.cost(problem, candidate.params, machine()).estimate
     assert solver.bound(problem, machine()) <= estimate * (1 + 1e-9), candidate
-    packed = candidate.packing(problem).pack(w.view(types.w.dtype))
-    numbers = Numbers.of(w, scales) if types.sum.integer else None
-    made = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, bias, oracle.Spoilt(), numbers)
+    packed = candidate.packing(problem).pack(given.w.view(types.w.dtype))
+    numbers = Numbers.of(given.w, given.scales) if types.sum.integer else None
+    made = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias, oracle.Spoilt(), numbers)
+    return judge(made, given)
+
+
+def judge(made: Plan, given: Given) -> np.ndarray:
+    """Run a plan on operands at guarded pages; integers equal the oracle, floats are within its bound.
+
+    Every element of the output is written, nothing around it, and channels that fill up blocks are zero.
+    """
+    x, w, bias, residual, scales = given
+    problem, candidate = made.problem, Candidate.parse(made.algorithm)
+    types = problem.types
     y, again = (_run(made, x, residual, edge) for edge in (END, START))
     np.testing.assert_array_equal(again, y, err_msg=f"{made}: the result depends on where arrays lie")
     expected = reference.conv2d(x, w, bias, problem, residual, scales)
     about = f"{candidate} on {problem.key}"
-    if types.sum.integer and (problem.activation is None or problem.activation[0] in _EXACT):
+    if is_exact(problem):
         np.testing.assert_array_equal(y, expected, err_msg=about)
     elif types.sum.integer:  # what kernels compute of a function may round otherwise
         apart = np.abs(y.astype(np.float64) - expected)

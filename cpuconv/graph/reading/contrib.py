@@ -232,6 +232,54 @@ def _integer_matmul(made: Builder) -> None:
     made.last("Add" if bias else "Identity", product, bias)
 
 
+def _attention(made: Builder, **attributes: Any) -> None:
+    """Attention of a tensor to itself; its product with all weights, which are floats, and a sum come before."""
+    x, w, bias, mask, past, added = map(made.input, range(6))
+    product = made.add("Add", made.add("MatMul", x, w), bias)
+    _heads(made, product, w, mask, past, added, **attributes)
+
+
+def _q_attention(made: Builder, **attributes: Any) -> None:
+    """The same, of bytes."""
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = map(made.input, range(9))
+    product = made.add("Add", _scaled_product(made, (x, x_scale, x_zero), (w, w_scale, w_zero)), bias)
+    _heads(made, product, w, mask, past, **attributes)
+
+
+def _heads(
+    made: Builder, product: str, w: str, mask: str, past: str, added: str = "", *, num_heads: int,
+    scale: float = 0.0, mask_filter_value: float = -10000.0, **others: Any,
+) -> None:  # fmt: skip
+    """Softmax of queries by keys, times values, for each head; `product` (B, S, 3H) has the three side by side."""
+    weights, rank = made.reader.constants.get(w), made.reader.rank(mask) if mask else 2
+    for name, value in others.items():
+        if value:
+            raise ArgumentError(must(name, "left out", value))
+    if weights is None or past or any(made.node.outputs[1:]) or rank not in (2, 3):
+        raise ArgumentError(
+            must("inputs", "constant weights, a mask of (B, T) or (B, S, T), no past", made.node.inputs)
+        )
+    parts = [made.reader.fresh(f"{made.node.outputs[0]}.{part}") for part in ("queries", "keys", "values")]
+    made.add("Split", product, outputs=parts, axis=2, num_outputs=3)
+    shape = made.reader.constant([0, 0, num_heads, -1], f"{product}.shape")
+    orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    queries, keys, values = (
+        made.add("Transpose", made.add("Reshape", part, shape), perm=order)
+        for part, order in zip(parts, orders, strict=True)
+    )
+    number = made.number(scale or (weights.shape[1] // 3 // num_heads) ** -0.5)
+    scores = made.add("Mul", made.add("MatMul", queries, keys), number)
+    if mask:
+        seen = made.add("Cast", mask, to=np.dtype(np.float32))
+        hidden = made.add("Mul", made.add("Sub", made.number(1.0), seen), made.number(mask_filter_value))
+        axes = made.reader.constant([1, 2] if rank == 2 else [1], f"{product}.axes")
+        scores = made.add("Add", scores, made.add("Unsqueeze", hidden, axes))
+    scores = made.add("Add", scores, added) if added else scores
+    together = made.add("MatMul", made.add("Softmax", scores, axis=-1), values)
+    rows = made.add("Transpose", together, perm=[0, 2, 1, 3])
+    made.last("Reshape", rows, made.reader.constant([0, 0, -1], f"{product}.rows"))
+
+
 def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
     """Gemm of bytes; its bias is in units of both scales."""
     floats, bias, added = (made.floats(0), made.floats(3, 0 if transB else 1)), made.input(6), ""
@@ -318,6 +366,8 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "FastGelu": _gelu("tanh"),
     "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_normalization,
+    "Attention": _attention,
+    "QAttention": _q_attention,
     "DynamicQuantizeLSTM": _dynamic_lstm,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _integer_matmul,

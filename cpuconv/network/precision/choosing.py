@@ -4,7 +4,8 @@ Errors of roundings are independent, so their squares add up. In the one problem
 (`selection.planning`), an offer that rounds then costs its seconds and, for each squared error, a price: a Lagrange
 multiplier for the bound on the sum. The least price is looked for at which the network as a whole, measured, is within
 the tolerance; single operators that still fit are added, as sums of such prices leave gaps. What is as fast by the
-models need not be as fast: the plan and those of one precision are timed in turns.
+models need not be as fast: each operator is timed in both precisions before, which corrects the models, and the plan
+and those of one precision are timed in turns.
 
 Source: Lagrangian relaxation of bit allocation, Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
 quantizers" (IEEE Trans. ASSP 36, 1988).
@@ -21,6 +22,7 @@ Rounding = frozenset[int]  # the operators that may round, by number
 _STEPS, _HALVINGS, _ADDED = 40, 12, 12  # of the price: most steps up, then halvings; most operators tried at the end
 _STEP = 4.0
 _LEAST, _LARGEST = 1e-30, 1e12  # of a squared error: infinite ones would hide all others
+_CLEARLY = 0.99  # of the others' time: what a mixture takes at most where bfloat16 is within as a whole
 
 
 class Trials(Protocol):
@@ -29,6 +31,9 @@ class Trials(Protocol):
     @property
     def count(self) -> int:
         """Of operators that may round."""
+
+    def correct(self) -> None:
+        """Time each operator alone in both precisions; the models then differ by what was measured."""
 
     def errors(self) -> Sequence[float]:
         """What the rounding of each operator adds to the outputs' error, as measured."""
@@ -70,14 +75,18 @@ class Chosen:
 def choose(trials: Trials, tolerance: float) -> Chosen:
     """The fastest of float32, bfloat16 and a mixture, of those whose error is within the tolerance.
 
-    float32 is among them: it is what errors are measured against.
+    float32 is among them: it is what errors are measured against. Where bfloat16 is within, a mixture must be clearly
+    faster: times are noisy.
     """
     none, every = Rounding(), Rounding(range(trials.count))
+    if every:
+        trials.correct()
     bound = _Bound(trials, tolerance)
-    whole = bound.error(every)
-    timed = list(dict.fromkeys([none, every if whole <= tolerance else _mixed(trials, bound)]))
+    single = [none, every] if bound.error(every) <= tolerance else [none]
+    timed = list(dict.fromkeys([*single, _mixed(trials, bound)]))
     seconds = dict(zip(timed, trials.race(timed), strict=True))
-    best = min(timed, key=seconds.__getitem__)
+    least = _CLEARLY if every in single else 1.0
+    best = min(timed, key=lambda each: seconds[each] / (1.0 if each in single else least))
     return Chosen(best, bound.error(best), bound.errors, seconds)
 
 
@@ -106,11 +115,16 @@ class _Bound:
 
 
 def _mixed(trials: Trials, bound: _Bound) -> Rounding:
-    """The operators that round at the least price that is found to be within the tolerance, and more that fit."""
+    """The operators that round at the least price that is found to be within the tolerance, and more that fit.
+
+    Where what is fastest without a price is within, that.
+    """
 
     def at(price: float) -> Rounding:
         return trials.solved([price * square for square in bound.squares])
 
+    if bound.holds(free := at(0.0)):
+        return free
     cheap = dear = trials.modelled(Rounding(range(trials.count))) / bound.tolerance**2  # of a run, for all of it
     for _ in range(_STEPS):  # to a price that is too low
         if not bound.holds(at(cheap)):

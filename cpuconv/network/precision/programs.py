@@ -16,14 +16,18 @@ from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.model import Model
 from cpuconv.network.ports import arrays_for
 from cpuconv.network.program_builder import Key
+from cpuconv.network.reports.explain import COPY
+from cpuconv.network.reports.timing import time_works
 from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 
 Results = dict[str, np.ndarray]
+_ALONE = 15  # runs of each operator alone
 _SECONDS, _LEAST, _MOST = 1.0, 7, 500  # of a race: for each program; least and most rounds
 
 
@@ -72,6 +76,18 @@ class Sized:
 
             self._tails[target.precision] = Tail(stages(late), tuple(self._definition.outputs), part)
         return self._tails[target.precision]
+
+    def beyond_models(self, target: Target, packed: Packed) -> dict[str, float]:
+        """Median seconds of each node that kernels compute, alone, less what the models say; by its name."""
+        arrays, given = self.feeds[0]
+        executable = build(self.laid_out(target), target, packed)
+        outputs = list(arrays_for(executable.outputs, {}, arrays).values())
+        times = np.median(time_works(executable, given, outputs, _ALONE)[0], axis=0)
+        found: dict[str, float] = {}
+        for work, measured in zip(executable.works, times, strict=True):
+            if work.node_plan.offer is not None and work.node_plan.node.op != COPY:
+                found[name_of(work.node_plan.node)] = float(measured) - work.node_plan.offer.seconds
+        return found
 
     def race(self, targets: Sequence[Target], packed: Packed) -> list[float]:
         """Median seconds of a run of the program for each target, on the first sample, in turns."""

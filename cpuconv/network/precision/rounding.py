@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cpuconv.conv.choice.target import FULL, HALF, Target
@@ -46,6 +46,7 @@ class Operators:
             [offer for offer in offers if not any(_same(offer, other) for other in exact)]
             for offers, exact in zip(all_, self._exact, strict=True)
         ]
+        self._more: dict[int, float] = {}  # seconds of operators that round, beyond what the models say
         self.nodes = [[at] for at, offers in enumerate(self._rounding) if offers]
         self.nodes = self._joined(self.solved([0.0] * len(self.nodes)))
         self._plans = [lay_out(graph, each).decisions() for each in (self._full, target)]
@@ -71,6 +72,17 @@ class Operators:
             return self._half
         return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), HALF))
 
+    def correct(self, full: Mapping[str, float], half: Mapping[str, float]) -> None:
+        """What nodes were measured to take beyond what the models say, by name, in plans of one precision each.
+
+        The difference is that of rounding: it is added to the models' seconds of operators that round.
+        """
+        names = [[name_of(self.graph.nodes[at]) for at in nodes] for nodes in self.nodes]
+        self._more = {
+            number: sum(half[name] - full[name] for name in each if name in half and name in full)
+            for number, each in enumerate(names)
+        }
+
     def solved(self, prices: Sequence[float]) -> Rounding:
         """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
         picked = self._planner(dict(enumerate(prices))).cheapest()[0]
@@ -87,10 +99,10 @@ class Operators:
         """Of the offers that do not round, and of those of some operators that do, at a price."""
         offers = [list(each) for each in self._exact]
         for number, price in prices.items():
-            share = price / len(self.nodes[number])
+            share = (price + self._more.get(number, 0.0)) / len(self.nodes[number])
             for at in self.nodes[number]:
                 rounding = (offer for offer in self._rounding[at] if offer is not None)
-                offers[at] += [replace(offer, seconds=offer.seconds + share) for offer in rounding]
+                offers[at] += [replace(offer, seconds=max(0.0, offer.seconds + share)) for offer in rounding]
         return Planner(self.graph, offers, self._half)
 
     def first(self, count: int) -> tuple[NetworkPlan, Target]:

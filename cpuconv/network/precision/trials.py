@@ -58,6 +58,12 @@ class Measured:
         """Of operators that may round."""
         return len(self.operators.nodes)
 
+    def correct(self) -> None:
+        """Time each operator alone in both precisions, on the first sample; models are corrected by what it took."""
+        self._tell("timing operators", 0, 0)
+        targets = self.operators.target(Rounding()), self.operators.target(Rounding(range(self.count)))
+        self.operators.correct(*(self._sizes[0].beyond_models(target, self._packed) for target in targets))
+
     def errors(self) -> list[float]:
         """What each operator's rounding adds to the error, with those before it rounding already.
 

@@ -56,6 +56,15 @@ def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     return Product(node, weight, bias, 0, 1)
 
 
+def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+    """(C, K, …) weights; of several groups channels would share scales with those of other groups."""
+    name = operand(node, 2)
+    bias = constant(graph, name)
+    if weight.ndim not in (3, 4) or (name and bias is None) or node["group"] != 1 or max(node["dilations"] or (1,)) > 1:
+        return None
+    return Product(node, weight, bias, 1, 1)
+
+
 def _gemm(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     name, axis = operand(node, 2), 0 if node["transB"] else 1
     bias = constant(graph, name)
@@ -74,12 +83,14 @@ def _matmul(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
 
 _PRODUCTS: dict[str, Callable[[Graph, Node, np.ndarray], Product | None]] = {
     "Conv": _conv,
+    "ConvTranspose": _transposed,
     "Gemm": _gemm,
     "MatMul": _matmul,
 }
 _CLAMPS = frozenset(("Relu", "Clip"))
 _FUNCTIONS = _CLAMPS | {"Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Sigmoid", "Tanh"}
-_FOLLOWERS = _FUNCTIONS | {"AveragePool", "GlobalAveragePool"}
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_FOLLOWERS = _FUNCTIONS | {"AveragePool", "GlobalAveragePool", "ReduceMean", "Softmax"}
 _JOINS = frozenset(("Add", "Mul"))
 _KEEPING = MOVES | {"Resize", "Split"}  # nearest or linear: no output is outside of the input's range
 
@@ -172,7 +183,7 @@ def _keeps(node: Node) -> bool:
 
 def _needed(graph: Graph, tensors: Mapping[str, None], chosen: Mapping[int, Product]) -> dict[str, None]:
     """Those that something reads as bytes, or that a convolution makes: engines join what stores them."""
-    stored = {_result(graph, product.node) for product in chosen.values() if product.node.op == "Conv"}
+    stored = {_result(graph, product.node) for product in chosen.values() if product.node.op in _CONVOLUTIONS}
     needed: set[str] = set()
     for node in reversed(graph.nodes):
         used = id(node) in chosen or any(name in needed for name in node.outputs)

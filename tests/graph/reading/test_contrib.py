@@ -51,6 +51,38 @@ CASES = [
     ("FastGelu", [_floats(2, 3, 8)], {}, (), 1e-5),
     ("QuickGelu", [X], {"alpha": 1.5}, (), 1e-5),
     ("SkipLayerNormalization", [_floats(2, 3, 8), _floats(2, 3, 8), _floats(8), _floats(8)], {}, (2, 3), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24), _floats(24)], {"num_heads": 2}, (1, 2), 1e-5),
+    (
+        "Attention",
+        [_floats(2, 5, 8), _floats(8, 24), _floats(24), np.int32([[1, 1, 1, 0, 0], [1] * 5])],
+        {"num_heads": 4, "scale": 0.3},
+        (1, 2),
+        1e-5,
+    ),
+    (
+        "Attention",
+        [_floats(2, 5, 8), _floats(8, 24), _floats(24), np.tril(np.ones((2, 5, 5), np.int32)), None]
+        + [_floats(1, 2, 5, 5)],
+        {"num_heads": 2},
+        (1, 2),
+        1e-5,
+    ),
+    (
+        "QAttention",
+        [_bytes(2, 5, 8), _bytes(8, 24, dtype=np.int8), _floats(24), np.float32(0.01), np.float32(0.02)]
+        + [np.int32([[1, 1, 1, 0, 0], [1] * 5]), np.uint8(120), np.int8(0)],
+        {"num_heads": 2},
+        (1, 2, 3, 4, 6, 7),
+        1e-5,
+    ),
+    (
+        "QAttention",
+        [_bytes(2, 5, 8), _bytes(8, 24, dtype=np.int8), _floats(24), np.float32(0.01)]
+        + [RNG.uniform(0.01, 0.02, 24).astype(np.float32)],
+        {"num_heads": 4},
+        (1, 2, 3, 4),
+        1e-5,
+    ),
     ("QLinearAdd", [*_quantised(2, 3), *_quantised(2, 3), *TO_BYTES], {}, (), 1),
     ("QLinearMul", [*_quantised(2, 3), *_quantised(1, 3), *TO_BYTES], {}, (), 1),
     ("QLinearSigmoid", [*_quantised(2, 3), np.float32(1 / 255), np.uint8(0)], {}, (1, 2, 3, 4), 1),
@@ -209,7 +241,10 @@ def test_means_of_bytes(axes, keepdims):
         ("FusedConv", [X, W], {"power": 3}, "FusedConv node 'y': Argument 'attributes'"),
         ("DynamicQuantizeLSTM", [*[X] * 3, *[None] * 5, *[X] * 4], {"hidden_size": 3}, "'scales' must be constant"),
         ("QuickGelu", [X], {"beta": 1.5}, "QuickGelu node 'y' is not written as its operator"),
-        ("Attention", [X], {}, "there is no operator 'Attention' of domain 'com.microsoft'"),
+        ("PackedAttention", [X], {}, "there is no operator 'PackedAttention' of domain 'com.microsoft'"),
+        ("Attention", [X] * 3, {}, "Attention node 'y' is not written as its operator"),
+        ("Attention", [X] * 3, {"num_heads": 2}, "'inputs' must be constant weights"),
+        ("QAttention", [X] * 5, {"num_heads": 2, "unidirectional": 1}, "'unidirectional' must be left out, not 1"),
     ],
 )
 def test_forms_that_are_refused(op, arrays, attributes, said):

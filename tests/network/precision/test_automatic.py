@@ -19,6 +19,8 @@ from cpuconv.elements import BF16  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
+from cpuconv.network.precision.programs import Sized  # noqa: E402
+from cpuconv.network.selection.decisions import name_of  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 AUTO = {"precision": "auto", "strategy": "heuristic", "threads": 1}
@@ -78,7 +80,7 @@ needs_bfloat16 = pytest.mark.skipif(
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 1.5])
 def test_the_tolerance_holds_on_feeds_that_were_not_seen(share, monkeypatch):
     """For shares of the error of bfloat16; times are those of the models, so that mixtures are chosen."""
-    monkeypatch.setattr("cpuconv.network.precision.programs.Sized.race", _by_the_models)
+    _by_the_models(monkeypatch)
     whole = error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(3))
     tolerance = share * whole
     made = cpuconv.compile(MODEL, tolerance=tolerance, samples=feeds(3), **AUTO)
@@ -90,8 +92,29 @@ def test_the_tolerance_holds_on_feeds_that_were_not_seen(share, monkeypatch):
     assert rounds(made)
 
 
-def _by_the_models(self, targets, packed):
-    return [self.laid_out(target).seconds for target in targets]
+def _by_the_models(monkeypatch):
+    monkeypatch.setattr(Sized, "beyond_models", lambda self, target, packed: {})
+    monkeypatch.setattr(
+        Sized, "race", lambda self, targets, packed: [self.laid_out(target).seconds for target in targets]
+    )
+
+
+@needs_bfloat16
+def test_an_operator_that_is_measured_to_be_slower_stays_float32_though_all_are_within(monkeypatch):
+    def beyond(self, target, packed):
+        names = [name_of(node) for node in self.graph.nodes if "conv1" in node.parts or node.origin == "conv1"]
+        assert len(names) == 1
+        return dict.fromkeys(names, float(target.precision == "bfloat16"))
+
+    monkeypatch.setattr(Sized, "beyond_models", beyond)
+    monkeypatch.setattr(Sized, "race", lambda self, targets, packed: [3.0, 2.0, 1.0][: len(targets)])
+    tolerance = 1.5 * error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(3))
+    made = cpuconv.compile(MODEL, tolerance=tolerance, samples=feeds(3), **AUTO)
+    told = made.precision_table()
+    assert told.chosen == "mixed" and told.error <= tolerance
+    rounding = {row.name: row.precision for row in told.rows if row.op == "Conv"}
+    assert rounding.pop("conv1") == "float32" and "bfloat16" in rounding.values()
+    assert error(made, MODEL, feeds(6, first=100)) <= BEYOND * tolerance
 
 
 @needs_bfloat16
@@ -119,7 +142,7 @@ def test_a_real_network(name):
 
 @needs_bfloat16
 def test_saved_and_loaded_and_other_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr("cpuconv.network.precision.programs.Sized.race", _by_the_models)
+    _by_the_models(monkeypatch)
     whole = error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(2))
     made = cpuconv.compile(MODEL, tolerance=0.6 * whole, samples=feeds(2), **AUTO)
     (feed,) = feeds(1, first=5)
@@ -158,7 +181,7 @@ def test_a_metric_takes_the_place_of_relative_rms():
 
 @needs_bfloat16
 def test_the_table_and_progress(monkeypatch):
-    monkeypatch.setattr("cpuconv.network.precision.programs.Sized.race", _by_the_models)
+    _by_the_models(monkeypatch)
     whole, told = error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(1)), []
     made = cpuconv.compile(
         MODEL, tolerance=0.6 * whole, samples=feeds(1), progress=lambda *state: told.append(state), **AUTO

@@ -14,14 +14,17 @@ from cpuconv.network.precision.choosing import Rounding, choose
 class MadeUp:
     """Operators whose errors are independent and whose times add up; a change of precision between neighbours costs."""
 
-    def __init__(self, errors, gains, change=0.0, *, run=None, whole=1.0) -> None:
+    def __init__(self, errors, gains, change=0.0, *, run=None, whole=1.0, measured_gains=None) -> None:
         self.made_errors, self.gains, self.change = errors, gains, change
-        self.run, self.whole = run, whole
+        self.run, self.whole, self.measured_gains = run, whole, measured_gains
         self.measured: list[Rounding] = []
 
     @property
     def count(self) -> int:
         return len(self.gains)
+
+    def correct(self) -> None:
+        self.gains = self.measured_gains or self.gains
 
     def errors(self) -> list[float]:
         return list(self.made_errors)
@@ -106,6 +109,22 @@ def test_never_slower_than_one_precision(fastest):
     chosen = choose(MadeUp([1e-4] * 4, [1.0] * 4, run=lambda each: 1.0 + (each != fastest)), 0.01)
     assert chosen.rounding == fastest
     assert chosen.seconds[chosen.rounding] == min(chosen.seconds.values())
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"), [(-1.0, EVERY - {1}), (-0.01, EVERY)], ids=["clearly faster", "no faster"]
+)
+def test_what_each_takes_decides_where_all_are_within(gain, expected):
+    """By the models all gain; as measured, one loses."""
+    chosen = choose(MadeUp([1e-4] * 4, [1.0] * 4, measured_gains=[1.0, gain, 1.0, 1.0]), 0.01)
+    assert chosen.rounding == expected
+    assert set(chosen.seconds) == {Rounding(), EVERY, EVERY - {1}}
+
+
+def test_an_error_has_its_price_in_measured_time_too():
+    """Two errors that are not within together: what is measured says which of the two gains more."""
+    trials = MadeUp([8e-3, 8e-3, 1e-4], [2.0, 1.0, 1.0], measured_gains=[1.0, 2.0, 1.0])
+    assert choose(trials, 0.01).rounding == {1, 2}
 
 
 def test_infinite_errors_hide_no_others():

@@ -60,7 +60,23 @@ EXCITED = (
         "w4": (8, 16, 3, 3), "b4": (8,), "w5": (6, 8, 1, 1), "b5": (6,), "w6": (16, 16),
     },
 )  # fmt: skip
-NETWORKS = {"residual": RESIDUAL, "excited": EXCITED}
+DECODER = (
+    """g (float[N,6,7,7] x) => (float[N,5] y) {
+    a = Conv<pads=[1,1,1,1]>(x, w1, b1)
+    r = Relu(a)
+    u = ConvTranspose<strides=[2,2], pads=[1,1,1,1]>(r, w2, b2)
+    t = Relu(u)
+    s = Softmax<axis=1>(t)
+    c = ConvTranspose(s, w3)
+    e = Mul(c, t)
+    h = HardSwish(e)
+    m = ReduceMean<axes=[3]>(h)
+    f = Flatten(m)
+    y = Gemm(f, w4, b4)
+}""",
+    {"w1": (12, 6, 3, 3), "b1": (12,), "w2": (12, 8, 4, 4), "b2": (8,), "w3": (8, 8, 1, 1), "w4": (112, 5), "b4": (5,)},
+)
+NETWORKS = {"residual": RESIDUAL, "excited": EXCITED, "decoder": DECODER}
 
 
 def network(name: str, seed: int = 0) -> onnx.ModelProto:
