@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code import callees, kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
 from cpuconv.runtime.code.loading import loader, object_file
@@ -196,7 +196,9 @@ def load_or_compile(
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
-            with _uncollected(), _waiting.compiling(None if file.path is None or file.trouble else file.path.parent):
+            by_numba = callees.unoptimised() if load is load_object else contextlib.nullcontext()
+            where = None if file.path is None or file.trouble else file.path.parent
+            with _uncollected(), _waiting.compiling(where), by_numba:
                 content, symbol, code = _in_one_piece(compile_)
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)
