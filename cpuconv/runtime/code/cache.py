@@ -79,6 +79,32 @@ class Entries:
         return code
 
 
+class NotCompiled(LookupError):
+    """A kernel that would have to be compiled.
+
+    Attributes
+    ----------
+    file : KernelFile
+    """
+
+    def __init__(self, file: KernelFile) -> None:
+        super().__init__(file.name)
+        self.file = file
+
+
+_compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", default=True)
+
+
+@contextlib.contextmanager
+def compiling_nothing() -> Iterator[None]:
+    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile."""
+    before = _compiles.set(False)
+    try:
+        yield
+    finally:
+        _compiles.reset(before)
+
+
 _noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
 _common: set[str] = set()  # names of what every process needs
 
@@ -192,6 +218,8 @@ def load_or_compile(
             code.name = file.name
             _alive[key] = code
             return code
+    if not _compiles.get():
+        raise NotCompiled(file)
     # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)

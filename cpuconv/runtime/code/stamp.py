@@ -38,6 +38,7 @@ BESIDE = (
     "parsed",
     "stamp",
     "syntax",
+    "together",
     "waiting",
 )
 _ROOT = origin.ROOT
