@@ -344,7 +344,9 @@ def _parser() -> argparse.ArgumentParser:
     made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
     made.add_argument(
-        "--kernels", action="store_true", help="put the machine code of its kernels in, for CPUs with this one's features"
+        "--kernels",
+        action="store_true",
+        help="put the machine code of its kernels in, for CPUs with this one's features",
     )
 
     made = commands.add_parser(

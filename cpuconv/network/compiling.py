@@ -18,7 +18,8 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.runtime.code.together import LAUNCHER, Wanted, expecting
+from cpuconv.runtime.code.together import Wanted, expecting
+from cpuconv.runtime.launch import LAUNCHER
 
 
 def compiled(

@@ -15,19 +15,22 @@ from cpuconv.runtime.code import cache, together
 from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
 
 RUN = """
+import time
 from cpuconv.isa.table import current
 from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint, sum_blocks
-from cpuconv.runtime.code import together
+from cpuconv.runtime.code import kernel_files, together
 from cpuconv.runtime.code.cache import Statistics
 
 together.EACH = 1
 tile = FingerprintTile(current().lanes)
 with together.expecting(lambda: [(fingerprint, tile)]):
-    helpers = [*(together._early.get())]
-    for helper in helpers:
-        helper.finish()  # what was expected is on disk
+    helpers = len(together._early.get())
+    while helpers and not any(kernel_files.folder().path.glob("*-fingerprint-*.o")):
+        time.sleep(0.02)
     together.compiled_together([(fingerprint, tile), (sum_blocks, tile)])
-print(len(helpers), Statistics.compiled, Statistics.loaded)
+for kernel in (fingerprint, sum_blocks):
+    kernel.entry(tile)
+print(helpers, Statistics.compiled, Statistics.loaded)
 """
 
 
@@ -40,7 +43,8 @@ def run(folder: Path, compilers: str) -> list[int]:
 
 
 def test_a_helper_compiles_what_is_expected(tmp_path: Path) -> None:
-    assert run(tmp_path, "2") == [1, 1, 1]
+    helpers, compiled, loaded = run(tmp_path, "2")
+    assert helpers == 1 and compiled <= 1 and compiled + loaded == 2, "the other one is compiled by either"
     assert run(tmp_path, "2") == [0, 0, 2], "nothing is missing: nobody helps"
 
 

@@ -35,21 +35,7 @@ _MOST_EARLY = 3  # helpers that start before anybody knows how many kernels are 
 _HELP_SECONDS = 120.0  # of a helper, before it is given up
 
 Wanted = tuple[Any, Any]
-"""A `Kernel` or a `MicroKernel`, and a tile."""
-
-
-class _Launcher:
-    """The launcher of programs, as if it were a kernel."""
-
-    module, name, fields = __name__, f"{__name__}.LAUNCHER", ()
-
-    def entry(self, tile: Any) -> Any:
-        from cpuconv.runtime import launch
-
-        return launch._launcher()
-
-
-LAUNCHER = _Launcher()
+"""A `Kernel`, a `MicroKernel`, or what is asked for as they are, and a tile."""
 
 
 def compiled_together(wanted: Iterable[Wanted]) -> None:
@@ -173,12 +159,13 @@ def main(asked: str, number: str) -> None:
     warnings.simplefilter("ignore")
     if repr(target()) != asked:  # chosen in the program, not by variables
         return
-    from cpuconv.runtime import numba_types  # noqa: F401, Numba, while there is nothing to do
-
+    importlib.import_module("numba")  # while there is nothing to do
     with contextlib.suppress(EOFError):
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
-            _help([(found, tile) for module, name, tile in tasks if (found := _found(module, name))], int(number) / count)
+            _help(
+                [(found, tile) for module, name, tile in tasks if (found := _found(module, name))], int(number) / count
+            )
 
 
 def _help(wanted: Sequence[Wanted], share: float) -> None:
