@@ -139,7 +139,7 @@ def test_kernels_go_into_the_file_and_are_used_where_it_is_trusted(
     assert main(["run", whole]) == OK and not trusted
     assert main(["run", whole, "--trust-kernels"]) == OK and len(trusted) == 1
     capsys.readouterr()
-    assert main(["run", model, "--trust-kernels"]) == USAGE
+    assert main(["run", model, *options, "--trust-kernels"]) == USAGE
     assert "--trust-kernels" in capsys.readouterr().err
 
 
