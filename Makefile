@@ -32,9 +32,10 @@ bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the ot
 	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto
 	$(BIN)/python -m bench.compare
 
+CLASSES ?=
 wheel: $(VENV)/.has-models  ## a wheel in dist/, with machine code for the classes of CPUs that this one can execute
 	$(BIN)/python -m bench.networks build/networks
-	$(BIN)/python -m bench.packs --networks build/networks --kept build/kernels
+	$(BIN)/python -m bench.packs --classes "$(CLASSES)" --networks build/networks --kept build/kernels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 docs: $(VENV)/.has-docs  ## the pages of docs/ with the reference of the public calls, as a site in site/

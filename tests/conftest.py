@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 os.umask(0o022)  # kernels are not kept in folders that others may write to
 caches.link(KEPT := caches.kept())
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
+os.environ["CPUCONV_COMPILERS"] = "1"  # for each process of tests
 os.environ["CPUCONV_PACKS"] = "0"  # that this checkout may hold: tests compile their kernels
 
 from autotune.store import database  # noqa: E402

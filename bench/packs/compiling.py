@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     device.caches_of = lambda: levels  # those of the class, not of the machine that builds
-    calls = [*_convolutions(options), *(_networks(options.networks) if options.networks else ())]
+    features = BY_NAME[options.cpu].features
+    calls = [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn) if options.drawn else ()
     said = 0.0
     with noting() as names:
@@ -63,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _convolutions(options: argparse.Namespace) -> Iterator[Callable[[], None]]:
-    types = [wanted.TYPES[name] for name in options.types.split(",")]
+def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[Callable[[], None]]:
+    types = [wanted.TYPES[name] for name in options.types.split(",") if wanted.computes(name, features)]
     for problem, candidate in wanted.convolutions(options.lines, options.shapes, types):
         yield lambda problem=problem, candidate=candidate: _assembled(problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
@@ -85,9 +86,10 @@ def _called(problem: ConvProblem) -> None:
     cpuconv.conv2d(x, w, padding=((top, bottom), (left, right)), threads=1, strategy=_STRATEGY, **options)
 
 
-def _networks(folder: Path) -> Iterator[Callable[[], None]]:
+def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
+    precisions = [each for each in wanted.PRECISIONS if wanted.computes(each, features)]
     for path in wanted.networks(folder):
-        for precision in wanted.PRECISIONS if ".int8" not in path.suffixes else wanted.PRECISIONS[:1]:
+        for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
             for threads in {1, cpuconv.get_num_threads()}:
                 yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
                 for key in wanted.devices():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,12 @@ SEED = 37
 THREADS = (1, 2, 4)
 TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
 PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
+BF16 = frozenset(("avx512bf16", "bf16"))  # without one of these features, bfloat16 is widened, and slower than float32
+
+
+def computes(name: str, features: Set[str]) -> bool:
+    """Whether a CPU with these features has instructions for a type or a precision, so that somebody asks for it."""
+    return not name.startswith("bf") or not BF16.isdisjoint(features)
 
 
 def convolutions(lines: Path, drawn: int, types: Sequence[Types]) -> Iterator[tuple[ConvProblem, Candidate]]:

@@ -104,7 +104,7 @@ def _compile(options: argparse.Namespace) -> None:
     own, symbols = divided(graph, dict(options.shape))
     model = _ready(options, with_sizes(graph, symbols), own)
     with _busy(f"writing {options.output}"):
-        model.save(options.output)
+        model.save(options.output, kernels=options.kernels)
     size = options.output.stat().st_size
     if options.json:
         _print_json({"file": str(options.output), "bytes": size, "threads": model.threads})
@@ -145,7 +145,9 @@ def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Seque
             if options.node_precision:
                 raise ArgumentError(must("--node-precision", "left out for a model that is compiled already", "given"))
             given = {name: getattr(options, name) for name in ("strategy", "accuracy", "precision")}
-            return cpuconv.load(options.model, **given, **common)
+            return cpuconv.load(options.model, trust_kernels=options.trust_kernels, **given, **common)
+        if options.trust_kernels:
+            raise ArgumentError(must("--trust-kernels", "left out where the model is an ONNX file", "given"))
         common |= {"precision": options.precision or PRECISIONS[0], "node_precisions": dict(options.node_precision)}
         return cpuconv.compile(graph, **_choices(options), **common)
 
@@ -304,6 +306,12 @@ def _parser() -> argparse.ArgumentParser:
             default=[],
             help="that of one node of the model, by its name; may be repeated",
         )
+        made.add_argument(
+            "--trust-kernels",
+            action="store_true",
+            help="run machine code that compile --kernels put into the file: only of whom you trust, as it can do"
+            " whatever you can",
+        )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")
         return made
@@ -335,6 +343,11 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+    made.add_argument(
+        "--kernels",
+        action="store_true",
+        help="put the machine code of its kernels in, for CPUs with this one's features",
+    )
 
     made = commands.add_parser(
         "quantize",

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.locks import Lock
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
+from cpuconv.isa.table import current
+from cpuconv.kernels.convolutions.convolve import ConvolveTile, convolve
+from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.network.definition import Definition
 from cpuconv.network.model import Model
 from cpuconv.network.program_builder import ProgramBuilder
@@ -15,6 +18,8 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
+from cpuconv.runtime.code.together import Wanted, expecting
+from cpuconv.runtime.launch import LAUNCHER
 
 
 def compiled(
@@ -59,6 +64,13 @@ def _model(definition: Definition, target: Target, packed: Packed, making: Lock,
     programs = Programs(ProgramBuilder(definition, target, packed, part, auto=auto), making)
     outputs = definition.outputs
     if definition.is_fixed:
-        known = programs.find(definition.fixed_shapes()).executable.outputs
+        with expecting(_usual):
+            known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
     return Model(definition, programs, outputs)
+
+
+def _usual() -> list[Wanted]:
+    """What nearly every network calls, and what takes long to compile."""
+    lanes = current().lanes
+    return [(LAUNCHER, None), (convolve, ConvolveTile(lanes, RowTile(lanes, BLOCKED)))]

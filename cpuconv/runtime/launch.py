@@ -53,10 +53,23 @@ def _run(record):  # compiled below
             call_8(parallel_for, body, told[0], told[1], told[2], row, 0, 1, word(row, WORKERS))
 
 
+class _Launcher:
+    """The launcher, asked for as kernels are."""
+
+    module, name, fields = __name__, f"{__name__}.LAUNCHER", ()
+
+    def entry(self, tile: None = None) -> Code:
+        """Its code, compiled or loaded."""
+        return code_of(_run, 1)
+
+
+LAUNCHER = _Launcher()
+
+
 @functools.cache
 def _launcher() -> Any:
     """The launcher as a C function of a record's address; it releases the interpreter's lock while it runs."""
-    return code_of(_run, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
+    return LAUNCHER.entry().function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
 
 
 class Program:

@@ -21,6 +21,7 @@ from autotune.interpreter import python
 from cpuconv.cli.feeds import loaded
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError
+from cpuconv.runtime.code.packs import serving
 from support.graphs import close, parse
 from support.graphs import run as interpreted
 from support.running.processes import run
@@ -123,6 +124,23 @@ def test_a_compiled_file_takes_the_place_of_the_model(
     assert main(["explain", closed]) == OK and "2x4x5x8" in capsys.readouterr().out
     assert main(["profile", closed, "--runs", "1"]) == OK and "whole run" in capsys.readouterr().out
     assert main(["compile", model, "-o", str(tmp_path / "none" / "net.cpuconv")]) == FAILED
+
+
+def test_kernels_go_into_the_file_and_are_used_where_it_is_trusted(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, whole = (str(tmp_path / f"{name}.cpuconv") for name in ("plain", "whole"))
+    options = ["--shape", "image=2x3x5x8", "--threads", "1", "--strategy", "heuristic"]
+    assert main(["compile", model, "-o", plain, *options]) == OK
+    assert main(["compile", model, "-o", whole, *options, "--kernels"]) == OK
+    assert Path(whole).stat().st_size > Path(plain).stat().st_size + 1000
+    trusted = []
+    monkeypatch.setattr(serving, "trust", trusted.append)
+    assert main(["run", whole]) == OK and not trusted
+    assert main(["run", whole, "--trust-kernels"]) == OK and len(trusted) == 1
+    capsys.readouterr()
+    assert main(["run", model, *options, "--trust-kernels"]) == USAGE
+    assert "--trust-kernels" in capsys.readouterr().err
 
 
 def test_what_is_printed_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
+from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line
 from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
@@ -26,32 +26,24 @@ NO_BAND, BLOCKED_BAND, PLANAR_BAND = range(3)
 
 @dataclass(frozen=True)
 class ConvolveTile:
-    """Where the input comes from and how bands are packed; the GEMM micro-kernel is an argument."""
+    """How bands are packed; the GEMM micro-kernel is an argument, and so is what else a problem asks for."""
 
     lanes: int
     pack: RowTile
-    band: int
-    pieces: int = 1  # output vectors that lie side by side in a pixel of a block
-    filled: bool = False  # padding of bands is `fill`, not zero
     matrix: bool = False  # the micro-kernel uses tile registers, which a thread configures
-    shared: bool = False  # groups share channel blocks and are one: each panel has a number of segments and a table
-    rows_first: bool = False  # of each kernel row's `row_segments`, those that meet padding alone are left out
 
 
 @inline
 def _pad(tile, args, target, count):
     """`count` pixels of padding."""
-    if tile.filled:
-        for i in range(count):
-            fill_vector(tile, target + i * 4 * tile.lanes, args.fill)
-    else:
-        zero_pixels(tile, target, count)
+    for i in range(count):
+        fill_vector(tile, target + i * 4 * tile.lanes, args.fill)
 
 
 @inline
 def _pack_part(tile, args, source, channel, to, from_, until):
     """Columns from_ … until-1 of a band row at `to`, from the image row at `source`; padding is zero."""
-    blocked = tile.band == 1
+    blocked = args.band_kind == BLOCKED_BAND
     step = tile.lanes if blocked else 1
     pixel = 4 * step
     first = min(max(from_, args.pad_left), until)
@@ -76,7 +68,7 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
 
     Of each row, the columns 0 … left-1 and right … band_width-1 are copied.
     """
-    blocked = tile.band == 1
+    blocked = args.band_kind == BLOCKED_BAND
     step = tile.lanes if blocked else 1
     line = args.band_width * 4 * step
     for block in range((args.channels + step - 1) // step):
@@ -90,9 +82,10 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
                     zero_line(tile, to, args.band_width)
                 continue
             source = args.x + image * args.x_image + source_row * args.x_h
-            _pack_part(tile, args, source, block * step, to, 0, left)
-            if left < args.band_width:
-                _pack_part(tile, args, source, block * step, to, right, args.band_width)
+            for side in range(1 + (left < args.band_width)):
+                from_ = right if side == 1 else 0
+                until = left if side == 0 else args.band_width
+                _pack_part(tile, args, source, block * step, to, from_, until)
 
 
 @inline
@@ -136,7 +129,7 @@ def _sweep(
     if column_tiles >= next_column_tiles:
         return
     count = args.segments
-    if tile.shared:
+    if args.table_panel > 0:
         table += panel * args.table_panel
         count = word(tile, table, 0)
         table += 8
@@ -151,13 +144,13 @@ def _sweep(
     else:
         gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
-    y += channel // tile.pieces * args.y_vector + channel % tile.pieces * (4 * tile.lanes // tile.pieces)
+    y += channel // args.pieces * args.y_vector + channel % args.pieces * (4 * tile.lanes // args.pieces)
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         turn = (row_tile - row_tiles) * args.column_tiles
         skipped = 0
         met = segments
-        if tile.rows_first:
+        if args.row_segments > 0:
             skipped, met = _inside(args, row, segment, segments)
         call_gemm_strip(
             gemm,
@@ -188,10 +181,16 @@ def _sweep(
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
     "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_panel "
-    "row_segments dilation_h"
+    "row_segments dilation_h band_kind pieces"
 )
 def convolve(tile, worker, before, part, parts, args):
-    """y = epilogue(convolution of x and w), blocked output; see the module."""
+    """y = epilogue(convolution of x and w), blocked output; see the module.
+
+    What tells one problem from another is in words, which are read once a unit or a panel, so that one specialisation
+    serves: `band_kind`, where pixels come from; `pieces`, output vectors that lie side by side in a pixel of a block;
+    `table_panel`, not 0 where groups share channel blocks and are one, so that each panel has a number of segments and
+    a table; `row_segments`, not 0 where of each kernel row's those that meet padding alone are left out.
+    """
     if tile.matrix:
         load_configuration(tile, args.configuration)
     units = args.batch * args.row_blocks * args.column_blocks * args.chunks
@@ -209,7 +208,7 @@ def convolve(tile, worker, before, part, parts, args):
         image = row_place // args.row_blocks
         row_tiles = args.row_tiles * row_block // args.row_blocks
         next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
-        if tile.band == 0:
+        if args.band_kind == NO_BAND:
             x = args.x + image * args.x_image
         else:
             first = min(row_tiles * args.tile_height, args.height - args.tile_height)

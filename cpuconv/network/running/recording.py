@@ -8,7 +8,7 @@ then, those of the caller's arrays before each run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from cpuconv import runtime
 from cpuconv.kernels.binding.bound_step import bind
-from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.runtime.code.together import Wanted, compiled_together
 from cpuconv.runtime.stopping import Stop, check
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
@@ -46,6 +47,7 @@ class Recording:
         seconds: Sequence[float] | None = None,
     ) -> None:
         self._kept: list[Any] = []
+        compiled_together(kernel for step in steps for kernel in _kernels(step))
         self.rows = [bind(step, self._kept) for step in steps]
         self.threads = threads
         self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
@@ -116,6 +118,15 @@ class Bound:
                 part.run()
         elif self._program is not None:
             self._program.run()
+
+
+def _kernels(step: Step) -> Iterator[Wanted]:
+    """What a step calls: its driver, and the micro-kernels that this one calls."""
+    yield step.kernel, step.tile
+    for value in step.args.values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, MicroRef):
+                yield each.kernel, each.tile
 
 
 def _slices(seconds: Sequence[float]) -> list[slice]:

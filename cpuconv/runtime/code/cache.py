@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code import callees, kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
 from cpuconv.runtime.code.loading import loader, object_file
@@ -77,6 +77,32 @@ class Entries:
         if (noted := _noted.get()) is not None:
             noted.add(code.name)
         return code
+
+
+class NotCompiled(LookupError):
+    """A kernel that would have to be compiled.
+
+    Attributes
+    ----------
+    file : KernelFile
+    """
+
+    def __init__(self, file: KernelFile) -> None:
+        super().__init__(file.name)
+        self.file = file
+
+
+_compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", default=True)
+
+
+@contextlib.contextmanager
+def compiling_nothing() -> Iterator[None]:
+    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile."""
+    before = _compiles.set(False)
+    try:
+        yield
+    finally:
+        _compiles.reset(before)
 
 
 _noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
@@ -192,11 +218,15 @@ def load_or_compile(
             code.name = file.name
             _alive[key] = code
             return code
+    if not _compiles.get():
+        raise NotCompiled(file)
     # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
-            with _uncollected(), _waiting.compiling(None if file.path is None or file.trouble else file.path.parent):
+            by_numba = callees.unoptimised() if load is load_object else contextlib.nullcontext()
+            where = None if file.path is None or file.trouble else file.path.parent
+            with _uncollected(), _waiting.compiling(where), by_numba:
                 content, symbol, code = _in_one_piece(compile_)
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)

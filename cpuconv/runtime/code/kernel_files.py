@@ -100,6 +100,10 @@ class KernelFile:
                     os.utime(self.path)
         return content
 
+    def is_begun(self) -> bool:
+        """Whether a process has compiled the kernel, or does so now, or died meanwhile."""
+        return self.path is not None and any(os.path.exists(f"{self.path}{end}") for end in ("", _LOCK))
+
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """Let one process compile the kernel and the others wait; without locks several compile it, which is no worse

@@ -25,6 +25,7 @@ ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
 # Modules and folders of these rooms that find and store machine code: no kernel is made from them.
 BESIDE = (
     "cache",
+    "callees",
     "checked_file",
     "compiler_lock",
     "kernel_files",
@@ -37,6 +38,7 @@ BESIDE = (
     "parsed",
     "stamp",
     "syntax",
+    "together",
     "waiting",
 )
 _ROOT = origin.ROOT

@@ -171,6 +171,8 @@ def convolve_step(
         "fill": 0 if types == ALL_F32 else words.FILL,
         "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
         "row_segments": count // problem.r if sizes.rows_first else 0,
+        "band_kind": band,
+        "pieces": pieces,
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
@@ -201,10 +203,7 @@ def convolve_step(
     }
     args |= _in_place(problem, params, isa, x.strides, band_width, band, flat, parts_of_words, sizes)
     units = problem.n * row_blocks * column_blocks * chunks
-    filled = types != ALL_F32
-    tile = ConvolveTile(
-        lanes, pack, band, pieces, filled=filled, matrix=product.matrix, shared=shared, rows_first=sizes.rows_first
-    )
+    tile = ConvolveTile(lanes, pack, matrix=product.matrix)
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
 
 

@@ -3,7 +3,8 @@
 A file has parts, such as one for each class of CPUs: names, and where the kernels that they name lie. Parts share
 kernels, as the machine code of many is the same for several classes. The file begins with a magic, the version of the
 format, the bytes of its header and the SHA-256 of these and the header. Then come the header, compressed JSON, the
-parts and the blocks. Kernels of one kind lie side by side, where they are compressed best; equal ones are stored once.
+parts and the blocks. Kernels of one kind lie side by side, ordered by their code, where they are compressed best;
+equal ones are stored once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _MAGIC, _FORMAT = b"\x89cpupack", 1
 _PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _START = _PREFIX.size + _DIGEST
-_BLOCK_BYTES = 1 << 16  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
+_BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
 _MOST_BYTES = 1 << 26  # of a header or a block
 _OPEN_BLOCKS = 16  # that stay in memory
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
+_CODE = 71  # bytes of a kernel before its code: its symbol, and the header of an object file, which begins with sizes
 _DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
 
 
@@ -43,7 +45,7 @@ def packed(parts: Mapping[str, Kernels]) -> bytes:
     places: dict[bytes, tuple[int, int, int]] = {}
     kinds = {content: _kind(name) for kernels in parts.values() for name, content in sorted(kernels.items())}
     blocks = []
-    for number, contents in enumerate(_blocks(sorted(kinds, key=lambda each: (kinds[each], len(each), each)))):
+    for number, contents in enumerate(_blocks(sorted(kinds, key=lambda each: (kinds[each], each[_CODE:], each)))):
         start = 0
         for content in contents:
             places[content] = number, start, len(content)

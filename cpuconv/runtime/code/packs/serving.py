@@ -67,6 +67,11 @@ def find(name: str) -> bytes | None:
         return None
 
 
+def any_serves() -> bool:
+    """Whether kernels of a pack, of the package's or of a trusted one, serve this process."""
+    return bool(_trusted) or served().part is not None
+
+
 def trust(part: Part) -> None:
     """Let the kernels of a part serve too, before the package's, as long as somebody keeps it."""
     _trusted.add(part)

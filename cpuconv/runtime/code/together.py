@@ -1,0 +1,188 @@
+"""Many kernels that are nowhere on disk are compiled by several processes at a time.
+
+Numba and LLVM compile one function at a time in a process. Where a network lacks many kernels, helpers compile some:
+processes of this interpreter, which put them into the user's cache, where this process finds them. Who compiles what
+is told by the files' locks: what another process has begun is passed over. Helpers take drivers first, and this process
+micro-kernels, which need no Numba, while the helpers start. Without helpers, or when one fails, nothing is lost but
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.interpreter import python_main
+from autotune.machine.cores import allowed_cores
+from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.target import target
+
+VARIABLE = "CPUCONV_COMPILERS"  # processes that compile at a time, this one counted; 1: no others
+MOST = 8
+EACH = 8  # kernels that are worth a helper, which takes a second to start
+_MOST_EARLY = 3  # helpers that start before anybody knows how many kernels are missing
+_HELP_SECONDS = 120.0  # of a helper, before it is given up
+
+Wanted = tuple[Any, Any]
+"""A `Kernel`, a `MicroKernel`, or what is asked for as they are, and a tile."""
+
+
+def compiled_together(wanted: Iterable[Wanted]) -> None:
+    """Have these kernels on disk, or in memory, before they are asked for one after the other."""
+    if _processes() < 2:
+        return
+    lacking = _lacking(wanted)
+    count = min(_processes() - 1, len(lacking) // EACH)
+    if not count or not _can_help():
+        return
+    early = _early.get()
+    helpers = [] if early is None else early
+    try:
+        _start(helpers, count)
+        _give(helpers, [each for each, _ in lacking])
+        for (kernel, tile), file in sorted(lacking, key=lambda each: _is_driver(each[0][0])):
+            if not file.is_begun():
+                kernel.entry(tile)
+        for each in helpers:
+            each.finish()
+    finally:
+        while helpers:
+            helpers.pop().end()
+
+
+def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
+    """What must be compiled, each once, with its file."""
+    found = {}
+    with compiling_nothing():
+        for kernel, tile in wanted:
+            try:
+                kernel.entry(tile)
+            except NotCompiled as error:
+                found.setdefault(error.file.name, ((kernel, tile), error.file))
+    return list(found.values())
+
+
+def _processes() -> int:
+    stated = os.environ.get(VARIABLE, "")
+    return min(MOST, int(stated) if stated.isdecimal() else allowed_cores())
+
+
+def _can_help() -> bool:
+    """Whether files tell of kernels, and this interpreter can be started again: not where it is inside a program."""
+    place = kernel_files.folder()
+    starts = Path(sys.executable or "").stem.lower().startswith(("python", "pypy")) and not hasattr(sys, "frozen")
+    return starts and place.path is not None and not place.trouble
+
+
+def _is_driver(kernel: Any) -> bool:
+    return hasattr(kernel, "fields")
+
+
+class _Helper:
+    """A process that compiles what it is given."""
+
+    def __init__(self, number: int) -> None:
+        command = python_main(__name__, repr(target()), str(number))
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null)
+
+    def give(self, tasks: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended: nothing is lost but its help
+            self._process.stdin.write(tasks)
+            self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Wait until it is done."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(_HELP_SECONDS)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_early: contextvars.ContextVar[list[_Helper] | None] = contextvars.ContextVar("early", default=None)
+
+
+@contextlib.contextmanager
+def expecting(usual: Callable[[], Sequence[Wanted]]) -> Iterator[None]:
+    """Where nothing is on disk, start helpers before it is known what they shall compile; they begin with `usual()`."""
+    helpers: list[_Helper] = []
+    before = _early.set(helpers)
+    try:
+        if _processes() > 1 and _nothing_is_there() and _can_help():
+            _start(helpers, min(_processes() - 1, _MOST_EARLY))
+            _give(helpers, usual())
+        yield
+    finally:
+        _early.reset(before)
+        for each in helpers:
+            each.end()
+
+
+def _nothing_is_there() -> bool:
+    place = kernel_files.folder().path
+    return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
+
+
+def _start(helpers: list[_Helper], count: int) -> None:
+    with contextlib.suppress(OSError):  # no more processes
+        while len(helpers) < count:
+            helpers.append(_Helper(len(helpers)))
+
+
+def _give(helpers: Sequence[_Helper], wanted: Sequence[Wanted]) -> None:
+    tasks = pickle.dumps((len(helpers), [(kernel.module, kernel.name, tile) for kernel, tile in wanted]))
+    for each in helpers:
+        each.give(tasks)
+
+
+def main(asked: str, number: str) -> None:
+    """A helper: compile what nobody has begun, each helper from another place on; drivers first."""
+    warnings.simplefilter("ignore")
+    if repr(target()) != asked:  # chosen in the program, not by variables
+        return
+    importlib.import_module("numba")  # while there is nothing to do
+    with contextlib.suppress(EOFError):
+        while True:
+            count, tasks = pickle.load(sys.stdin.buffer)
+            _help(
+                [(found, tile) for module, name, tile in tasks if (found := _found(module, name))], int(number) / count
+            )
+
+
+def _help(wanted: Sequence[Wanted], share: float) -> None:
+    drivers = [each for each in wanted if _is_driver(each[0])]
+    micro = [each for each in reversed(wanted) if not _is_driver(each[0])]
+    for each in (drivers, micro):
+        start = int(len(each) * share)
+        for kernel, tile in (*each[start:], *each[:start]):
+            try:
+                with compiling_nothing():
+                    kernel.entry(tile)
+            except NotCompiled as error:
+                if not error.file.is_begun():
+                    kernel.entry(tile)
+
+
+def _found(module: str, name: str) -> Any:
+    """A kernel by its name, which is that of an attribute of its module."""
+    found = getattr(importlib.import_module(module), name.removeprefix(f"{module}."), None)
+    return found if getattr(found, "name", None) == name else None

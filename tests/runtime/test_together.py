@@ -1,0 +1,78 @@
+"""Kernels that are nowhere on disk are compiled by several processes, each by one of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autotune.interpreter import python
+from cpuconv.isa.table import current
+from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint, sum_blocks
+from cpuconv.runtime.code import cache, together
+from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+
+RUN = """
+import time
+from cpuconv.isa.table import current
+from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint, sum_blocks
+from cpuconv.runtime.code import kernel_files, together
+from cpuconv.runtime.code.cache import Statistics
+
+together.EACH = 1
+tile = FingerprintTile(current().lanes)
+with together.expecting(lambda: [(fingerprint, tile)]):
+    helpers = len(together._early.get())
+    while helpers and not any(kernel_files.folder().path.glob("*-fingerprint-*.o")):
+        time.sleep(0.02)
+    together.compiled_together([(fingerprint, tile), (sum_blocks, tile)])
+for kernel in (fingerprint, sum_blocks):
+    kernel.entry(tile)
+print(helpers, Statistics.compiled, Statistics.loaded)
+"""
+
+
+def run(folder: Path, compilers: str) -> list[int]:
+    """Helpers that were started early, kernels compiled by the process itself, and kernels that it found."""
+    environ = {**os.environ, "CPUCONV_CACHE_DIR": str(folder), together.VARIABLE: compilers}
+    done = subprocess.run(python("-c", RUN), env=environ, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_a_helper_compiles_what_is_expected(tmp_path: Path) -> None:
+    helpers, compiled, loaded = run(tmp_path, "2")
+    assert helpers == 1 and compiled <= 1 and compiled + loaded == 2, "the other one is compiled by either"
+    assert run(tmp_path, "2") == [0, 0, 2], "nothing is missing: nobody helps"
+
+
+def test_what_would_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = cache.Statistics.compiled
+    with compiling_nothing(), pytest.raises(NotCompiled) as raised:
+        cache.load_or_compile("nobody", "cpuconv.kernels.streams.fingerprint", "x", lambda: pytest.fail("compiled"))
+    assert raised.value.file.name.startswith("nobody-") and not raised.value.file.is_begun()
+    assert cache.Statistics.compiled == asked
+    tile = FingerprintTile(current().lanes)
+    code = fingerprint.entry(tile)
+    with compiling_nothing():
+        assert fingerprint.entry(tile) is code
+
+
+def test_without_helpers_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "_Helper", lambda number: pytest.fail("a helper was started"))
+    monkeypatch.setenv(together.VARIABLE, "1")
+    with together.expecting(lambda: pytest.fail("asked")):
+        together.compiled_together([(sum_blocks, FingerprintTile(current().lanes))])
+
+
+@pytest.mark.parametrize("executable", ["/usr/sbin/uwsgi", "", None])
+def test_a_program_that_holds_the_interpreter_is_not_started_again(monkeypatch, executable: str | None) -> None:
+    monkeypatch.setattr("sys.executable", executable)
+    assert not together._can_help()
+
+
+def test_a_helper_for_another_target_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # it reads nothing
+    together.main("another", "0")
