@@ -178,7 +178,7 @@ class Product:
         halves = builder.ashr(builder.shl(bytes_, eight), eight), builder.ashr(bytes_, eight)
         return [builder.bitcast(half, vec.int_type) for half in halves]
 
-    def load(self, vec: Vector, address: Any, apart: int) -> Any:
+    def load(self, vec: Vector, address: Any, apart: int = 0) -> Any:
         """A vector of packed weights, or magnitudes and what is flipped, so many bytes apart."""
         if self.flipped:
             return [vec.load_int(vec.offset(address, at), align=vec.size) for at in (0, apart)]

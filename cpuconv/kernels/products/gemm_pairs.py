@@ -43,7 +43,7 @@ def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
 def add_pairs(tile: GemmTile, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]) -> None:
     """Add the products of words k and k + 1 of a segment; `sums` by pairs of pixels are replaced."""
     product = BY_NAME[tile.product]
-    weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size), 0) for at in range(2 * tile.used)]
+    weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
     pixels = tile.pixels
     for at, pair in enumerate(_pairs(tile)):
         words = [_two_words(vec, starts[row], 4 * (col * tile.xs + k)) for row, col in (pixels[i] for i in pair)]
