@@ -63,7 +63,7 @@ def compiled_together(wanted: Iterable[Wanted]) -> None:
 
 def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
     """What must be compiled, each once, with its file."""
-    found = {}
+    found: dict[str, tuple[Wanted, kernel_files.KernelFile]] = {}
     with compiling_nothing():
         for kernel, tile in wanted:
             try:
@@ -163,9 +163,8 @@ def main(asked: str, number: str) -> None:
     with contextlib.suppress(EOFError):
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
-            _help(
-                [(found, tile) for module, name, tile in tasks if (found := _found(module, name))], int(number) / count
-            )
+            known = [(_found(module, name), tile) for module, name, tile in tasks]
+            _help([each for each in known if each[0] is not None], int(number) / count)
 
 
 def _help(wanted: Sequence[Wanted], share: float) -> None:
