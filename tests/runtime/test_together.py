@@ -67,6 +67,19 @@ def test_without_helpers_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> 
         together.compiled_together([(sum_blocks, FingerprintTile(current().lanes))])
 
 
+def test_helpers_take_idle_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(together.VARIABLE)
+    monkeypatch.setattr(together, "allowed_cores", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    found = []
+    for load in (0.2, 13.9, 30.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
+        found.append(together._processes())
+    assert found == [4, 3, 1]
+    monkeypatch.setenv(together.VARIABLE, "64")
+    assert together._processes() == together.MOST
+
+
 @pytest.mark.parametrize("executable", ["/usr/sbin/uwsgi", "", None])
 def test_a_program_that_holds_the_interpreter_is_not_started_again(monkeypatch, executable: str | None) -> None:
     monkeypatch.setattr("sys.executable", executable)

@@ -74,8 +74,14 @@ def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.Kernel
 
 
 def _processes() -> int:
+    """How many compile at a time; where none are stated, as idle cores are, because all wait for the last one."""
     stated = os.environ.get(VARIABLE, "")
-    return min(MOST, int(stated) if stated.isdecimal() else allowed_cores())
+    return min(MOST, int(stated) if stated.isdecimal() else min(allowed_cores(), 1 + _idle_cores()))
+
+
+def _idle_cores() -> int:
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(0, round((os.cpu_count() or 1) - load))
 
 
 def _can_help() -> bool:
