@@ -38,7 +38,8 @@ _SHOWN = 10  # failures that are printed
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
-    faulthandler.enable()
+    if not faulthandler.is_enabled():  # as under pytest
+        faulthandler.enable()
     with small_work_is_shared(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(session.current, "workspaces", Spoilt())
         runs = [_run(family, layout, options) for family in options.types for layout in options.layouts]

@@ -65,7 +65,7 @@ def test_products_compute_with_integers(source, tmp_path):
 
 
 def test_transposed_convolutions_that_integers_do_not_compute_stay_floats(tmp_path):
-    text = """g (float[1,8,5,5] x) => (float[1,8,13,13] y) {
+    text = """g (float[N,8,5,5] x) => (float[N,8,13,13] y) {
         a = ConvTranspose(x, w)
         b = ConvTranspose<group=2>(a, v)
         y = ConvTranspose<dilations=[2,2]>(b, w)

@@ -68,7 +68,7 @@ DECODER = (
     t = Relu(u)
     s = Softmax<axis=1>(t)
     c = ConvTranspose(s, w3)
-    e = Mul(c, t)
+    e = Add(c, t)
     h = HardSwish(e)
     m = ReduceMean<axes=[3]>(h)
     f = Flatten(m)
