@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from pathlib import Path
 
 VARIABLE = "CPUCONV_LAUNCHER"
 
@@ -27,3 +28,9 @@ def python(*arguments: str) -> list[str]:
 def python_main(module: str, *arguments: str) -> list[str]:
     """The command that calls a module's `main` with the arguments; the module is found as this process would."""
     return python("-c", _BOOT, json.dumps(sys.path), module, *arguments)
+
+
+def starts_again() -> bool:
+    """Whether the command `python` starts an interpreter: not where this one is inside a program of another name."""
+    name = Path(sys.executable or "").stem.lower()
+    return name.startswith(("python", "pypy")) and not hasattr(sys, "frozen")

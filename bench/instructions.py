@@ -104,12 +104,15 @@ def cycle() -> float:
 def vector_loop(dot: Dot) -> str:
     """A loop of the instruction with its sums in `CHAINS` registers, in LLVM's language."""
     sums, operands = dot.sums, dot.operands
-    fused = dot.intrinsic.startswith("llvm.fma")
-    order = (
-        f"{operands} %x, {operands} %y, {sums} %s{{0}}" if fused else f"{sums} %s{{0}}, {operands} %x, {operands} %y"
-    )
-    kinds = ", ".join([operands, operands, sums] if fused else [sums, operands, operands])
-    calls = "\n  ".join(f"%r{n} = call {sums} @{dot.intrinsic}({order.format(n)})" for n in range(CHAINS))
+    before = ""
+    if dot.saturates:  # it adds to no sums: what it gave is its next operand
+        before = f"%b{{0}} = bitcast {sums} %s{{0}} to {operands}\n  "
+        order, kinds = f"{operands} %b{{0}}, {operands} %y", [operands, operands]
+    elif dot.intrinsic.startswith("llvm.fma"):
+        order, kinds = f"{operands} %x, {operands} %y, {sums} %s{{0}}", [operands, operands, sums]
+    else:
+        order, kinds = f"{sums} %s{{0}}, {operands} %x, {operands} %y", [sums, operands, operands]
+    calls = "\n  ".join(f"{before}%r{{0}} = call {sums} @{dot.intrinsic}({order})".format(n) for n in range(CHAINS))
     phis = "\n  ".join(f"%s{n} = phi {sums} [ zeroinitializer, %entry ], [ %r{n}, %loop ]" for n in range(CHAINS))
     stores = "\n  ".join(
         f"%p{n} = getelementptr i8, ptr %out, i64 {64 * n}\n  store {sums} %r{n}, ptr %p{n}, align 1"
@@ -119,7 +122,7 @@ def vector_loop(dot: Dot) -> str:
   %x = load {operands}, ptr %out, align 1
   %q = getelementptr i8, ptr %out, i64 {64 * CHAINS}
   %y = load {operands}, ptr %q, align 1"""
-    return f"declare {sums} @{dot.intrinsic}({kinds})\n" + _loop(calls, phis, loads, stores, ", i64 %at")
+    return f"declare {sums} @{dot.intrinsic}({', '.join(kinds)})\n" + _loop(calls, phis, loads, stores, ", i64 %at")
 
 
 def vector_rate(dot: Dot) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_helpers_take_idle_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("executable", ["/usr/sbin/uwsgi", "", None])
 def test_a_program_that_holds_the_interpreter_is_not_started_again(monkeypatch, executable: str | None) -> None:
-    monkeypatch.setattr("sys.executable", executable)
+    monkeypatch.setattr(sys, "executable", executable)
     assert not together._can_help()
 
 

@@ -18,10 +18,9 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from autotune.interpreter import python_main
+from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
@@ -87,8 +86,7 @@ def _idle_cores() -> int:
 def _can_help() -> bool:
     """Whether files tell of kernels, and this interpreter can be started again: not where it is inside a program."""
     place = kernel_files.folder()
-    starts = Path(sys.executable or "").stem.lower().startswith(("python", "pypy")) and not hasattr(sys, "frozen")
-    return starts and place.path is not None and not place.trouble
+    return starts_again() and place.path is not None and not place.trouble
 
 
 def _is_driver(kernel: Any) -> bool:
