@@ -88,5 +88,8 @@ def test_a_program_that_holds_the_interpreter_is_not_started_again(monkeypatch, 
 
 
 def test_a_helper_for_another_target_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)  # it reads nothing
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(together.pickle, "load", lambda file: pytest.fail("it reads what to compile"))
+    asked = cache.Statistics.compiled
     together.main("another", "0")
+    assert cache.Statistics.compiled == asked
