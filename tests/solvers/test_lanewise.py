@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import layouts
 from cpuconv.conv.recipe import Candidate
-from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, grouped
-from cpuconv.solvers.shared import lanewise
 from support import oracle
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -34,31 +31,6 @@ def test_outputs_over_padding_alone():
     )
     for params in depthwise.candidates(problem, ISA):
         oracle.check(problem, Candidate(depthwise, params))
-
-
-@given(st.integers(1, 40), st.integers(1, 9), small, small, st.integers(0, 9), st.integers(0, 9), st.integers(1, 16))
-def test_tiles_in_place_cover_a_row_and_meet_padding_at_its_ends_only(w, s, stride, dilation, left, right, cols):
-    try:
-        problem = ConvProblem(1, 4, 1, w, 4, 1, s, (1, stride), (0, 0, left, right), (1, dilation), groups=4)
-    except ArgumentError:
-        assume(False)
-        raise
-    assume(cols <= problem.ow)
-    across = lanewise.columns(problem, cols, in_place=True)
-    assume(across is not None)
-    wide = lanewise.window(problem, 1, cols)[1]
-    covered: set[int] = set()
-    for tile in range(across.count):
-        start, part = min(max(tile * cols, across.low), across.high), across.inner
-        if tile == 0 and across.left != across.inner:
-            start, part = 0, across.left
-        elif tile == across.count - 1 and across.right != across.inner:
-            start, part = problem.ow - cols, across.right
-        covered.update(range(start, start + cols))
-        first = start * stride - problem.pads[2]
-        exist = [column for column in range(wide) if 0 <= first + column < w]
-        assert exist == list(range(*part))
-    assert covered == set(range(problem.ow))
 
 
 @pytest.mark.parametrize("cg, kg, reason", [(1, 2, "1 input"), (2, 2, "groups are of 2"), (16, 16, "groups are of 16")])
