@@ -96,7 +96,7 @@ def _pack(tile, args, b, count, processor):
 
 @kernel(
     "gemm gemm_last a b y offsets items groups grouped panel_columns columns depth chunks tiles whole_tiles rows "
-    "table segments a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
+    "table segments tails valid a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
 )
 def matmul(tile, worker, before, part, parts, args):
     """y = a b for each item: its three words of `offsets` are bytes to its matrices.
@@ -151,6 +151,10 @@ def matmul(tile, worker, before, part, parts, args):
                     y,
                     y,
                     0,
+                    0,
+                    1,
+                    args.tails,
+                    args.valid,
                     start,
                     stop,
                     args.rows,
@@ -303,15 +307,14 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         rows=1,
         cols=n,
         unroll=unroll,
-        xs=a.row // F32.bytes,
+        xs=0,
         ys=0,
         ks=a.column // F32.bytes or 1,
         planar=True,
         epilogue=False,
-        tail=depth % unroll,
-        tails=int(depth % unroll > 0),
+        tail=int(depth % unroll > 0),
     )
-    last = replace(gemm, v=divide(rest, isa.lanes), valid=rest % isa.lanes)
+    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
     cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
     grouped, chunks = panels, divide(tiles, _CHUNK)
