@@ -180,7 +180,8 @@ def _sum_segments(
                 add_pairs(tile, vec, starts, now.w, k, sums)
             continue
         if tile.planar:
-            line, w_now = w_now, vec.offset(w_now, walk.kstep)
+            line = w_now if tile.xs else vec.opaque(w_now)
+            w_now = vec.offset(line, walk.kstep)
             weights = {j: _load_pixels(tile, vec, line, j, walk.valid) for j in range(tile.v)}
         else:
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
@@ -200,7 +201,7 @@ def _sum_segments(
                 sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
             starts = [vec.offset(start, walk.kstep) for start in starts]
-        elif 0 < tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
+        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
     w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
     end = _State(w_end, fetch_now, sums)
