@@ -66,7 +66,8 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     column_step = I64(4 * tile.xs) if tile.xs else builder.udiv(memory.xrow, I64(tile.cols))
     columns = [builder.mul(column_step, I64(col)) for col in range(tile.cols)]
     table = builder.inttoptr(memory.table, I64.as_pointer())
-    walk = _Walk(x, row_offsets, columns, tile_step, memory.fetch_step, table, segments, memory.kstep, memory.valid)
+    fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
+    walk = _Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
     state = _State(w, upcoming, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
@@ -285,7 +286,8 @@ def gemm_strip(
         planar tiles: the pixels of the next panel.
     fetch_step, shares
         Bytes between what is prefetched beside two scalars, and the number of tiles that together fetch all. Of planar
-        tiles, which take a line of each row: the byte stride of rows.
+        tiles, which take a line of each row: the byte stride of rows. Complex tiles, whose sums would spill for it,
+        fetch whole lines one after the other.
     first, last
         Range of tiles; first < last.
     width
@@ -297,7 +299,8 @@ def gemm_strip(
     scalars = builder.mul(segments, I64(tile.unroll))
     if tile.tail:
         scalars = builder.sub(scalars, builder.mul(tails, I64(tile.unroll - tile.tail)))
-    share = I64(LINE) if tile.planar else builder.mul(scalars, fetch_step)
+    step = I64(LINE * tile.fetch) if tile.complex else fetch_step
+    share = I64(LINE) if tile.planar else builder.mul(scalars, step)
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")

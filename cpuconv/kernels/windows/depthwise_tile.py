@@ -181,6 +181,7 @@ call_lane_strip = lane_strip.caller()
 
 
 Uses = list[tuple[int, int]]
+Taps = list[tuple[int, int, int]]
 Weight = Callable[[int], Any]
 
 
@@ -252,17 +253,26 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
         for column, uses in columns.items():
             outputs = [(row, col, row_tap * tile.s + tap) for row, row_tap in rows for col, tap in uses]
 
-            def add(sums: Sums, factor: Weight, at: tuple = (start, column, outputs)) -> None:
-                value = _load(tile, vec, memory, *at[:2])
-                for row, col, tap in at[2]:
+            def add(
+                sums: Sums, factor: Weight, column: int = column, start: Any = start, outputs: Taps = outputs
+            ) -> None:
+                value = _load(tile, vec, memory, start, column)
+                for row, col, tap in outputs:
                     known, by = sums[row, col], factor(tap)
                     sums[row, col] = vec.mul(value, by) if known is zero else vec.fma(value, by, known)
+                    left[row, col] -= 1
+                    if not (left[row, col] or _may_be_missing(tile, memory, column)):
+                        _store(tile, vec, memory, row, col, sums[row, col])
 
             sums = _where_met(tile, vec, memory, memory.w, column, sums, weight, add)
-            for row, col, _ in outputs:
-                left[row, col] -= 1
-                if left[row, col] == 0:
+            for row, col, _ in outputs if _may_be_missing(tile, memory, column) else ():
+                if not left[row, col]:
                     _store(tile, vec, memory, row, col, sums[row, col])
+
+
+def _may_be_missing(tile: LaneTile, memory: _Memory, column: int) -> bool:
+    """Whether a column is left out where it lies outside the input."""
+    return tile.skips and column in memory.columns.masks
 
 
 def _where_met(
@@ -276,7 +286,7 @@ def _where_met(
     add: Callable[[Sums, Weight], None],
 ) -> Sums:
     """The sums after `add`, or as they are where a column lies outside the input and padding is zero."""
-    if not tile.skips or column not in memory.columns.masks:
+    if not _may_be_missing(tile, memory, column):
         add(sums, weight)
         return sums
     return memory.columns.where_met(column, sums, lambda here: add(here, _weights(tile, vec, w)))

@@ -216,6 +216,8 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
     in_place = _in_place(problem, isa)
+    wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # of others, many tiles meet padding
+    able = wide if in_place and wide.any() else able
     some = np.flatnonzero(able)
     plane = _of_plane(problem, rows[some], cols[some], time[some], mix, in_place)
     seen: dict[tuple[bool, int], int] = {}
