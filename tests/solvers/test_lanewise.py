@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import layouts
 from cpuconv.conv.recipe import Candidate
+from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
+from cpuconv.kernels.windows.edges import Edges
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, grouped
+from cpuconv.solvers.shared import lanewise
 from support import oracle
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -31,6 +35,24 @@ def test_outputs_over_padding_alone():
     )
     for params in depthwise.candidates(problem, ISA):
         oracle.check(problem, Candidate(depthwise, params))
+
+
+@given(st.integers(1, 40), st.integers(1, 9), small, small, st.integers(0, 9), st.integers(0, 9), st.integers(1, 16))
+def test_columns_beyond_the_input_are_at_the_ends_of_a_window(w, s, stride, dilation, left, right, cols):
+    try:
+        problem = ConvProblem(1, 4, 1, w, 4, 1, s, (1, stride), (0, 0, left, right), (1, dilation), groups=4)
+    except ArgumentError:
+        assume(False)
+        raise
+    assume(cols <= problem.ow)
+    edges, wide = Edges.of(problem, cols), lanewise.window(problem, 1, cols)[1]
+    ends = {*range(min(edges.left, wide)), *range(max(0, wide - edges.right), wide)}
+    for tile in range(-(-problem.ow // cols)):
+        first = min(tile * cols, problem.ow - cols) * stride - left
+        beyond = {column for column in range(wide) if not 0 <= first + column < w}
+        assert beyond <= ends
+        if edges.known:
+            assert beyond == ends == {*range(wide)} - {*edges.met(wide)}
 
 
 @pytest.mark.parametrize("cg, kg, reason", [(1, 2, "1 input"), (2, 2, "groups are of 2"), (16, 16, "groups are of 16")])
