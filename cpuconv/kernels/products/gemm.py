@@ -63,7 +63,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
 
     row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
     tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
-    column_step = I64(4 * tile.xs) if tile.xs else builder.udiv(memory.xrow, I64(tile.cols))
+    column_step = I64(4 * tile.xs) if tile.xs else builder.sdiv(memory.xrow, I64(tile.cols))
     columns = [builder.mul(column_step, I64(col)) for col in range(tile.cols)]
     table = builder.inttoptr(memory.table, I64.as_pointer())
     fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -172,30 +172,25 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
     time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
-    return float(_of_plane(problem, np.float64(shape.rows), np.float64(shape.cols), time, shape.mix, shape.block == 0))
+    tiles, chosen = _across(problem, shape.cols, shape.block == 0)
+    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix)
 
 
-def _of_plane(problem: ConvProblem, rows: Any, cols: Any, time: Any, mix: int, in_place: bool) -> Any:
-    """Cycles of a plane by tiles that take `time` inside it; arrays or numbers.
+def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, float]:
+    """Tiles of a row, as if all lay inside; and cycles, a row of their outputs, for columns that may be padding.
 
-    In place, tiles at the ends of a row choose the addresses of columns that may be padding, which bands copy; a tile
-    that is the whole row leaves these out.
+    In place, tiles at the ends of a row choose the addresses of such columns, which bands copy; a tile that is the
+    whole row leaves out the taps that meet padding.
     """
-    across = np.ceil(problem.ow / cols)
-    step, ends = cols * problem.stride[1], problem.pads[2:]
-    at_ends = np.minimum(across, sum(np.ceil(pad / step) for pad in ends))
-    chosen = np.minimum(sum(ends), step + problem.effective_kernel[1]) * rows * problem.r * mix
-    row = across * time + at_ends * chosen * _CHOOSING / _ISSUE
-    if in_place:
-        row = np.where(across > 1, row, time * _inside(problem))
-    return np.ceil(problem.oh / rows) * row
-
-
-def _inside(problem: ConvProblem) -> float:
-    """The share of an output row's taps that meet the input."""
-    starts = np.arange(problem.ow) * problem.stride[1] - problem.pads[2]
-    met = starts[:, None] + np.arange(problem.s) * problem.dilation[1]
-    return float(np.mean((met >= 0) & (met < problem.w)))
+    left, right = problem.pads[2:]
+    tiles, step = divide(problem.ow, cols), cols * problem.stride[1]
+    if tiles == 1 and in_place:
+        places = itertools.product(range(problem.ow), range(problem.s))
+        columns = (col * problem.stride[1] + tap * problem.dilation[1] - left for col, tap in places)
+        return sum(0 <= column < problem.w for column in columns) / (problem.ow * problem.s), 0.0
+    at_ends = min(tiles, divide(left, step) + divide(right, step))
+    columns_of_each = min(left + right, step + problem.effective_kernel[1])
+    return tiles, at_ends * columns_of_each * problem.r * _CHOOSING / _ISSUE
 
 
 @functools.lru_cache(maxsize=256)
@@ -219,7 +214,9 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # of others, many tiles meet padding
     able = wide if in_place and wide.any() else able
     some = np.flatnonzero(able)
-    plane = _of_plane(problem, rows[some], cols[some], time[some], mix, in_place)
+    widths = range(1, int(cols.max(initial=1)) + 1)
+    tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
+    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix)
     seen: dict[tuple[bool, int], int] = {}
     for index in some[np.lexsort((-cols[some], plane))].tolist():
         shape = every[index]
