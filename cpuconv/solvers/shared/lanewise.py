@@ -180,11 +180,11 @@ def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, flo
     """Tiles of a row, as if all lay inside; and cycles, a row of their outputs, for columns that may be padding.
 
     In place, tiles at the ends of a row choose the addresses of such columns, which bands copy; a tile that is the
-    whole row leaves out the taps that meet padding.
+    whole row leaves out the taps that meet padding, but of integers, whose padding is not zero.
     """
     left, right = problem.pads[2:]
     tiles, step = divide(problem.ow, cols), cols * problem.stride[1]
-    if tiles == 1 and in_place:
+    if tiles == 1 and in_place and not problem.types.sum.integer:
         places = itertools.product(range(problem.ow), range(problem.s))
         columns = (col * problem.stride[1] + tap * problem.dilation[1] - left for col, tap in places)
         return sum(0 <= column < problem.w for column in columns) / (problem.ow * problem.s), 0.0
@@ -272,7 +272,8 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
     """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
     shape = Shape(1, 1, False, 0, groups.count if groups else problem.cg, groups)
-    compute = _products(problem, machine.isa, shape)
+    met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
+    compute = min(1.0, met) * _products(problem, machine.isa, shape)
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(_together(compute, traffic), problem.threads)
 
