@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from autotune.locks import lazy
+from autotune.machine.device import fingerprint
 from autotune.wisdom.tiers import Tiers
 from cpuconv.conv.remembering.choices import Choices
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
@@ -39,7 +40,9 @@ class Session:
         Problems that calls asked for and nobody tuned.
     """
 
-    def __init__(self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True) -> None:
+    def __init__(
+        self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True, device: str | None = None
+    ) -> None:
         """Start with nothing remembered.
 
         Parameters
@@ -50,11 +53,14 @@ class Session:
             The folder of shipped tables.
         attended : bool
             Whether a daemon thread writes the untuned log to the store and notices what has been tuned.
+        device : str or None
+            The key of the device whose rows decide; None: this machine.
         """
         self.remembered = Remembered(default_limit() if limit is None else limit)
         self.weights = Weights(self.remembered)
         self.workspaces = Workspaces()
         self.choices = Choices()
+        self._device = device
         self.tiers = Tiers(tables)
         self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
 
@@ -62,6 +68,11 @@ class Session:
     def fingerprint(self) -> Fingerprinter:
         """Computes fingerprints of weights; made at first use, which asks for the instruction set."""
         return Fingerprinter()
+
+    @property
+    def device(self) -> str:
+        """The key of the device whose rows in the store, in wisdom and in tables decide."""
+        return self._device or fingerprint().key
 
     def clear(self) -> None:
         """Forget layers, packed weights that nobody holds, and what was read of arrays; free workspaces."""

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from cpuconv.runtime.target import codegen
+
 _C_ENTRY = "cfunc"  # in the mangled name of a function's C entry, which drivers have
 
 
@@ -19,19 +21,18 @@ def unoptimised() -> Iterator[None]:
     """Let functions without an entry for C be, while something is compiled; without effect on a Numba that does not
     work so."""
     from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
 
-    codegen = cpu_target.target_context.codegen()
-    usual = getattr(codegen, "_library_class", None)
+    generator = codegen()
+    usual = getattr(generator, "_library_class", None)
     if usual is None or not hasattr(usual, "_optimize_final_module"):
         yield
         return
     with global_compiler_lock:  # nobody else's functions are compiled meanwhile
-        codegen._library_class = _quick(usual)
+        generator._library_class = _quick(usual)
         try:
             yield
         finally:
-            codegen._library_class = usual
+            generator._library_class = usual
 
 
 def _quick(usual: Any) -> Any:
