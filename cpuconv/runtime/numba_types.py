@@ -20,11 +20,9 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import models, register_model, typeof_impl
 
 from cpuconv.runtime.described import Described
-from cpuconv.runtime.target import codegen
 from cpuconv.runtime.tiles import tile_text
 
 I64 = ir.IntType(64)
-codegen()  # before anything is compiled
 
 
 class TileType(types.Type):

@@ -15,8 +15,14 @@ _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-li
 
 @functools.lru_cache(maxsize=1)
 def target() -> tuple[str, str, str]:
-    """Triple, CPU name and features of the target."""
+    """Triple, CPU name and features of the target.
+
+    They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features,
+    which belong to another machine; they are left out.
+    """
     name, features = host_cpu.chosen(os.environ)
+    if os.environ.get("NUMBA_CPU_NAME") and os.environ.get("NUMBA_CPU_FEATURES") is None:
+        features = ""
     return _triple(), name, features if isinstance(features, str) else host_cpu.flat(features)
 
 
@@ -28,29 +34,12 @@ def _triple() -> str:
     return llvm.get_process_triple()
 
 
-def codegen() -> Any:
-    """Numba's code generator, for `target()`.
-
-    It is made at first use and kept by Numba. Of a CPU that NUMBA_CPU_NAME names alone Numba would make it with the
-    host's features; a generator that somebody else made before stays as it is.
-    """
-    from numba.core import config
-    from numba.core.registry import cpu_target
-
-    stated = config.CPU_FEATURES
-    if config.CPU_NAME is not None and stated is None:
-        config.CPU_FEATURES = ""
-    try:
-        return cpu_target.target_context.codegen()
-    finally:
-        config.CPU_FEATURES = stated
-
-
 def target_machine(opt: int = 3) -> Any:
     """A code generator for `target()`, as Numba's JIT would make it."""
     import llvmlite.binding as llvm
+    from numba.core.registry import cpu_target
 
-    codegen()  # it initialises LLVM
+    cpu_target.target_context.codegen()  # it initialises LLVM
     triple, cpu, features = target()
     reloc = "static" if triple.startswith("x86") else "default"
     return llvm.Target.from_triple(triple).create_target_machine(

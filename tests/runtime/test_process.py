@@ -294,10 +294,9 @@ def test_avx2():
 
 
 GENERATED = """
-from cpuconv.runtime import numba_types
+from cpuconv.runtime.code import callees
 from cpuconv.runtime.target import target
-from numba.core.registry import cpu_target
-print(cpu_target.target_context.codegen().magic_tuple() == target())
+print(callees.codegen().magic_tuple() == target())
 """
 
 
