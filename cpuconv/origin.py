@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 _NAME = ROOT.name
+_BUILT_ON = ("autotune", "layouts")  # packages of the same wheel
 _HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD that has no hash of it tells nothing of our code
 
 State = tuple[int, int, int, int, int]
@@ -23,6 +26,16 @@ def is_unchanged(paths: Iterable[Path]) -> bool:
         return all(_AT_IMPORT.get(str(path)) == _state(path.stat()) for path in paths)
     except OSError:
         return False
+
+
+@functools.cache
+def files_state() -> str | None:
+    """A hash that is another one once a source file of this package, or of those that it is built on, is another one;
+    of a package without source files, of its release. None if nothing tells.
+    """
+    beside = [state for name in _BUILT_ON for state in _files(str(ROOT.parent / name))]
+    told = sorted([*_AT_IMPORT.items(), *beside]) if _AT_IMPORT else RELEASE
+    return None if told is None else hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 def release() -> str | None:

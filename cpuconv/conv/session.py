@@ -38,6 +38,8 @@ class Session:
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
         Problems that calls asked for and nobody tuned.
+    attended : bool
+        Whether anything is kept for later processes, compiled kernels aside.
     """
 
     def __init__(
@@ -52,7 +54,8 @@ class Session:
         tables : Path
             The folder of shipped tables.
         attended : bool
-            Whether a daemon thread writes the untuned log to the store and notices what has been tuned.
+            Whether a daemon thread writes the untuned log to the store and notices what has been tuned, and layouts of
+            networks are kept on disk.
         device : str or None
             The key of the device whose rows decide; None: this machine.
         """
@@ -60,6 +63,7 @@ class Session:
         self.weights = Weights(self.remembered)
         self.workspaces = Workspaces()
         self.choices = Choices()
+        self.attended = attended
         self._device = device
         self.tiers = Tiers(tables)
         self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
