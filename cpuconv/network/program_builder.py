@@ -145,7 +145,7 @@ class ProgramBuilder:
         about = _digits(key.shapes), target.threads
         known = self._decisions.get(about) or self._saved_decisions(key.shapes)
         if known is not None and winner(graph, target) is None:
-            return lay_out(graph, target, known)
+            return laid_out(graph, target, known)
         network_plan = laid_out(graph, target)
         if network_plan.decided_by != "raced":
             self._decisions[about] = network_plan.decisions()

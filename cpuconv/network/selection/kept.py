@@ -37,19 +37,29 @@ MOST = 512  # files, of some 30 KB
 _SMALL = 1 << 12  # bytes of a constant that a layout may depend on; what is longer are weights
 
 
-def laid_out(graph: Graph, target: Target) -> NetworkPlan:
-    """The layout by the plan that won a race, else by the models: as an earlier process chose it, or chosen now."""
-    path = _path(graph, target)
+def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> NetworkPlan:
+    """The layout of a graph: as an earlier process chose it, or chosen now.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : Target
+    record : Decisions or None
+        What another layout of the network chose, to be followed as by `lay_out`; None: by the plan that won a race,
+        else by the models.
+    """
+    path = _path(graph, target, record)
     known = None if path is None else _read(path, graph, target)
     if known is not None:
         return known
-    made = lay_out(graph, target, plan=winner(graph, target))
+    plan = winner(graph, target) if record is None else None
+    made = lay_out(graph, target, record, plan=plan)
     if path is not None:
         _write(path, made)
     return made
 
 
-def _path(graph: Graph, target: Target) -> Path | None:
+def _path(graph: Graph, target: Target, record: Decisions | None) -> Path | None:
     """The file of a layout; None where none is kept: candidates are timed, the session keeps nothing on disk, or there
     is no place."""
     if not session.current.attended or target.strategy == "profile" or target.tuner is not None:
@@ -59,6 +69,7 @@ def _path(graph: Graph, target: Target) -> Path | None:
     if known is None or package is None:
         return None
     told = hashlib.sha256(repr((key_of(graph, target), known, package, session.current.device, machine())).encode())
+    told.update(b"" if record is None else record.digest)
     told.update(repr((target.strategy, target.limits, target.precision, target.isa)).encode())
     for node in graph.nodes:
         told.update(f"{name_of(node)} {node.sources}\n".encode())
@@ -78,6 +89,7 @@ def _read(path: Path, graph: Graph, target: Target) -> NetworkPlan | None:
         decisions = Decisions.from_dict(data["decisions"])
         plan, decided_by = str(data["plan"]), str(data["decided_by"])
         weighed = {str(name): float(seconds) for name, seconds in data["weighed"].items()}
+        anew = tuple(map(str, data["anew"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, SourceError):
         return None
     made = lay_out(graph, target, decisions)
@@ -85,7 +97,7 @@ def _read(path: Path, graph: Graph, target: Target) -> NetworkPlan | None:
         return None
     for problem, choice in _convolutions(made):
         note_untuned(problem, target.strategy, target.limits, choice)
-    return replace(made, plan=plan, decided_by=decided_by, weighed=weighed, recorded=decisions)
+    return replace(made, plan=plan, decided_by=decided_by, weighed=weighed, anew=anew, recorded=decisions)
 
 
 def _convolutions(plan: NetworkPlan) -> Iterator[tuple[ConvProblem, Choice]]:
@@ -96,7 +108,7 @@ def _convolutions(plan: NetworkPlan) -> Iterator[tuple[ConvProblem, Choice]]:
 
 
 def _write(path: Path, made: NetworkPlan) -> None:
-    data = {"plan": made.plan, "decided_by": made.decided_by, "weighed": dict(made.weighed)}
+    data = {"plan": made.plan, "decided_by": made.decided_by, "weighed": dict(made.weighed), "anew": made.anew}
     with contextlib.suppress(OSError, TypeError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)

@@ -24,7 +24,7 @@ from cpuconv.network.selection import kept  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
-TEXT = """g (float[1,20,9,9] x) => (float[1,24,9,9] y)
+TEXT = """g (float[1,20,{height},9] x) => (float[1,24,{height},9] y)
 <float[20,20,3,3] w, float[24,20,1,1] v> {{
   a = Conv<pads = [1, 1, 1, 1]>(x, w)
   b = Clip(a, low, high)
@@ -33,8 +33,8 @@ TEXT = """g (float[1,20,9,9] x) => (float[1,24,9,9] y)
 }}"""
 
 
-def graph(axis: int = 3, high: float = 6.0) -> Graph:
-    model = parse(TEXT.format(axis=axis))
+def graph(axis: int = 3, high: float = 6.0, height: int = 9) -> Graph:
+    model = parse(TEXT.format(axis=axis, height=height))
     constants = {"w": np.ones((20, 20, 3, 3)), "v": np.ones((24, 20, 1, 1)), "low": np.float32(0), "high": high}
     tensors = [onnx.numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in constants.items()]
     del model.graph.initializer[:]
@@ -91,6 +91,18 @@ def test_what_is_kept_is_what_would_be_chosen(folder, target, searches, here):
 def _tuned(here) -> None:
     row = Row(here.device, "mb1ic8ih9oc8kh3", "direct", "s", "ok", score=1.0)
     here.tiers._kept.put([row])
+
+
+def test_what_follows_another_size_is_kept_too(folder, target, searches, here, monkeypatch):
+    first = kept.laid_out(graph(), target).decisions()
+    taller = graph(height=10)
+    followed = kept.laid_out(taller, target, first)
+    assert followed.decided_by == "record" and len(list(folder.iterdir())) == 2
+    here.forget_choices()
+    monkeypatch.setattr(ways, "following", None)  # nobody asks it
+    again = kept.laid_out(taller, target, first)
+    assert told(again) == told(followed)
+    assert told(kept.laid_out(taller, target)) != told(followed)
 
 
 OTHERS = {
