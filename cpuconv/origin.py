@@ -30,12 +30,17 @@ def is_unchanged(paths: Iterable[Path]) -> bool:
 
 @functools.cache
 def files_state() -> str | None:
-    """A hash that is another one once a source file of this package, or of those that it is built on, is another one;
-    of a package without source files, of its release. None if nothing tells.
+    """A hash of what source files there are in this package and those that it is built on, of their sizes and of their
+    times in seconds, which an image of a container keeps; of a package without source files, of its release. None if
+    nothing tells.
     """
+    if not _AT_IMPORT:
+        return RELEASE and hashlib.sha256(RELEASE.encode()).hexdigest()
     beside = [state for name in _BUILT_ON for state in _files(str(ROOT.parent / name))]
-    told = sorted([*_AT_IMPORT.items(), *beside]) if _AT_IMPORT else RELEASE
-    return None if told is None else hashlib.sha256(repr(told).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside]):
+        digest.update(f"{os.path.relpath(path, ROOT)} {size} {changed // 10**9}\n".encode())
+    return digest.hexdigest()
 
 
 def release() -> str | None:
