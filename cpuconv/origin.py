@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 _NAME = ROOT.name
+_BUILT_ON = ("autotune", "layouts")  # packages of the same wheel
 _HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD that has no hash of it tells nothing of our code
 
 State = tuple[int, int, int, int, int]
@@ -23,6 +26,21 @@ def is_unchanged(paths: Iterable[Path]) -> bool:
         return all(_AT_IMPORT.get(str(path)) == _state(path.stat()) for path in paths)
     except OSError:
         return False
+
+
+@functools.cache
+def files_state() -> str | None:
+    """A hash of what source files there are in this package and those that it is built on, of their sizes and of their
+    times in seconds, which an image of a container keeps; of a package without source files, of its release. None if
+    nothing tells.
+    """
+    if not _AT_IMPORT:
+        return RELEASE and hashlib.sha256(RELEASE.encode()).hexdigest()
+    beside = [state for name in _BUILT_ON for state in _files(str(ROOT.parent / name))]
+    digest = hashlib.sha256()
+    for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside]):
+        digest.update(f"{os.path.relpath(path, ROOT)} {size} {changed // 10**9}\n".encode())
+    return digest.hexdigest()
 
 
 def release() -> str | None:

@@ -1,7 +1,7 @@
 """Judge random convolutions of narrow elements, by candidates of every solver: `python tests/random_problems.py`.
 
     python tests/random_problems.py --types int8,bf16 --layouts NCHW16c --count 2000 --seed 1
-    NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= python tests/random_problems.py      code for another CPU
+    NUMBA_CPU_NAME=haswell python tests/random_problems.py      code for another CPU
 
 Integers are equal to sums of int64 to the last bit, bfloat16 is within its bound, and nothing around arrays is read or
 written. Each problem is planned as users plan it, by candidates drawn from what solvers offer, and every fourth by the

@@ -150,11 +150,15 @@ def host() -> Host:
 
 
 def chosen(environ: Mapping[str, str]) -> tuple[str, dict[str, bool] | str]:
-    """Name and features of the CPU that code is generated for: the host's, where Numba's variables name no other."""
-    name = environ.get("NUMBA_CPU_NAME") or host().name
-    named = environ.get("NUMBA_CPU_FEATURES")
-    if named is not None or name.lower() == "generic":
-        return name, named or ""
+    """Name and features of the CPU that code is generated for: the host's, where Numba's variables name no other.
+
+    A CPU that is named alone has the features that LLVM knows of it. Numba would add the host's, which are another
+    machine's.
+    """
+    stated, features_of_it = environ.get("NUMBA_CPU_NAME"), environ.get("NUMBA_CPU_FEATURES")
+    if stated or features_of_it is not None:
+        return stated or host().name, features_of_it or ""
+    name = host().name
     features = host().features
     if environ.get("NUMBA_ENABLE_AVX", "0" if name in _SLOW_AVX else "1") == "0":
         features = {key: on and not key.startswith("avx") for key, on in features.items()}

@@ -83,6 +83,11 @@ class Store(Connection):
         changes = self._fetch("PRAGMA data_version")  # before the identity, as it opens the file that lies there now
         return self._identity, changes, writes()
 
+    def summary(self, device: str) -> tuple[Any, ...]:
+        """What is equal in two processes as long as the rows of a device, and what was measured of it, are the same."""
+        rows = "SELECT count(*), max(created), total(checksum), total(median) FROM trials WHERE device = ?"
+        return (*self._fetch(rows, (device,)), *self._fetch("SELECT roofs FROM devices WHERE device = ?", (device,)))
+
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a query finds; nothing if there is no file to read."""
         nothing: list[tuple[Any, ...]] = []

@@ -51,6 +51,7 @@ class Tier(Protocol):
     def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None: ...
     def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
+    def summary(self, device: str) -> tuple[Any, ...] | None: ...
 
 
 class Book:
@@ -88,6 +89,10 @@ class Book:
             if self._wisdom is None or state != self._state:
                 self._wisdom, self._state = self._load(), state
             return self._state
+
+    def summary(self, device: str) -> tuple[Any, ...]:
+        """As `Store.summary`."""
+        return (str(self.path), *_state(self.path))
 
     def _read(self) -> Wisdom:
         if self._wisdom is None:
@@ -211,6 +216,11 @@ class Tiers:
             self._make_room(look.winners)
             answer = look.winners[request] = sorted(winners.items())
         return answer
+
+    def state(self, device: str) -> tuple[Any, ...] | None:
+        """What is equal in two processes as long as all tiers have the same rows of a device; None if nobody knows."""
+        told = [tier.summary(device) for _, tier in self._look(device).tiers]
+        return None if None in told else tuple(told)
 
     def forget(self) -> None:
         """Look at the tiers again when next asked."""

@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from autotune.machine import device
 from bench.packs import wanted
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
-from cpuconv.conv.choice import tuned
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.problem import ConvProblem
@@ -100,16 +98,13 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
 
 def _tabled_network(path: Path, precision: str, threads: int, key: str) -> None:
     """What a network runs on a device that a table is shipped for: rows of problems that are like its own decide."""
-    here = tuned.fingerprint
-    tuned.fingerprint = lambda: SimpleNamespace(key=key)
-    session.current.forget_choices()
+    here, session.current = session.current, session.Session(attended=False, device=key)
     try:
         cpuconv.compile(path, threads=threads, precision=precision)
     except CpuconvError:  # which the model's choice has met, and said
         return
     finally:
-        tuned.fingerprint = here
-        session.current.forget_choices()
+        session.current = here
 
 
 def _network(path: Path, precision: str, threads: int) -> None:

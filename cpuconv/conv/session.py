@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from autotune.locks import lazy
+from autotune.machine.device import fingerprint
 from autotune.wisdom.tiers import Tiers
 from cpuconv.conv.remembering.choices import Choices
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
@@ -37,9 +38,13 @@ class Session:
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
         Problems that calls asked for and nobody tuned.
+    attended : bool
+        Whether anything is kept for later processes, compiled kernels aside.
     """
 
-    def __init__(self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True) -> None:
+    def __init__(
+        self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True, device: str | None = None
+    ) -> None:
         """Start with nothing remembered.
 
         Parameters
@@ -49,12 +54,17 @@ class Session:
         tables : Path
             The folder of shipped tables.
         attended : bool
-            Whether a daemon thread writes the untuned log to the store and notices what has been tuned.
+            Whether a daemon thread writes the untuned log to the store and notices what has been tuned, and layouts of
+            networks are kept on disk.
+        device : str or None
+            The key of the device whose rows decide; None: this machine.
         """
         self.remembered = Remembered(default_limit() if limit is None else limit)
         self.weights = Weights(self.remembered)
         self.workspaces = Workspaces()
         self.choices = Choices()
+        self.attended = attended
+        self._device = device
         self.tiers = Tiers(tables)
         self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
 
@@ -62,6 +72,11 @@ class Session:
     def fingerprint(self) -> Fingerprinter:
         """Computes fingerprints of weights; made at first use, which asks for the instruction set."""
         return Fingerprinter()
+
+    @property
+    def device(self) -> str:
+        """The key of the device whose rows in the store, in wisdom and in tables decide."""
+        return self._device or fingerprint().key
 
     def clear(self) -> None:
         """Forget layers, packed weights that nobody holds, and what was read of arrays; free workspaces."""

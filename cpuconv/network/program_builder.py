@@ -21,6 +21,7 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
@@ -141,13 +142,13 @@ class ProgramBuilder:
         """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
-        plan = winner(graph, target)
-        if plan is not None:
-            return lay_out(graph, target, plan=plan)
         about = _digits(key.shapes), target.threads
         known = self._decisions.get(about) or self._saved_decisions(key.shapes)
-        network_plan = lay_out(graph, target, known)
-        self._decisions[about] = known or network_plan.decisions()
+        if known is not None and winner(graph, target) is None:
+            return laid_out(graph, target, known)
+        network_plan = laid_out(graph, target)
+        if network_plan.decided_by != "raced":
+            self._decisions[about] = network_plan.decisions()
         return network_plan
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:

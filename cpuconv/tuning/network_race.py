@@ -65,7 +65,7 @@ def race_networks(
     Parameters
     ----------
     source, threads, batches, inputs, precision
-        As for `cpuconv.network.problems.problems_of`.
+        As for `cpuconv.network.problems.compiled.problems_of`.
     effort : str
         A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
     again : bool

@@ -12,7 +12,7 @@ from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
-from cpuconv.network.problems import with_batch
+from cpuconv.network.problems.compiled import with_batch
 from cpuconv.network.thread_count import random_array
 
 _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs

@@ -20,7 +20,8 @@ from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.emit.product import matrix_product_of, product_of
-from cpuconv.network.problems import problems_of
+from cpuconv.network.problems.compiled import problems_of
+from cpuconv.network.problems.stated import stated_problems
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import ALL_F32, Types
@@ -81,7 +82,10 @@ class ConvWorkload:
             else:
                 types = Types.parse(reading.types) if reading.types else ALL_F32
                 layouts = first, second
-                entries = sources.load(source, layouts, reading.threads, reading.batches, reading.inputs, types)
+                if is_model:
+                    entries = stated_problems(source, layouts, reading.threads, reading.batches, reading.inputs, types)
+                else:
+                    entries = sources.load(source, layouts, reading.threads, types)
             for entry in entries:
                 model.check_types(entry.problem)
         except (ArgumentError, ArgumentTypeError, SourceError) as error:

@@ -293,6 +293,18 @@ def test_avx2():
     assert set(said["ran"]) == {solver.NAME for solver in oracle.SOLVERS}
 
 
+GENERATED = """
+from cpuconv.runtime.code import callees
+from cpuconv.runtime.target import target
+print(callees.codegen().magic_tuple() == target())
+"""
+
+
+def test_drivers_of_a_cpu_that_is_named_alone_do_without_the_hosts_features(monkeypatch):
+    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
+    assert processes.run("-c", GENERATED, NUMBA_CPU_NAME="x86-64-v2").stdout.split() == ["True"]
+
+
 LOADED = """
 import sys
 from pathlib import Path

@@ -45,9 +45,15 @@ def choose(
     if choice is None:
         choice = _choose(problem, strategy, limits, algorithm, tuner)
         choices.put(problem, asked, choice)
-    if strategy == "cached" and algorithm is None and choice.decided_by in _UNTUNED:
-        session.current.untuned.add(problem, limits, is_tuned)
+    if algorithm is None:
+        note_untuned(problem, strategy, limits, choice)
     return choice
+
+
+def note_untuned(problem: ConvProblem, strategy: str, limits: Limits, choice: Choice) -> None:
+    """Count a problem that was chosen for and that no row of current kernels decided."""
+    if strategy == "cached" and choice.decided_by in _UNTUNED:
+        session.current.untuned.add(problem, limits, is_tuned)
 
 
 def is_tuned(problem: ConvProblem, limits: Limits) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, roofs_for
 from autotune.store import rows as stored
 from autotune.store.store import shared
@@ -23,7 +22,7 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     that `profile` writes.
     """
     asked = _stored_limits(limits, prefix)
-    return session.current.tiers.lookup(fingerprint().key, problem.key, asked, read_only=read_only)
+    return session.current.tiers.lookup(session.current.device, problem.key, asked, read_only=read_only)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
@@ -36,7 +35,7 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
     """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
-    rows = session.current.tiers.older(fingerprint().key, problem.key, _stored_limits(limits, prefix))
+    rows = session.current.tiers.older(session.current.device, problem.key, _stored_limits(limits, prefix))
     return [known.row.candidate for known in rows]
 
 
@@ -55,17 +54,17 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
 
 def rows(problem: ConvProblem) -> list[Found]:
     """Every row of the problem that no other replaces, warm before cold, with its tier."""
-    return session.current.tiers.all_rows(fingerprint().key, problem.key, current_sources())
+    return session.current.tiers.all_rows(session.current.device, problem.key, current_sources())
 
 
 def winners(like: str, weights: str) -> list[tuple[str, str]]:
     """(key, best candidate) of every problem that a tier knows and whose key matches `like`, an SQL pattern."""
-    return session.current.tiers.winners(fingerprint().key, like, current_sources(), weights)
+    return session.current.tiers.winners(session.current.device, like, current_sources(), weights)
 
 
 def roofs(threads: int) -> Roofs | None:
     """This device's measured roofs for so many threads, or None."""
-    return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
+    return roofs_for(shared().devices().get(session.current.device, {}), threads)
 
 
 def _stored_limits(limits: Limits, prefix: str) -> stored.RowLimits:

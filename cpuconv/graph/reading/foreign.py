@@ -54,6 +54,11 @@ class Foreign:
             raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
+    def graphs(self) -> Iterator[tuple[Any, tuple[str, ...]]]:
+        """The graphs within the node, as messages, and the names that each reads and does not define."""
+        for attribute in wire.decode(self.proto, NodeProto).attribute:
+            yield from ((graph, tuple(dict.fromkeys(_captured(graph)))) for graph in _graphs(attribute))
+
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
 
@@ -167,10 +172,19 @@ def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any
 
 def captured(attribute: Any) -> Iterator[str]:
     """The names that the graphs of an attribute read and do not define."""
-    for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-        own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-        own |= {name for node in graph.node for name in node.output}
-        read = [name for node in graph.node for name in node.input]
-        read += [name for node in graph.node for inner in node.attribute for name in captured(inner)]
-        read += [info.name for info in graph.output]
-        yield from (name for name in read if name and name not in own)
+    for graph in _graphs(attribute):
+        yield from _captured(graph)
+
+
+def _graphs(attribute: Any) -> Iterator[Any]:
+    yield from [attribute.g] if attribute.HasField("g") else []
+    yield from attribute.graphs
+
+
+def _captured(graph: Any) -> Iterator[str]:
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {name for node in graph.node for name in node.output}
+    read = [name for node in graph.node for name in node.input]
+    read += [name for node in graph.node for inner in node.attribute for name in captured(inner)]
+    read += [info.name for info in graph.output]
+    yield from (name for name in read if name and name not in own)

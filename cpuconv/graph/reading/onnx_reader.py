@@ -22,7 +22,7 @@ from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted
 from cpuconv.graph.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
-from cpuconv.graph.reading.tensors import Files
+from cpuconv.graph.reading.tensors import Files, Unread
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
@@ -60,13 +60,15 @@ class Metadata:
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
+def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True) -> Graph:
     """A model as a graph, shapes as the model states them.
 
     Parameters
     ----------
     source : str | os.PathLike[str] | bytes | onnx.ModelProto
         Path of an ONNX file, its bytes, or a ``ModelProto``.
+    beside : bool
+        Read the constants that lie in files beside it; False: they are zeros, and the files need not be there.
 
     Raises
     ------
@@ -75,12 +77,14 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     SourceError
         It cannot be read, is no network of tensors, or is wrong in itself.
     """
-    return read_with_metadata(source)[0]
+    return read_with_metadata(source, beside=beside)[0]
 
 
-def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[Graph, Metadata]:
+def read_with_metadata(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True
+) -> tuple[Graph, Metadata]:
     """A model as a graph, and what it says about itself; as `read`."""
-    model, files, name = _load(source)
+    model, files, name = _load(source, Files if beside else Unread)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
     metadata = _metadata(model)
@@ -97,7 +101,22 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-def _load(source: object) -> tuple[Any, Files, str]:
+def bodies(node: Node) -> list[Graph]:
+    """The graphs within a node; what they read of the graph around it are inputs of theirs too.
+
+    Raises
+    ------
+    SourceError
+        A graph is wrong in itself.
+    """
+    if not isinstance(node.meaning, Foreign):
+        return []
+    known = [value for value in node.attributes.values() if isinstance(value, Graph)]
+    opsets, label = node.meaning.opsets, node.label
+    return known or [_Reader(graph, opsets, Files(), label).graph(outer) for graph, outer in node.meaning.graphs()]
+
+
+def _load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
     """The model, the files that its constants may lie in, and what messages call it."""
     folder, name = None, "model"
     if isinstance(source, (str, os.PathLike)):
@@ -114,7 +133,7 @@ def _load(source: object) -> tuple[Any, Files, str]:
     else:
         raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
     try:
-        return wire.decode(data, ModelProto), Files(folder), name
+        return wire.decode(data, ModelProto), kind(folder), name
     except wire.DamagedError as error:
         raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}.") from error
     except SourceError as error:

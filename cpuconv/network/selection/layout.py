@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autotune.locks import lazy
 from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
@@ -71,6 +72,8 @@ class NetworkPlan:
         Seconds by the models, of that plan and of others; as "least" what no selection is below. Empty for a record.
     anew : tuple[str, ...]
         Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
+    recorded : Decisions or None
+        What the layout chose, where that is known.
     """
 
     graph: Graph
@@ -81,6 +84,7 @@ class NetworkPlan:
     decided_by: str
     weighed: Mapping[str, float]
     anew: tuple[str, ...] = ()
+    recorded: Decisions | None = None
 
     @property
     def seconds(self) -> float:
@@ -89,6 +93,10 @@ class NetworkPlan:
 
     def decisions(self) -> Decisions:
         """What was chosen, for other layouts of the network to follow."""
+        return self.recorded or self._chosen
+
+    @lazy
+    def _chosen(self) -> Decisions:
         return Decisions.of(self.target, ((node_plan.node, node_plan.offer) for node_plan in self.nodes))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune.machine.device import fingerprint
 from autotune.store.rows import RowLimits
 from autotune.store.store import sources_hash
 from autotune.workload import WEIGHTS
@@ -49,7 +48,7 @@ def winner(graph: Graph, target: Target) -> str | None:
     """The plan that won the race of a network, if one is stored that holds for the target."""
     if target.strategy == "heuristic" or target.limits != IN_NETWORK:
         return None
-    device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
+    device, tiers, kind = session.current.device, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
         return None  # no network has raced, and hashing this one would take longer than laying it out
     asked = RowLimits(frozenset({sources()}))

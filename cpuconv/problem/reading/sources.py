@@ -1,29 +1,22 @@
-"""Problems from where users have them: ONNX files, lists of benchdnn problem strings, single problem strings."""
+"""Problems from where users have them: lists of benchdnn problem strings, single problem strings.
+
+ONNX files are read by `cpuconv.network.problems`.
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
-from cpuconv.problem.arguments import padding, problem_from_arguments
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.reading.onnx_shapes import fix_batch, fix_inputs
 from cpuconv.problem.types import ALL_F32, Types
-
-if TYPE_CHECKING:
-    import onnx
 
 _NAME = re.compile(r'n"([^"]*?)(?:\*(\d+))?"')  # benchdnn: n"network:layer*repeats"
 _COMMENT = re.compile(r'^((?:[^"#]|"[^"]*")*)#.*$')
-_AUTO_PAD = {"VALID": "valid", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower"}
-_SHAPE_VALUES = 4096  # tensors of more elements are weights, whose values shape inference never needs
-_TENSOR_DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 class Entry(NamedTuple):
@@ -44,8 +37,6 @@ def load(
     source: str | os.PathLike[str],
     layouts: tuple[str, str] | None = None,
     threads: int = 1,
-    batches: Sequence[int] = (),
-    inputs: Mapping[str, Sequence[int]] | None = None,
     types: Types = ALL_F32,
 ) -> list[Entry]:
     """Every 2-D convolution of a source, in its order, equal ones of a network merged.
@@ -53,29 +44,18 @@ def load(
     Parameters
     ----------
     source : path or str
-        An ONNX file (extra ``onnx``), a text file with one benchdnn problem string or key a line (``#`` starts a
-        comment), or one such string.
+        A text file with one benchdnn problem string or key a line (``#`` starts a comment), or one such string.
     layouts : (str, str) or None
         Layouts in and out, where the source does not state them; None is NCHW for both.
     threads : int
         Threads of each problem, where the source does not state them.
-    batches : sequence of int
-        Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
-    inputs : mapping of str to sequence of int, or None
-        Shapes of a model's inputs by name, as far as it leaves them open.
     types : Types
         Element types, where the source does not state them.
 
     Raises
     ------
     SourceError
-        There is no such file, a line is no problem, a Conv node of a model has an unknown shape, or a model does not
-        admit `batches` or `inputs`; the message names the line, node or input.
-
-    Warns
-    -----
-    CpuconvWarning
-        A model has Conv nodes that are not 2-D; they are left out.
+        There is no such file, or a line is no problem; the message names the line.
     """
     text = os.fspath(source)
     in_layout, out_layout = layouts or ("NCHW", "NCHW")
@@ -84,11 +64,7 @@ def load(
         raise SourceError(f"Source {text!r} is a folder; an ONNX file, a text file or a problem string is needed.")
     if not os.path.isfile(text):
         return [_parse_source(text, settings)]
-    if is_model(text):
-        stated = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
-    else:
-        stated = list(_from_text(text, settings))
-    entries = merged(stated)
+    entries = merged(_from_text(text, settings))
     if not entries:
         raise SourceError(f"Source {text!r} has no 2-D convolution.")
     return entries
@@ -139,115 +115,3 @@ def _from_text(path: str, settings: Mapping[str, Any]) -> Iterator[Entry]:
             yield _entry(text, settings, Path(path).stem)
         except (ArgumentError, ArgumentTypeError) as error:
             raise SourceError(f"{path}, line {number}: {error}") from error
-
-
-# --- ONNX --------------------------------------------------------------------------------------------------------
-
-Dims = tuple[int | None, ...]
-
-
-def _from_onnx(
-    path: str, settings: Mapping[str, Any], batch: int | None, inputs: Mapping[str, Sequence[int]]
-) -> Iterator[Entry]:
-    """Every Conv of a model, subgraphs and functions included; unknown batch sizes are `batch`, or 1."""
-    model = _inferred_model(path, batch, inputs)
-    network, skipped = Path(path).stem, []
-    if batch is not None:
-        network += f", batch {batch}"
-    for node, shapes in _convs(model.graph, {}):
-        label = node.name or node.output[0]
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        x_shape, w_shape = (shapes.get(name) for name in node.input[:2])
-        rank = len(w_shape or x_shape or (None,) * 4)
-        if rank != 4:
-            skipped.append(f"{label} ({rank - 2}-D)")
-            continue
-        for name, shape in zip(node.input[:2], (x_shape, w_shape), strict=True):
-            if shape is None or None in shape[1:]:
-                known = "unknown" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
-                raise SourceError(
-                    f"{path}: Conv node {label!r}: the shape of its input {name!r} is {known}; give the model's"
-                    " inputs fixed shapes (--input NAME=1x3x224x224)."
-                )
-        try:
-            problem = _problem(x_shape, w_shape, attributes, settings)
-        except (ArgumentError, ArgumentTypeError) as error:
-            raise SourceError(f"{path}: Conv node {label!r}: {error}") from error
-        yield Entry(problem, label, 1, network)
-    if skipped:
-        warnings.warn(
-            f"{path}: Conv nodes that are not 2-D are left out: {', '.join(skipped)}.", CpuconvWarning, stacklevel=4
-        )
-
-
-def _problem(
-    x_shape: Any,
-    w_shape: Any,
-    attributes: Mapping[str, onnx.AttributeProto],
-    settings: Mapping[str, Any],
-) -> ConvProblem:
-    """The problem of a Conv node whose shapes are known, but for the batch."""
-
-    def integers(name: str, default: list[int]) -> list[int]:
-        return list(attributes[name].ints) if name in attributes else default
-
-    stride, dilation = integers("strides", [1, 1]), integers("dilations", [1, 1])
-    auto_pad = attributes["auto_pad"].s.decode() if "auto_pad" in attributes else "NOTSET"
-    if auto_pad in _AUTO_PAD:
-        top, bottom, left, right = padding(_AUTO_PAD[auto_pad], w_shape[2:], stride, dilation, x_shape[2:])
-    else:
-        top, left, bottom, right = integers("pads", [0, 0, 0, 0])  # ONNX lists the near sides first
-    return problem_from_arguments(
-        (x_shape[0] or 1, *x_shape[1:]),
-        w_shape,
-        stride=stride,
-        padding=((top, bottom), (left, right)),
-        dilation=dilation,
-        groups=attributes["group"].i if "group" in attributes else 1,
-        **settings,
-    )
-
-
-def _inferred_model(path: str, batch: int | None, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The model with all shapes that can be inferred, without the values of its weights."""
-    try:
-        import onnx
-        import onnx.inliner
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise SourceError(f"Source {path!r} needs the package onnx: pip install 'cpuconv[onnx]'.") from error
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (OSError, DecodeError) as error:
-        raise SourceError(f"Source {path!r} must be an ONNX file that can be read: {error}") from error
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) > _SHAPE_VALUES:
-            for field in _TENSOR_DATA:
-                tensor.ClearField(field)
-    try:
-        fix_inputs(model.graph, inputs)
-        fix_batch(model.graph, batch)
-    except ValueError as error:
-        raise SourceError(f"Source {path!r}: {error}") from error
-    try:
-        if model.functions:
-            model = onnx.inliner.inline_local_functions(model)
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise SourceError(f"Source {path!r}: the shapes of the model cannot be inferred: {error}") from error
-
-
-def _convs(graph: onnx.GraphProto, outer: Mapping[str, Dims]) -> Iterator[tuple[onnx.NodeProto, Mapping[str, Dims]]]:
-    """Each Conv node of a graph and its subgraphs, with the shapes that are known where it stands."""
-    shapes = dict(outer)
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.type.tensor_type.HasField("shape"):
-            dims = value.type.tensor_type.shape.dim
-            shapes[value.name] = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in dims)
-    shapes.update((tensor.name, tuple(tensor.dims)) for tensor in graph.initializer)
-    for node in graph.node:
-        if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
-            yield node, shapes
-        for attribute in node.attribute:
-            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _convs(subgraph, shapes)

@@ -224,6 +224,7 @@ def load_or_compile(
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
+            callees.codegen()
             by_numba = callees.unoptimised() if load is load_object else contextlib.nullcontext()
             where = None if file.path is None or file.trouble else file.path.parent
             with _uncollected(), _waiting.compiling(where), by_numba:

@@ -14,24 +14,41 @@ from typing import Any
 _C_ENTRY = "cfunc"  # in the mangled name of a function's C entry, which drivers have
 
 
+def codegen() -> Any:
+    """Numba's code generator, for the CPU of `runtime.target`.
+
+    It is made at first use, which initialises LLVM, and kept by Numba. Of a CPU that NUMBA_CPU_NAME names alone Numba
+    would make it with the host's features; a generator that somebody else made before stays as it is.
+    """
+    from numba.core import config
+    from numba.core.registry import cpu_target
+
+    stated = config.CPU_FEATURES
+    if config.CPU_NAME is not None and stated is None:
+        config.CPU_FEATURES = ""
+    try:
+        return cpu_target.target_context.codegen()
+    finally:
+        config.CPU_FEATURES = stated
+
+
 @contextlib.contextmanager
 def unoptimised() -> Iterator[None]:
     """Let functions without an entry for C be, while something is compiled; without effect on a Numba that does not
     work so."""
     from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
 
-    codegen = cpu_target.target_context.codegen()
-    usual = getattr(codegen, "_library_class", None)
+    generator = codegen()
+    usual = getattr(generator, "_library_class", None)
     if usual is None or not hasattr(usual, "_optimize_final_module"):
         yield
         return
     with global_compiler_lock:  # nobody else's functions are compiled meanwhile
-        codegen._library_class = _quick(usual)
+        generator._library_class = _quick(usual)
         try:
             yield
         finally:
-            codegen._library_class = usual
+            generator._library_class = usual
 
 
 def _quick(usual: Any) -> Any:

@@ -105,6 +105,7 @@ def test_leaves_that_a_cpu_lacks_are_not_read() -> None:
 def test_numbas_variables_choose() -> None:
     assert host_cpu.chosen({"NUMBA_CPU_NAME": "generic"}) == ("generic", "")
     assert host_cpu.chosen({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}) == ("haswell", "+avx2")
+    assert host_cpu.chosen({"NUMBA_CPU_NAME": "haswell"}) == ("haswell", "")
     name, features = host_cpu.chosen({"NUMBA_ENABLE_AVX": "0"})
     assert name == host_cpu.host().name
     assert isinstance(features, dict) and not any(on for key, on in features.items() if key.startswith("avx"))

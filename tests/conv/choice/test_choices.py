@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import cpuconv
 import layouts
-from cpuconv.conv.choice import model, select
+from autotune.machine.device import fingerprint
+from autotune.wisdom.tiers import Tiers
+from cpuconv.conv import session
+from cpuconv.conv.choice import model, select, tuned
 from cpuconv.conv.recipe import Candidate
+from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Machine, machine
@@ -198,3 +203,12 @@ def test_first_layer_pays_for_planes_that_are_far_apart(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(first_layer, "_FAR_APART", 0.0)
             assert (whole.estimate > first_layer.cost(problem, params, machine()).estimate) == (problem.c == lanes)
+
+
+def test_a_session_may_ask_for_the_rows_of_another_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problem, asked = ConvProblem(1, 8, 9, 9, 8, 3, 3), []
+    monkeypatch.setattr(Tiers, "lookup", lambda self, device, *rest, **how: asked.append(device))
+    for device in (None, "another"):
+        monkeypatch.setattr(session, "current", Session(tables=tmp_path, attended=False, device=device))
+        assert tuned.best(problem, model.Limits()) is None
+    assert asked == [fingerprint().key, "another"]

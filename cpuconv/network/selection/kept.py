@@ -1,0 +1,124 @@
+"""Layouts of networks kept on disk, so that a later process need not choose again: a third of what compiling takes.
+
+A file holds what `lay_out` chose for one network, by a hash of all that the choice follows from: operators, sizes,
+names and small constants of the graph, the target, the machine, the package's files, and what is known of tuned
+problems. Where any of that changes, the hash is another one, and the layout is chosen anew. A file that is damaged
+counts as none, and what names no candidate of a solver is not followed: nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.files import write_whole
+from autotune.paths import cache_folder
+from cpuconv import origin
+from cpuconv.conv import session
+from cpuconv.conv.choice.model import Choice
+from cpuconv.conv.choice.select import note_untuned
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import Convolution
+from cpuconv.errors import SourceError
+from cpuconv.graph.ir import Graph
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.network.selection.decisions import Decisions, name_of
+from cpuconv.network.selection.layout import NetworkPlan, lay_out
+from cpuconv.network.selection.winners import key_of, winner
+from cpuconv.problem.problem import ConvProblem
+
+FOLDER = "layouts"
+MOST = 512  # files, of some 30 KB
+_SMALL = 1 << 12  # bytes of a constant that a layout may depend on; what is longer are weights
+
+
+def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> NetworkPlan:
+    """The layout of a graph: as an earlier process chose it, or chosen now.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : Target
+    record : Decisions or None
+        What another layout of the network chose, to be followed as by `lay_out`; None: by the plan that won a race,
+        else by the models.
+    """
+    path = _path(graph, target, record)
+    known = None if path is None else _read(path, graph, target)
+    if known is not None:
+        return known
+    plan = winner(graph, target) if record is None else None
+    made = lay_out(graph, target, record, plan=plan)
+    if path is not None:
+        _write(path, made)
+    return made
+
+
+def _path(graph: Graph, target: Target, record: Decisions | None) -> Path | None:
+    """The file of a layout; None where none is kept: candidates are timed, the session keeps nothing on disk, or there
+    is no place."""
+    if not session.current.attended or target.strategy == "profile" or target.tuner is not None:
+        return None
+    known = session.current.tiers.state(session.current.device)
+    package = origin.files_state()
+    if known is None or package is None:
+        return None
+    told = hashlib.sha256(repr((key_of(graph, target), known, package, session.current.device, machine())).encode())
+    told.update(b"" if record is None else record.digest)
+    told.update(repr((target.strategy, target.limits, target.precision, target.isa)).encode())
+    for node in graph.nodes:
+        told.update(f"{name_of(node)} {node.sources}\n".encode())
+        for name in node.inputs:
+            array = graph.constants.get(name)
+            if array is not None and array.nbytes <= _SMALL:
+                told.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    try:
+        return cache_folder() / FOLDER / f"{told.hexdigest()[:32]}.json"
+    except OSError:
+        return None
+
+
+def _read(path: Path, graph: Graph, target: Target) -> NetworkPlan | None:
+    try:
+        data = json.loads(path.read_bytes())
+        decisions = Decisions.from_dict(data["decisions"])
+        plan, decided_by = str(data["plan"]), str(data["decided_by"])
+        weighed = {str(name): float(seconds) for name, seconds in data["weighed"].items()}
+        anew = tuple(map(str, data["anew"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, SourceError):
+        return None
+    made = lay_out(graph, target, decisions)
+    if made.anew:
+        return None
+    for problem, choice in _convolutions(made):
+        note_untuned(problem, target.strategy, target.limits, choice)
+    return replace(made, plan=plan, decided_by=decided_by, weighed=weighed, anew=anew, recorded=decisions)
+
+
+def _convolutions(plan: NetworkPlan) -> Iterator[tuple[ConvProblem, Choice]]:
+    for node in plan.nodes:
+        detail = None if node.offer is None else node.offer.detail
+        if isinstance(detail, Convolution):
+            yield detail.problem, detail.choice
+
+
+def _write(path: Path, made: NetworkPlan) -> None:
+    data = {"plan": made.plan, "decided_by": made.decided_by, "weighed": dict(made.weighed), "anew": made.anew}
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_room(path.parent)
+        write_whole({path: json.dumps({**data, "decisions": made.decisions().to_dict()})})
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the older half of the files, if they are too many."""
+    with os.scandir(folder) as entries:
+        files = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.is_file())
+    for _, path in files[: len(files) - MOST // 2] if len(files) >= MOST else ():
+        with contextlib.suppress(OSError):
+            os.unlink(path)

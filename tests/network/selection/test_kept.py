@@ -1,0 +1,172 @@
+"""Layouts that are kept on disk: as chosen anew, and not followed where anything that decides is another one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import cpuconv.conv.choice.ways as ways  # noqa: E402
+from autotune.paths import VARIABLE  # noqa: E402
+from autotune.store.rows import Row  # noqa: E402
+from autotune.store.store import Store  # noqa: E402
+from autotune.wisdom.tiers import Tiers  # noqa: E402
+from cpuconv import origin  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
+from cpuconv.graph.ir import Graph  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from cpuconv.network.selection import kept  # noqa: E402
+from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from support.graphs import parse  # noqa: E402
+
+TEXT = """g (float[1,20,{height},9] x) => (float[1,24,{height},9] y)
+<float[20,20,3,3] w, float[24,20,1,1] v> {{
+  a = Conv<pads = [1, 1, 1, 1]>(x, w)
+  b = Clip(a, low, high)
+  c = Softmax<axis = {axis}>(b)
+  y = Conv(c, v)
+}}"""
+
+
+def graph(axis: int = 3, high: float = 6.0, height: int = 9) -> Graph:
+    model = parse(TEXT.format(axis=axis, height=height))
+    constants = {"w": np.ones((20, 20, 3, 3)), "v": np.ones((24, 20, 1, 1)), "low": np.float32(0), "high": high}
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in constants.items()]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(tensors)
+    return prepared(read(model), {}, Rewriting()).graph
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target(current(), 1)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, here):
+    """The folder of a session that keeps layouts."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    here.attended, here.tiers = True, Tiers(None, Store(tmp_path / "rows.sqlite"))
+    return tmp_path / kept.FOLDER
+
+
+@pytest.fixture
+def searches(monkeypatch) -> list:
+    """The problems that the model is asked about."""
+    asked = []
+    for name in ("search", "favourite"):
+        usual = getattr(ways, name)
+        monkeypatch.setattr(
+            ways, name, lambda problem, *a, usual=usual, **k: asked.append(problem) or usual(problem, *a, **k)
+        )
+    return asked
+
+
+def told(plan) -> tuple:
+    offers = [
+        (str(each.node), each.offer and (each.offer.inputs, each.offer.outputs, each.offer.seconds))
+        for each in plan.nodes
+    ]
+    return offers, plan.plan, plan.decided_by, plan.weighed, plan.decisions().to_dict(), plan.outputs, plan.anew
+
+
+def test_what_is_kept_is_what_would_be_chosen(folder, target, searches, here):
+    chosen = kept.laid_out(graph(), target)
+    counts = dict(here.untuned.counts)
+    assert searches and counts and len(list(folder.iterdir())) == 1
+    here.untuned.counts.clear()
+    here.forget_choices()
+    searches.clear()
+    again = kept.laid_out(graph(), target)
+    assert not searches and again.recorded is not None
+    assert told(again) == told(chosen)
+    assert dict(here.untuned.counts) == counts
+
+
+def _tuned(here) -> None:
+    row = Row(here.device, "mb1ic8ih9oc8kh3", "direct", "s", "ok", score=1.0)
+    here.tiers._kept.put([row])
+
+
+def test_what_follows_another_size_is_kept_too(folder, target, searches, here, monkeypatch):
+    first = kept.laid_out(graph(), target).decisions()
+    taller = graph(height=10)
+    followed = kept.laid_out(taller, target, first)
+    assert followed.decided_by == "record" and len(list(folder.iterdir())) == 2
+    here.forget_choices()
+    monkeypatch.setattr(ways, "following", None)  # nobody asks it
+    again = kept.laid_out(taller, target, first)
+    assert told(again) == told(followed)
+    assert told(kept.laid_out(taller, target)) != told(followed)
+
+
+OTHERS = {
+    "threads": lambda here: (graph(), Target(current(), 2)),
+    "strategy": lambda here: (graph(), Target(current(), 1, "heuristic")),
+    "precision": lambda here: (graph(), Target(current(), 1, precision="bfloat16")),
+    "attribute": lambda here: (graph(axis=2), Target(current(), 1)),
+    "constant": lambda here: (graph(high=5.0), Target(current(), 1)),
+    "rows": lambda here: (_tuned(here), (graph(), Target(current(), 1)))[1],
+    "files": lambda here: (graph(), Target(current(), 1)),
+    "names": lambda here: (_renamed(graph()), Target(current(), 1)),
+}
+
+
+def _renamed(known: Graph) -> Graph:
+    names = {"b": "other"}
+    nodes = tuple(node.reads(names).writes(names) for node in known.nodes)
+    return replace(known, nodes=nodes, values={names.get(name, name): value for name, value in known.values.items()})
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_where_anything_that_decides_is_another_one_it_is_chosen_anew(
+    folder, target, searches, here, monkeypatch, what
+):
+    kept.laid_out(graph(), target)
+    here.forget_choices()
+    searches.clear()
+    if what == "files":
+        monkeypatch.setattr(origin, "files_state", lambda: "another")
+    kept.laid_out(*OTHERS[what](here))
+    assert searches and len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("what", ["", "{", "[]", '{"plan": "a"}', "node", "candidate"])
+def test_a_damaged_file_is_replaced(folder, target, searches, here, what):
+    chosen = kept.laid_out(graph(), target)
+    (path,) = folder.iterdir()
+    data = json.loads(path.read_text())
+    nodes = data["decisions"]["nodes"]
+    name = next(name for name in nodes if name.startswith("Conv"))
+    if what == "node":
+        del nodes[name]
+    elif what == "candidate":
+        nodes[name][3]["candidate"] = "direct(v=9,rows=9,cols=9,block=9)"
+    path.write_text(json.dumps(data) if what in ("node", "candidate") else what)
+    here.forget_choices()
+    searches.clear()
+    assert told(kept.laid_out(graph(), target)) == told(chosen)
+    assert searches and json.loads(path.read_text())["decisions"] == chosen.decisions().to_dict()
+
+
+def test_files_are_bounded(folder, target, monkeypatch):
+    monkeypatch.setattr(kept, "MOST", 4)
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.json").write_text("")
+    kept.laid_out(graph(), target)
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_session_that_keeps_nothing_and_a_place_that_cannot_be_written(folder, target, here):
+    here.attended = False
+    kept.laid_out(graph(), target)
+    assert not folder.exists()
+    here.attended = True
+    folder.write_text("a file in the folder's place")
+    assert kept.laid_out(graph(), target).decided_by == "model"
