@@ -119,7 +119,7 @@ class Product:
 
     def flips(self, x: Element) -> bool:
         """Whether the sign of pixels of that type is flipped before they are multiplied."""
-        return self.parts == 1 and x != self.x
+        return self.parts == 1 and {x, self.x} == {U8, S8}
 
     def added(self, x: Element) -> tuple[int, int]:
         """What it adds to pixels of that type before they meet weights of at least zero, and weights below."""
@@ -302,6 +302,12 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts)
 
 
+def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
+    """A vector of x86 that the optimiser does not know: it adds nothing else before. `ordered`: nor is it moved."""
+    kind = ir.FunctionType(value.type, [value.type])
+    return vec.builder.asm(kind, "", "=v,0", [value], side_effect=ordered)
+
+
 def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
     """The sums of two products of int16 a lane, as int32."""
     builder = vec.builder
@@ -327,7 +333,7 @@ def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> 
     ones = ir.Constant(twos, [1] * (2 * vec.lanes))
     pairs = call(builder, _X86["vpmaddubsw"][vec.size], twos, operands)
     added = builder.add(total, call(builder, _X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
-    return builder.asm(ir.FunctionType(added.type, [added.type]), "", "=v,0", [added], side_effect=True)
+    return hidden(vec, added, ordered=True)
 
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
