@@ -3,10 +3,10 @@
     python tests/random_problems.py --types int8,bf16 --layouts NCHW16c --count 2000 --seed 1
     NUMBA_CPU_NAME=haswell python tests/random_problems.py      code for another CPU
 
-Integers are equal to sums of int64 to the last bit, bfloat16 is within its bound, and nothing around arrays is read or
-written. Each problem is planned as users plan it, by candidates drawn from what solvers offer, and every fourth by the
-model too. Ends with code 1, and commands that try what failed alone. A kernel that is stopped ends the process; the
-traceback shows the command as the name of a function.
+Integers are equal to sums of int64 to the last bit, floats of 16 bits are within their bound, and nothing around arrays
+is read or written. Each problem is planned as users plan it, by candidates drawn from what solvers offer, and every
+fourth by the model too. Ends with code 1, and commands that try what failed alone. A kernel that is stopped ends the
+process; the traceback shows the command as the name of a function.
 """
 
 from __future__ import annotations

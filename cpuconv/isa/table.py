@@ -35,6 +35,7 @@ class Isa:
     feature: str = ""  # LLVM's name of what CPUs of this set have, and those of the rows before it too
     broadcast_rate: float = 2  # broadcast scalars loaded a cycle
     efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # of GEMM tiles with 1, 2, … weight vectors, as measured
+    latency: float = 4  # cycles from a sum to the next one
     frequency: float = 2.5e9  # cycles a second
     l2_rate: float = 32  # bytes a cycle of one core
     l3_rate: float = 8

@@ -1,8 +1,9 @@
-"""Depthwise convolution of bytes in channel blocks, four taps of a kernel's column to a product.
+"""Depthwise convolution of bytes in channel blocks, four or two taps of a kernel's column to a product.
 
 Products add four bytes that lie side by side. In channel blocks those are of different channels, which depthwise
 convolution does not add. So rows of the input are interleaved, byte by byte, in registers: a word is a channel of four
-rows. Sums are exact, modulo 2^32.
+rows or, where no instruction adds products of four bytes to sums, of two rows, widened to 16 bits. Sums are exact,
+modulo 2^32.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ TYPED = True
 _MOST_ROWS = 2
 _MOST_COLUMNS = 16
 _MOST_PRODUCTS = 640  # straight-line products of a tile: they bound code size and compile time
+_MOST_INSTRUCTIONS = 900  # of those products: tiles of an edge beside those within leave L1 for instructions
 _ALIKE = 3  # candidates of as many rows
 _VECTORS = 2  # of sums that are computed side by side: channels of half a pixel of bytes
 _LATER = 1  # columns of the window that an output's ending is put off by, where there are registers
@@ -48,7 +50,6 @@ _MANY_REGISTERS = 32
 _SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an ending reads
 _SUMS_OF_FEW = 3 / 4  # of few: two rows share words, which is worth more than sums that wait in memory
 _ISSUE = 4  # vector instructions a cycle
-_LATENCY = 4  # cycles of a product
 _L1_SHARE = 0.5  # for lines of the input that the pieces of a block share
 _OVERHEAD = 40.0  # cycles a tile, beside its instructions: its first products and its last endings wait
 _SHORT, _LONG = 7, 14  # instructions to end a vector of sums, by form
@@ -70,11 +71,18 @@ class Params:
 
 @functools.lru_cache(maxsize=64)
 def _product(types: Types, isa: Isa) -> Product | None:
-    """The fastest product of words for those types; None: there is none."""
+    """The product of words for those types, or None: of four bytes by one instruction, else of two as 16 bits."""
     if types.x not in (U8, S8) or types.w not in (S8, S16):
         return None
     able = [each for each in products.TABLE if each.takes(types) and products.usable(isa, each) and not each.paired]
-    return max(able, key=lambda each: (products.rate(isa, each) / each.parts, each.x == types.x), default=None)
+    whole = [each for each in able if each.instruction and each.parts == 1]
+    pairs = products.pair_product(isa)
+    return max(whole, key=lambda each: (products.rate(isa, each), each.x == types.x), default=pairs)
+
+
+def _each(product: Product) -> int:
+    """Taps of a word."""
+    return WORD // product.x.bytes
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -102,13 +110,20 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield params
 
 
-def _taps(problem: ConvProblem, rows: int) -> Taps:
-    return Taps(rows, problem.r, problem.stride[0], problem.dilation[0])
+def _instructions(product: Product | None) -> int:
+    """Instructions of a product: one that does not add is followed by an addition."""
+    return 1 if product and product.instruction else 2
 
 
-def _met(problem: ConvProblem, rows: int) -> int:
+def _taps(problem: ConvProblem, rows: int, isa: Isa) -> Taps:
+    product = _product(problem.types, isa)
+    assert product is not None
+    return Taps(rows, problem.r, problem.stride[0], problem.dilation[0], _each(product))
+
+
+def _met(problem: ConvProblem, rows: int, isa: Isa) -> int:
     """Pairs of an output row of a tile and a word that it meets."""
-    form = _taps(problem, rows)
+    form = _taps(problem, rows, isa)
     return sum(form.pattern(row, word) is not None for word in range(len(form.words)) for row in range(rows))
 
 
@@ -121,23 +136,24 @@ def _fits(problem: ConvProblem, params: Params, isa: Isa) -> bool:
     columns = (problem.s - 1) * problem.dilation[1] + _later(isa)
     alive = min(params.cols, columns // problem.stride[1] + 1)
     sums = alive * params.rows * _VECTORS
-    code = params.cols * problem.s * _VECTORS * _met(problem, params.rows)
+    code = params.cols * problem.s * _VECTORS * _met(problem, params.rows, isa)
+    small = code <= _MOST_PRODUCTS and code * _instructions(_product(problem.types, isa)) <= _MOST_INSTRUCTIONS
     share = _SUMS if isa.registers >= _MANY_REGISTERS else _SUMS_OF_FEW
-    return params == Params(1, 1) or sums <= share * isa.registers and code <= _MOST_PRODUCTS
+    return params == Params(1, 1) or sums <= share * isa.registers and small
 
 
 def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
     """Modelled cycles of one tile."""
     product = _product(problem.types, isa)
     assert product is not None
-    form, outputs = _taps(problem, params.rows), params.rows * params.cols
+    form, outputs = _taps(problem, params.rows, isa), params.rows * params.cols
     columns = min(lanewise.window(problem, 1, params.cols)[1], params.cols * problem.s)
-    multiplied = outputs // params.rows * problem.s * _met(problem, params.rows) * _VECTORS * product.parts
+    multiplied = outputs // params.rows * problem.s * _met(problem, params.rows, isa) * _VECTORS * product.parts
     read = columns * sum(map(len, form.words))
     shuffled = columns * len(form.words) * 2 * _VECTORS * product.cuts
     flipped = columns * len(form.words) * _VECTORS if product.flips(problem.types.x) else 0
     ended = outputs * _VECTORS * (_SHORT if Ending.of(problem).short else _LONG)
-    made = multiplied if product.instruction and not product.flipped else 2 * multiplied
+    made = multiplied * _instructions(product)
     busiest = max(
         multiplied / products.rate(isa, product) + ended / isa.fma_rate / 2,
         (read + multiplied + 2 * outputs * _VECTORS) / isa.load_rate,
@@ -159,7 +175,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     product = _product(problem.types, isa)
     assert product is not None
     pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
-    each = problem.s * divide(problem.r, WORD) * product.parts / products.rate(isa, product)
+    each = problem.s * divide(problem.r, _each(product)) * product.parts / products.rate(isa, product)
     return machine.seconds(_together(pixels * each, _traffic(problem, machine)), problem.threads)
 
 
@@ -198,7 +214,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def _form(problem: ConvProblem, params: Params, isa: Isa) -> TapWords:
     product = _product(problem.types, isa)
     assert product is not None
-    form = _taps(problem, params.rows)
+    form = _taps(problem, params.rows, isa)
     return TapWords(isa.lanes, _VECTORS, problem.k, problem.s, form, product.name, problem.types.w)
 
 

@@ -1,8 +1,9 @@
 """Grouped convolution with several groups in a channel block: lanes hold groups side by side.
 
-An output lane needs every channel of its own group. Of float32, with groups of 2^m lanes, these are the lanes l ^ i, so
+An output lane needs every channel of its own group. Of floats, with groups of 2^m lanes, these are the lanes l ^ i, so
 the input vector is permuted 2^m - 1 times and each permutation has weights of its own. Of narrower types a lane needs
-the words of its group, which are shuffled to it. Like depthwise convolution otherwise.
+the words of its group, which are shuffled to it; floats of 16 bits that no product takes as words become float32 first.
+Like depthwise convolution otherwise.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
 from cpuconv.kernels.emit.product import single_product_of
-from cpuconv.kernels.packing.packed_formats import Mixed
+from cpuconv.kernels.packing.packed_formats import Mixed, Widened
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import GroupPanels
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -51,10 +53,10 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     if problem.cg == problem.kg == 1:
         return "groups are of one channel: depthwise"
     if problem.types != ALL_F32:
-        return _why_not_words(problem, isa)
+        return None if _mixes(problem, isa) and lanewise.widths_in_place(problem) else _why_not_words(problem, isa)
     if problem.cg != problem.kg:
         return f"groups have {problem.cg} input but {problem.kg} output channels"
-    if problem.cg >= isa.lanes or isa.lanes % problem.cg:
+    if not _share_evenly(problem, isa):
         return f"groups of {problem.cg} channels do not share blocks of {isa.lanes} evenly"
     return None
 
@@ -68,9 +70,22 @@ def _why_not_words(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
+def _share_evenly(problem: ConvProblem, isa: Isa) -> bool:
+    return problem.cg < isa.lanes and isa.lanes % problem.cg == 0
+
+
+def _mixes(problem: ConvProblem, isa: Isa) -> bool:
+    """Whether channels reach lanes one by one, as floats: where words would be taken apart for each of them."""
+    if problem.types == ALL_F32:
+        return True
+    product = single_product_of(problem.types, isa)
+    floats = product is not None and product.packed == F32
+    return floats and problem.cg == problem.kg and _share_evenly(problem, isa)
+
+
 def _words(problem: ConvProblem, isa: Isa) -> GroupWords | None:
-    """How words reach lanes, of other types than float32."""
-    if problem.types == ALL_F32 or (product := single_product_of(problem.types, isa)) is None:
+    """How words reach lanes; None: channels do, or no product takes words."""
+    if _mixes(problem, isa) or (product := single_product_of(problem.types, isa)) is None:
         return None
     return GroupWords(isa.lanes, problem.cg, problem.kg, product.name, problem.types.x)
 
@@ -108,7 +123,8 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[block][i][R][S][lanes]; of words [vector][i][R][S][part][lanes][elements]."""
     groups = _words(problem, isa)
     if groups is None:
-        return Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
+        floats = Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
+        return floats if problem.types.w == F32 else Widened(floats, problem.types.w)
     return GroupPanels.of(problem, groups.product, groups.count * groups.elements, groups.starts)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 
 import pytest
 
-from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.isa.table import MICROARCHITECTURES, TABLE
+from cpuconv.kernels.emit.product import BY_NAME, as_seen
+from cpuconv.kernels.products.tiling import cycles
 from support.asm import hot_loop, vector_spills
 from support.running import processes
 
@@ -62,3 +65,16 @@ def test_a_pixel_of_bfloat16_that_meets_one_vector_of_weights_is_read_by_the_pro
     products = [line for line in code.splitlines()[1:] if "vdpbf16ps" in line]
     assert len(products) == 4 * 16
     assert all("{1to16}" in line for line in products)
+
+
+def test_small_tiles_wait_for_their_own_products() -> None:
+    """Cycles of a word, by the latency of sums; of tiles with as many sums as that, by the rate."""
+    isa = replace(TABLE[0], **MICROARCHITECTURES["znver4"])
+    words = 10_000
+
+    def each(name: str, pixels: int) -> float:
+        return cycles(as_seen(isa, BY_NAME[name]), 1, pixels, words) / words
+
+    assert each("vdpbf16ps", 4) - each("fma", 4) == pytest.approx(2)
+    assert each("fma", 8) == each("vdpbf16ps", 8)
+    assert each("pmaddwd", 1) < each("fma", 1)  # their sums are additions of integers

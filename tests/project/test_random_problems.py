@@ -70,4 +70,4 @@ def test_what_fails_is_told_by_a_command_that_tries_it_again(
     assert script.main(shlex.split(first)[2:]) == 1
     with pytest.raises(SystemExit):
         script.main(["--types", "float128"])
-    assert "argument --types: must be among int8,bf16, not 'float128'" in capsys.readouterr().err
+    assert "argument --types: must be among int8,bf16,f16, not 'float128'" in capsys.readouterr().err

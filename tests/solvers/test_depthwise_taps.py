@@ -10,6 +10,7 @@ import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import S8, U8
 from cpuconv.isa import current
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.packing.tap_weights import Taps, TapWords
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
@@ -28,21 +29,23 @@ ISA = current()
         (Taps(2, 3, 2, 1), ((0, 1, 2, 3), (4,)), ((0, 1, 2, -1), (-1, -1, 0, 1), (2, -1, -1, -1))),
         (Taps(2, 3, 1, 2), ((0, 1, 2, 3), (4, 5)), ((0, -1, 1, -1), (-1, 0, -1, 1), (2, -1, -1, -1), (-1, 2, -1, -1))),
         (Taps(1, 5, 1, 1), ((0, 1, 2, 3), (4,)), ((0, 1, 2, 3), (4, -1, -1, -1))),
+        (Taps(2, 3, 1, 1, 2), ((0, 1), (2, 3)), ((0, 1), (-1, 0), (2, -1), (1, 2))),
+        (Taps(1, 3, 2, 1, 2), ((0, 1), (2,)), ((0, 1), (2, -1))),
     ],
 )
 def test_rows_of_words(taps, words, patterns):
     assert taps.words == words and taps.patterns == patterns
 
 
-@pytest.mark.parametrize("product", ["vpdpbusd", "pairs"])
-def test_packed_words(product):
-    lanes, k, taps = 4, 11, Taps(2, 3, 1, 1)
+@pytest.mark.parametrize("product, each", [("vpdpbusd", 4), ("pairs", 4), ("pmaddwd", 2)])
+def test_packed_words(product, each):
+    lanes, k, taps = 4, 11, Taps(2, 3, 1, 1, each)
     weight = np.random.default_rng(0).integers(-128, 128, (k, 1, 3, 2)).astype(np.int8)
     form = TapWords(lanes, 2, k, 2, taps, product, S8)
     packed = form.pack(weight)
     assert packed.nbytes == form.size == 2 * form.piece
-    parts, dtype = (1, np.int8) if product == "vpdpbusd" else (2, np.int16)
-    found = packed.view(dtype).reshape(2, 2, 2, parts, 2, lanes, 4 // parts)
+    parts, dtype = BY_NAME[product].parts, BY_NAME[product].packed.dtype
+    found = packed.view(dtype).reshape(2, 2, len(taps.patterns), parts, 2, lanes, each // parts)
     for channel in range(16):
         piece, vector, lane = channel // 8, channel // lanes % 2, channel % lanes
         for column in range(2):
@@ -82,10 +85,10 @@ def test_sums_far_beyond_the_result_are_clamped(types, activation):
         np.testing.assert_array_equal(plan(x), expected, err_msg=str(candidate))
 
 
-@pytest.mark.skipif(ISA.name != "avx512", reason="the count is of AVX-512's code")
+@pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="counts are of code for AVX")
 @pytest.mark.parametrize("line", ["g64ic64ih56oc64kh3ph1", "g64ic64ih56oc64kh3ph1sh2"])
 def test_machine_code(line):
-    """Each product is an instruction, and of 3x3 kernels no sum leaves its register."""
+    """Each product is an instruction, and of 3x3 kernels with 32 registers no sum leaves its own."""
     problem = typed.blocked(ConvProblem.parse(line), "u8:s8:u8")
     params = next(iter(depthwise_taps.candidates(problem, ISA)))
     (step,) = assemble(problem, Candidate(depthwise_taps, params)).steps
@@ -93,7 +96,12 @@ def test_machine_code(line):
     assert isinstance(strips, tuple) and problem.types.x == U8
     tile = strips[1].tile
     text = strips[1].kernel.assembly(tile)
-    met = depthwise_taps._met(problem, params.rows)
-    if "vpdpbusd" in tile.product:
-        assert text.count("vpdpbusd\t") == params.cols * problem.s * met * tile.vectors
-    assert len(vector_spills(text.splitlines())) <= 0.05 * params.cols * problem.s * met * tile.vectors
+    products = params.cols * problem.s * depthwise_taps._met(problem, params.rows, ISA) * tile.vectors
+    if tile.product in ("vpdpbusd", "vpdpwssd"):
+        assert text.count(f"{tile.product}\t") == products
+    else:
+        assert tile.product == "pmaddwd" and text.count("vpmaddwd\t") == products
+        assert text.count("vpaddd\t") == products  # none is added to another before
+    if ISA.registers < 32:
+        return
+    assert len(vector_spills(text.splitlines())) <= 0.05 * products

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.kernels.emit import product as products
+from cpuconv.kernels.packing.packed_formats import Widened
+from cpuconv.kernels.packing.word_panels import GroupPanels
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import grouped, why_not
@@ -103,3 +105,15 @@ def test_products_that_are_not_the_fastest(name: str, monkeypatch: pytest.Monkey
 def test_grouped_words_refuse(cg: int, kg: int, reason: str) -> None:
     problem = typed.blocked(of_groups(3, cg, kg), "u8:s8:u8")
     assert reason in str(why_not(grouped, problem, ISA))
+
+
+@pytest.mark.parametrize(
+    ("name", "cg", "kg", "mixes"), [("widened", 2, 2, True), ("widened", 2, 4, False), ("bfdot", 2, 2, False)]
+)
+def test_halves_that_no_product_takes_whole_reach_lanes_as_floats(
+    name: str, cg: int, kg: int, mixes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouped, "single_product_of", lambda types, isa: products.BY_NAME[name])
+    problem = typed.blocked(of_groups(9, cg, kg), "bf16:bf16:bf16")
+    form = grouped.packing(problem, grouped.Params(1, 1, 0), ISA)
+    assert isinstance(form, Widened if mixes else GroupPanels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import cpuconv
 import layouts
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.elements import BF16, S8, S16, TABLE
+from cpuconv.elements import S8, S16, TABLE
 from cpuconv.isa import current
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.problem import ConvProblem
@@ -24,7 +25,7 @@ from cpuconv.solvers import why_not
 from support import oracle, quantized
 from support.typed import Given, judge
 
-FAMILIES = ("int8", "bf16")
+FAMILIES = ("int8", "bf16", "f16")
 LAYOUTS = ("NCHW", "NHWC", "NCHW4c", "NCHW8c", "NCHW16c", "NCHW64c")
 MOST = 3e7  # products of a batch, roughly
 SPREAD = 2  # orders of preference among candidates, so that tiles are compiled once and used often
@@ -43,6 +44,7 @@ _SCALES = {  # factors of the scales of x, w, y and the residual
     "beyond": (1e20, 1e16, 1e4, 1),
 }
 _CALM = ("usual", "opposite", "clamped", "vanishing")  # by which no function sees an infinity
+_SIZES = {"bf16": (0, 0, 0, -12, 12), "f16": (0, 0, 0, -6, 3)}  # powers of ten, of all floats but weights
 _VALUES = ("all", "all", "ends", "largest", "points")
 _WEIGHTS = ("s8", "s8", "u8 of 128", "u8", "s8 of a point")  # those that have zero points are of int16, most of them
 
@@ -62,8 +64,8 @@ def draw(family: str, layout: str, seed: int, number: int) -> Drawn:
     kind = number % GEOMETRIES
     of_kind = np.random.default_rng([seed, FAMILIES.index(family), kind])
     problem = _geometry(rng, of_kind, layout)
-    drawn = (_integers if family == "int8" else _bfloats)(rng, of_kind, kind, problem)
-    return Drawn(*drawn, _one(rng, ("exact", "standard", "fast")))
+    make = _integers if family == "int8" else functools.partial(_halves, family)
+    return Drawn(*make(rng, of_kind, kind, problem), _one(rng, ("exact", "standard", "fast")))
 
 
 def candidates(drawn: Drawn, seed: int, number: int, count: int) -> list[Candidate]:
@@ -197,13 +199,16 @@ def _values(rng: np.random.Generator, drawn: np.ndarray, name: str, points: Any)
     return drawn
 
 
-def _bfloats(
-    rng: np.random.Generator, of_kind: np.random.Generator, kind: int, problem: ConvProblem
+def _halves(
+    family: str, rng: np.random.Generator, of_kind: np.random.Generator, kind: int, problem: ConvProblem
 ) -> tuple[ConvProblem, Given]:
-    y = ("bf16", "bf16", "f32")[kind % 3]
+    """Problems and operands of a float of 16 bits."""
+    y, outside = (family, family, "f32")[kind % 3], TABLE[family].outside
     end = _one(of_kind, _FUNCTIONS if _chance(of_kind, 0.25) else _EXACT_ENDS)
-    problem = replace(problem, types=Types.parse(f"bf16:bf16:{y}"), activation=end, residual=_chance(of_kind, 0.4))
-    size = 10.0 ** int(_one(rng, (0, 0, 0, -12, 12)))  # of all numbers but weights
+    problem = replace(
+        problem, types=Types.parse(f"{family}:{family}:{y}"), activation=end, residual=_chance(of_kind, 0.4)
+    )
+    size = 10.0 ** int(_one(rng, _SIZES[family]))
 
     def normal(shape: tuple[int, ...], scale: float) -> np.ndarray:
         return (rng.standard_normal(shape) * scale).astype(np.float32)
@@ -211,13 +216,13 @@ def _bfloats(
     x = normal(problem.in_shape, size)
     if _chance(rng, 0.3):  # as behind a Relu
         x = np.maximum(x, 0)
-    w = normal(problem.weight_shape, (problem.cg * problem.r * problem.s) ** -0.5).astype(BF16.outside)
+    w = normal(problem.weight_shape, (problem.cg * problem.r * problem.s) ** -0.5).astype(outside)
     bias = normal((problem.k,), size) if _chance(rng, 0.7) else None
     if bias is not None and _chance(rng, 0.5):
-        bias = bias.astype(BF16.outside).astype(np.float32)
+        bias = bias.astype(outside).astype(np.float32)
     residual = None
     if problem.residual:
         residual = layouts.from_nchw(
             normal(problem.out_shape, size).astype(problem.types.y.outside), problem.out_layout
         )
-    return problem, Given(layouts.from_nchw(x.astype(BF16.outside), problem.in_layout), w, bias, residual, None)
+    return problem, Given(layouts.from_nchw(x.astype(outside), problem.in_layout), w, bias, residual, None)

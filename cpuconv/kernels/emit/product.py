@@ -69,6 +69,8 @@ class Product:
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
         Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so.
+    latency : float
+        Cycles from a sum to the next one.
     broadcasts : float
         Parts of words that are broadcast a cycle at most.
     flipped : bool
@@ -84,6 +86,7 @@ class Product:
     parts: int = 1
     instruction: str = ""
     rate: float = 0.0
+    latency: float = 4.0
     broadcasts: float = math.inf
     flipped: bool = False
     feature: str = ""
@@ -119,7 +122,7 @@ class Product:
 
     def flips(self, x: Element) -> bool:
         """Whether the sign of pixels of that type is flipped before they are multiplied."""
-        return self.parts == 1 and x != self.x
+        return self.parts == 1 and {x, self.x} == {U8, S8}
 
     def added(self, x: Element) -> tuple[int, int]:
         """What it adds to pixels of that type before they meet weights of at least zero, and weights below."""
@@ -202,7 +205,7 @@ class Product:
 
 TABLE: tuple[Product, ...] = (
     Product("fma", F32, F32, F32, instruction="vfmadd"),
-    Product("vdpbf16ps", BF16, BF16, BF16, instruction="vdpbf16ps"),
+    Product("vdpbf16ps", BF16, BF16, BF16, instruction="vdpbf16ps", latency=6.0),
     Product("vpdpbusd", U8, S8, S8, instruction="vpdpbusd"),
     Product("vpdpbssd", S8, S8, S8, instruction="vpdpbssd"),
     Product("bfdot", BF16, BF16, BF16, instruction="bfdot"),
@@ -212,11 +215,11 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
-    Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
-    Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
+    Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, latency=1.0, flipped=True),
+    Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, latency=1.0, flipped=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
-    Product("pairs", U8, S16, S16, parts=2, rate=1.0),
+    Product("pairs", U8, S16, S16, parts=2, rate=1.0, latency=1.0),
 )
 MATRIX: tuple[Product, ...] = (
     Product("tdpbusd", U8, S8, S8, instruction="tdpbusd", feature="amx-int8"),
@@ -225,7 +228,7 @@ MATRIX: tuple[Product, ...] = (
 )
 PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
-    Product("pmaddwd", S16, S16, S16, rate=1.0),
+    Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
 )
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
 
@@ -299,7 +302,13 @@ def as_seen(isa: Isa, product: Product) -> Isa:
         isa = replace(isa, efficiency=_FEW_REACH)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
-    return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts)
+    return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)
+
+
+def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
+    """A vector of x86 that the optimiser does not know: it adds nothing else before. `ordered`: nor is it moved."""
+    kind = ir.FunctionType(value.type, [value.type])
+    return vec.builder.asm(kind, "", "=v,0", [value], side_effect=ordered)
 
 
 def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
@@ -327,7 +336,7 @@ def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> 
     ones = ir.Constant(twos, [1] * (2 * vec.lanes))
     pairs = call(builder, _X86["vpmaddubsw"][vec.size], twos, operands)
     added = builder.add(total, call(builder, _X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
-    return builder.asm(ir.FunctionType(added.type, [added.type]), "", "=v,0", [added], side_effect=True)
+    return hidden(vec, added, ordered=True)
 
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:

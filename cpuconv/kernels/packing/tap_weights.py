@@ -21,23 +21,25 @@ class Taps:
     """How input rows are put side by side in words, each byte of which is a row.
 
     `rows` output rows share words: with stride 1 and three taps, the rows y … y+3 serve the outputs y and y+1, by the
-    taps (0, 1, 2, none) and (none, 0, 1, 2).
+    taps (0, 1, 2, none) and (none, 0, 1, 2). `each` rows fill a word; where it is 2, they
+    are widened to 16 bits.
     """
 
     rows: int
     r: int
     stride: int
     dilation: int
+    each: int = WORD
 
     @property
     def words(self) -> tuple[tuple[int, ...], ...]:
-        """Input rows of each word, at most four, counted from the first one."""
+        """Input rows of each word, at most `each`, counted from the first one."""
         return _words(self)
 
     def pattern(self, row: int, word: int) -> tuple[int, ...] | None:
         """The tap of an output row that each byte of a word meets; None: none meets any."""
         taps = []
-        for at in range(WORD):
+        for at in range(self.each):
             offset = self.words[word][at] - row * self.stride if at < len(self.words[word]) else NONE
             tap, rest = divmod(offset, self.dilation)
             taps.append(tap if rest == 0 and 0 <= tap < self.r else NONE)
@@ -53,7 +55,7 @@ class Taps:
 def _words(taps: Taps) -> tuple[tuple[int, ...], ...]:
     met = {row * taps.stride + tap * taps.dilation for row in range(taps.rows) for tap in range(taps.r)}
     rows = sorted(met)
-    return tuple(tuple(rows[first : first + WORD]) for first in range(0, len(rows), WORD))
+    return tuple(tuple(rows[first : first + taps.each]) for first in range(0, len(rows), taps.each))
 
 
 @functools.lru_cache(maxsize=256)

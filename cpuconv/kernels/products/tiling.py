@@ -17,7 +17,6 @@ from cpuconv.problem.integers import divide
 MOST_ROWS = 7
 _MOST_ROWS_A_COLUMN = 3  # taller tiles touch a page a row and use little of it: measured at half the speed
 _COUNTS = 2  # numbers of pixels with one number of weight vectors
-_LATENCY = 4  # cycles of an FMA
 _STREAMED = 0.75  # share of the bandwidth of L2 that prefetched weights reach
 _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
@@ -53,7 +52,7 @@ def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
     """Modelled cycles of one scalar of the reduction: the largest of FMA slots, load slots, latency and weights."""
     loads = v / isa.load_rate + n / isa.broadcast_rate
     stream = v * isa.lanes * F32.bytes / (_STREAMED * isa.l2_rate) if streamed else 0.0
-    return max(v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
+    return max(v * n / isa.fma_rate, loads, isa.latency, stream) + _LOADS_BESIDE * (loads + stream)
 
 
 def _efficiency(isa: Isa, v: int) -> float:

@@ -1,13 +1,16 @@
-"""The tap tile: rows × cols outputs of a depthwise convolution of bytes, by products that add four taps at once.
+"""The tap tile: rows × cols outputs of a depthwise convolution of bytes, by products of four or two taps at once.
 
-Rows of the input are put side by side in words of 32 bits, a channel a word, a row a byte (`packing/tap_weights.py`). A
-word serves all kernel columns, and all output rows of the tile.
+Rows of the input are put side by side in words of 32 bits, a channel a word, a row a byte (`packing/tap_weights.py`),
+or 16 bits where products are of int16. A word serves all kernel columns, and all output rows of the tile.
 
 For 64 channels of a pixel with AVX512-VNNI, 3x3, stride 1, two output rows, VBMI: a column of the input takes 8 loads
 of 32 bytes and 8 shuffles (bytes of two rows interleaved, then pairs of these), and serves two outputs. An output takes
 12 `vpdpbusd`, 4 shuffles and, to end, 16 conversions, products and clamps of int32 and 12 operations of int16 and
 bytes: with loads, stores and copies of biases 59 instructions (read from the machine code), where widened bytes take 36
 FMAs, 10 conversions of the input and 44 instructions to end.
+
+For 16 channels with AVX2 an output of the same tile takes 12 `vpmaddwd`, 12 additions, 4 shuffles and, to end, 17
+instructions. Words of four rows are as many products by `vpmaddubsw`, of four instructions each (decision 42).
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.elements import S32, Element
+from cpuconv.elements import S32, U8, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.interleave import zipped
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.emit.product import BY_NAME, Product, hidden
 from cpuconv.kernels.packing.tap_weights import Taps
 from cpuconv.kernels.windows.bytes_ending import BytesEnding
 from cpuconv.kernels.windows.edges import Columns, Edges, either
@@ -30,6 +33,7 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 I8 = ir.IntType(8)
+PAIR = 2  # rows of a word where bytes are widened to 16 bits
 _SIGNS = -0x7F7F7F80  # 0x80 in each byte
 
 
@@ -201,6 +205,8 @@ class _Emission:
     def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: BytesEnding | None, signs: Any) -> None:
         self.tile, self.vec, self.memory, self.bytes_, self.signs = tile, vec, memory, bytes_, signs
         self.product: Product = BY_NAME[tile.product]
+        self.weights = memory.w
+        self.widened = tile.taps.each == PAIR and vec.builder.module.triple.startswith("x86")
         self.sums: dict[tuple[int, int, int], Any] = {}  # of (row, col, vector)
 
     def run(self) -> None:
@@ -236,7 +242,9 @@ class _Emission:
     def _words(self, starts: list[Any], column: int) -> list[Any]:
         """Words of a column, of the sign that the product takes, a vector of channels after the other."""
         rows = [self._load(start, column) for start in starts]
-        rows += [rows[-1]] * (4 - len(rows))  # bytes that meet no tap
+        rows += [rows[-1]] * (self.tile.taps.each - len(rows))  # bytes that meet no tap
+        if len(rows) == PAIR:
+            return [self._pairs(rows[0], rows[1], number) for number in range(self.tile.present)]
         made: list[Any] = []
         for first in range(0, self.tile.vectors, 2):
             if first < self.tile.present:
@@ -256,6 +264,14 @@ class _Emission:
         value.align = 1
         return value
 
+    def _pairs(self, a: Any, b: Any, number: int) -> Any:
+        """Bytes of a and b in turn, of the channels of a vector, each as int16."""
+        vec, count = self.vec, a.type.count
+        order = [side * count + number * vec.lanes + i for i in range(vec.lanes) for side in (0, 1)]
+        extend = vec.builder.zext if self.tile.x == U8 else vec.builder.sext
+        wide = extend(vec.shuffle(a, b, order), ir.VectorType(ir.IntType(16), 2 * vec.lanes))
+        return vec.builder.bitcast(wide, vec.int_type)
+
     def _interleaved(self, a: Any, b: Any, first: int) -> Any:
         """Bytes of a and b in turn: in each 16 bytes of four channels of the vector `first`, and of the one after."""
         lanes, count = self.tile.lanes, a.type.count
@@ -265,6 +281,8 @@ class _Emission:
 
     def _multiply(self, word: int, values: list[Any], uses: list[tuple[int, int]]) -> None:
         tile, vec = self.tile, self.vec
+        if self.widened:  # else sums of several products are made first, weights are kept, and both spill
+            self.weights = vec.opaque(self.weights)
         for number, value in enumerate(values):
             for part, each in enumerate(self.product.split(vec, value, tile.x)):
                 for col, tap in uses:
@@ -276,7 +294,8 @@ class _Emission:
                         if key not in self.sums:
                             self.sums[key] = self._start(number)
                         weight = self._weight(tap, tile.taps.patterns.index(pattern), part, number)
-                        self.sums[key] = self.product.add(vec, each, weight, self.sums[key])
+                        total = self.product.add(vec, each, weight, self.sums[key])
+                        self.sums[key] = hidden(vec, total) if self.widened else total
 
     def _start(self, number: int) -> Any:
         vec = self.vec
@@ -286,7 +305,7 @@ class _Emission:
         tile = self.tile
         at = ((tap * len(tile.taps.patterns) + pattern) * self.product.parts + part) * tile.vectors + number
         size = self.vec.size
-        return self.product.load(self.vec, self.vec.offset(self.memory.w, at * size), tile.vectors * size)
+        return self.product.load(self.vec, self.vec.offset(self.weights, at * size), tile.vectors * size)
 
     def _store(self, row: int, col: int) -> None:
         tile, vec, builder, memory = self.tile, self.vec, self.vec.builder, self.memory

@@ -35,7 +35,7 @@ _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile
 _MOST_COLUMNS = 16
 _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
-_LATENCY, _ISSUE = 4, 4  # cycles of an FMA; instructions a cycle
+_ISSUE = 4  # instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
 _CHOOSING = 2  # instructions to choose an address
@@ -163,7 +163,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
         (inputs + weights + outputs) / isa.load_rate,
         (fmas + beside + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
-        fmas * _LATENCY / sums_alive(kernel, shape),
+        fmas * isa.latency / sums_alive(kernel, shape),
     )
     loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
     return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
