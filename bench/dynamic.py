@@ -69,7 +69,7 @@ def times(
 ) -> tuple[list[float], list[float]]:
     """Median seconds of a run in each turn, with fixed and with open sizes; both must give the same."""
     import cpuconv
-    from cpuconv.graph.reading.onnx_reader import read
+    from cpuconv.reading.onnx_reader import read
 
     graph = read(path)
     models = [cpuconv.compile(each, threads=threads) for each in (graph, opened(graph))]

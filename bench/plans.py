@@ -84,12 +84,12 @@ def compared(
     """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
     takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
     from cpuconv.conv.choice.target import Target
-    from cpuconv.graph.reading.onnx_reader import read
     from cpuconv.network.running.building import build
     from cpuconv.network.running.packed import Packed
     from cpuconv.network.selection.layout import lay_out
     from cpuconv.network.selection.winners import winner
     from cpuconv.network.sizes.prepared import Rewriting, prepared
+    from cpuconv.reading.onnx_reader import read
     from cpuconv.tuning.network_race import Run
 
     tuned = Target(current(), threads, "cached")

@@ -38,7 +38,6 @@ from cpuconv.conv.choice.select import choose, favourite_layouts
 from cpuconv.conv.choice.target import IN_NETWORK, Target
 from cpuconv.conv.choice.tuned import roofs as measured_roofs
 from cpuconv.conv.recipe import assemble
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import join_seconds
@@ -50,6 +49,7 @@ from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.reading.onnx_reader import read
 
 WORKERS = (4, 8, 16, 32, 64)
 MEMORY_CORES = 4

@@ -78,6 +78,12 @@ def _named(name: str) -> Element:
 OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in TABLE.values()}
 """By the dtype of users' arrays."""
 
+_PART = 1 << 15  # numbers that are looked at together
+_NORMAL = {  # bits of float32 that an element has not; where its normal numbers begin, and what is beyond them
+    F16: (0x1FFF, 113 << 23, 143 << 23),
+    BF16: (0xFFFF, 0, 0xFF << 23),
+}
+
 
 def rounded(array: np.ndarray) -> np.ndarray:
     """float32 numbers as bfloat16, to the nearest, ties to even; a NaN stays one."""
@@ -95,3 +101,24 @@ def widened(array: np.ndarray) -> np.ndarray:
 def floats(array: np.ndarray, element: Element) -> np.ndarray:
     """Numbers of an element, in its dtype, as float32."""
     return widened(array) if element == BF16 else array.astype(np.float32)
+
+
+def narrowed(array: np.ndarray, element: Element) -> np.ndarray:
+    """float32 numbers rounded to those of an element of 16 bits, in its dtype."""
+    return rounded(array) if element == BF16 else array.astype(element.dtype)
+
+
+def holds(element: Element, array: np.ndarray) -> bool:
+    """Whether each of the float32 numbers is one of an element of 16 bits; of most that are not the first few tell."""
+    flat = array.reshape(-1, order="A")
+    unsure = (_unsure(element, flat[start : start + _PART]) for start in range(0, flat.size, _PART))
+    with np.errstate(over="ignore"):
+        return all(np.array_equal(floats(narrowed(part, element), element), part) for part in unsure)
+
+
+def _unsure(element: Element, array: np.ndarray) -> np.ndarray:
+    """The numbers whose bits alone do not tell that they are normal ones of the element."""
+    lost, least, largest = _NORMAL[element]
+    bits = array.view(np.uint32)
+    magnitude = bits & np.uint32(0x7FFFFFFF)
+    return array[(bits & np.uint32(lost) != 0) | (magnitude - np.uint32(least) >= np.uint32(largest - least))]

@@ -12,9 +12,9 @@ import onnx
 from onnx import numpy_helper
 
 from cpuconv.graph.ir import Node
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.specialise import specialise
+from cpuconv.reading.onnx_reader import read
 
 Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
 _BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one

@@ -53,9 +53,9 @@ class NetworkProblem:
 
 def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
-    from cpuconv.graph.reading.onnx_reader import read
     from cpuconv.network.interpret import interpret
     from cpuconv.network.sizes.specialise import specialise
+    from cpuconv.reading.onnx_reader import read
 
     arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)

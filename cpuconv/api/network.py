@@ -15,7 +15,6 @@ from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, che
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph, names_of
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
@@ -25,6 +24,7 @@ from cpuconv.network.precision.trials import Listener
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
+from cpuconv.reading.onnx_reader import read
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 
 if TYPE_CHECKING:

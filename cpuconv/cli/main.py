@@ -29,11 +29,11 @@ from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISIONS
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.model import Model
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
+from cpuconv.reading.onnx_reader import read
 
 _EPILOG = f"""exit codes:
   {OK:3}  done

@@ -1,7 +1,6 @@
-"""What a network is: nodes, constants and what is known of every value (`ir`), read from ONNX and rewritten.
+"""What a network is: nodes, constants and what is known of every value (`ir`), rewritten.
 
-- `reading`: an ONNX model becomes a graph, whose weights stay where they lie in the file; `limits` bounds what a model
-  may ask for.
+- `limits` bounds what a model may ask for.
 - `ops` is the table of operators, `lowering` the interface between them and what runs networks.
 - `passes` rewrite graphs.
 """

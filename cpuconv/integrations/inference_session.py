@@ -15,7 +15,6 @@ import numpy as np
 from cpuconv.api import network as api
 from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
@@ -25,6 +24,7 @@ from cpuconv.network.ports import Port
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
+from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"

@@ -12,8 +12,8 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from cpuconv.api import network as api
 from cpuconv.errors import SourceError
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.model import Model
+from cpuconv.reading.onnx_reader import read
 
 
 class Prepared(BackendRep):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cpuconv.errors import CpuconvWarning
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
 from cpuconv.quantizing.choosing import Choice, within, without_slower
@@ -24,6 +23,7 @@ from cpuconv.quantizing.graphs.writing import write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
 from cpuconv.quantizing.speed import race
+from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.runtime.threads import check_threads
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cpuconv.conv.choice.target import FULL, Target
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
 from cpuconv.network.problems.compiled import with_batch
 from cpuconv.network.thread_count import random_array
+from cpuconv.reading.onnx_reader import read
 
 _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
 

@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from bench import dynamic, rapidocr  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 

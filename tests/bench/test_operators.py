@@ -9,8 +9,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from bench import chains, operators  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 
 LARGE = 1 << 22  # elements of weights that are not made here
 CHAINS = {network.name: network for network in chains.chains()}

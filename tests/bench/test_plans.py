@@ -18,10 +18,10 @@ from autotune.store.store import Store  # noqa: E402
 from bench import plans  # noqa: E402
 from bench.networks import Network, __main__, problem  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from cpuconv.tuning.workload import workload  # noqa: E402
 from support.graphs import parse  # noqa: E402
 from support.tuner.stored import row  # noqa: E402

@@ -15,7 +15,7 @@ import cpuconv
 from cpuconv.api import network
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.reading.onnx_reader import read
 from support import oracle
 from support.graphs import close, parse, run
 from support.running.callers import at_once

@@ -6,9 +6,10 @@ import copy
 import pickle
 
 import llvmlite.binding as llvm
+import numpy as np
 import pytest
 
-from cpuconv.elements import OF_DTYPE, TABLE, Element
+from cpuconv.elements import BF16, F16, OF_DTYPE, TABLE, Element, floats, holds
 
 
 @pytest.mark.parametrize("element", TABLE.values(), ids=str)
@@ -27,3 +28,13 @@ def test_there_is_one_object_of_each() -> None:
     for element in TABLE.values():
         assert pickle.loads(pickle.dumps(element)) is element is copy.deepcopy(element)
         assert OF_DTYPE[element.outside] is element and element.outside.itemsize == element.bytes
+
+
+@pytest.mark.parametrize("element", (F16, BF16), ids=str)
+def test_numbers_of_an_element_are_told_from_others(element: Element) -> None:
+    every = floats(np.arange(1 << 16, dtype=np.uint16).view(element.dtype), element)
+    every = every[~np.isnan(every)]
+    assert holds(element, every) and holds(element, every[::3].reshape(1, -1).T)
+    between = np.nextafter(every[np.isfinite(every)], np.float32(np.inf))
+    assert not any(holds(element, np.append(every, number)) for number in between[:: len(between) // 50])
+    assert not holds(element, np.float32([1, np.nan])) and not holds(F16, np.float32([65536]))

@@ -11,10 +11,10 @@ from onnx import inliner, parser  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.protos import wire  # noqa: E402
 from cpuconv.protos.inlining import inlined  # noqa: E402
 from cpuconv.protos.messages import ModelProto  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "own": 1]>'
 FUNCTIONS = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.interpret import interpret
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs.equalizing import equalized
+from cpuconv.reading.onnx_reader import read
 from support.graphs import parse
 
 CHAIN = """g (float[1,4,6,6] x) => (float[1,5] y) {

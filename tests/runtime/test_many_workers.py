@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.recipe import Candidate
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
+from cpuconv.reading.onnx_reader import read
 from cpuconv.runtime import thread_pool, threads
 from support import oracle
 from support.graph.branches import branches, slowed

@@ -17,11 +17,11 @@ from onnx.reference import ReferenceEvaluator
 import cpuconv
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.definition import Definition
 from cpuconv.network.interpret import interpret
 from cpuconv.network.programs import Programs
 from cpuconv.network.sizes.specialise import specialise
+from cpuconv.reading.onnx_reader import read
 
 NEWEST = onnx.defs.onnx_opset_version()
 
@@ -54,13 +54,15 @@ def one_node(
     arrays: Sequence[np.ndarray | None],
     outputs: int = 1,
     opset: int = NEWEST,
+    /,
     fixed: Sequence[int] = (),
+    domain: str = "",
     **attributes,
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model of one node, and what to feed it; the inputs at the positions `fixed` are constants of the model."""
     names = ["" if array is None else f"x{at}" for at, array in enumerate(arrays)]
     results = [f"y{at}" for at in range(outputs)]
-    given = {name: array for name, array in zip(names, arrays, strict=True) if name}
+    given = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True) if name}
     constant = {names[at] for at in fixed if at < len(names)}
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -68,13 +70,14 @@ def one_node(
         if name not in constant
     ]
     graph = helper.make_graph(
-        [helper.make_node(op, names, results, **attributes)],
+        [helper.make_node(op, names, results, domain=domain, **attributes)],
         op,
         infos,
         [onnx.ValueInfoProto(name=name) for name in results],
         [numpy_helper.from_array(given[name], name) for name in constant if name],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return model, {name: array for name, array in given.items() if name not in constant}
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.select import Tuner
-from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32
 from cpuconv.kernels.binding.processor import Processor
@@ -71,11 +70,6 @@ class Target(Processor):
     def rounds(self) -> bool:
         """Whether any node may round to bfloat16."""
         return HALF in (self.precision, *self.node_precisions.values())
-
-    @property
-    def weights(self) -> Element:
-        """What constant matrices that are read once a run are stored as."""
-        return BF16 if self.precision == HALF else F32
 
     def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
         """The forms of channel blocks that a tensor of that type may lie in."""

@@ -17,10 +17,12 @@ from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
 from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.conv.choice.ways import restored, way
 from cpuconv.conv.recipe import padded_bias
+from cpuconv.elements import BF16, F16, F32, Element, holds
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, steps
+from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.copies.rounding import HALVES
@@ -147,6 +149,35 @@ def _is_stream(inputs: Inputs) -> bool:
     return len(shape) > 1 and math.prod(shape[:-1]) == 1
 
 
+def _stored_as(weights: np.ndarray, target: Target) -> Element:
+    """What holds the weights as they are, in the fewest bytes, or what the target's precision rounds them to."""
+    able = (F16, BF16) if rounds_to_half() else (BF16,)
+    exact = (each for each in able if holds(each, weights))
+    return next(exact, BF16 if target.precision == HALF else F32)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """That a single row meets weights, which are floats of some element in memory."""
+
+    w: Element
+
+    @property
+    def multiplied(self) -> str:
+        """The types of the product, where they are not all float32."""
+        return "" if self.w == F32 else f"{F32}:{self.w}:{F32}"
+
+    def recorded(self) -> dict[str, str]:
+        """As plain values, which `restored_linear` reads."""
+        return {"weights": self.w.name}
+
+
+def _stream(inputs: Inputs, target: Target, w: Element) -> Offer:
+    forms = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
+    seconds = target.moving(math.prod(inputs[1].shape) * w.bytes)
+    return Offer(forms[: len(inputs)], (DENSE,), seconds, Streamed(w))
+
+
 def _rows(node: Node, inputs: Inputs) -> ConvProblem:
     added = given(inputs, 3) is not None
     return rows_problem(inputs[0].shape, inputs[1].shape[1], activation=node["activation"], residual=added)
@@ -157,15 +188,17 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not _has_kernel(inputs):
         return []
     if _is_stream(inputs):
-        forms = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
-        return [Offer(forms[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * target.weights.bytes))]
+        return [_stream(inputs, target, _stored_as(inputs[1].array, target))]
     return [offer(way(problem, target), inputs) for problem in of_rows(_rows(node, inputs), target)]
 
 
 def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
     """The offer of a record."""
-    if not _has_kernel(inputs) or _is_stream(inputs):
+    if not _has_kernel(inputs):
         return None
+    if _is_stream(inputs):  # how weights are stored is not found out again: that would read them all
+        w = next((each for each in (F32, BF16, F16) if record.get("weights") == each.name), None)
+        return None if w is None else _stream(inputs, target, w)
     known = (restored(problem, target, record, same) for problem in of_rows(_rows(node, inputs), target))
     found = next(filter(None, known), None)
     return None if found is None else offer(found, inputs)
@@ -175,8 +208,8 @@ def lower_linear(call: Call) -> list[Step]:
     """The solver's own steps, or that of a single row."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
-    if call.offer.detail is None:
-        element = call.target.weights
+    if isinstance(call.offer.detail, Streamed):
+        element = call.offer.detail.w
         form, weight = packing(call.target.isa, *w.shape, w=element), w.array.T[:, :, None, None]
         matrix = call.constants.packed(
             call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)

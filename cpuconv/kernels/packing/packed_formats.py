@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.elements import BF16, F32, Element, floats, rounded
+from cpuconv.elements import BF16, F32, Element, floats, narrowed
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -93,19 +93,20 @@ class Panels(TabledPacking):
 
 @dataclass(frozen=True)
 class Rounded(Packing):
-    """The order of another form, its elements rounded to bfloat16."""
+    """The order of another form, its elements rounded to floats of 16 bits."""
 
     form: Packing
+    w: Element = BF16
 
     @property
     def size(self) -> int:
         """Bytes of the packed form."""
-        return self.form.size // F32.bytes * BF16.bytes
+        return self.form.size // F32.bytes * self.w.bytes
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says, the result of bfloat16."""
-        packed = place(self.size).view(BF16.dtype)
-        packed[:] = rounded(self.form.pack(weight, threads))
+        """As `Packing` says, the result of the element `w`."""
+        packed = place(self.size).view(self.w.dtype)
+        packed[:] = narrowed(self.form.pack(weight, threads), self.w)
         return packed
 
 

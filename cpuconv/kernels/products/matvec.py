@@ -360,9 +360,9 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
 
 
 def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:
-    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes], float32 or rounded to bfloat16."""
+    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes], floats of the element `w`."""
     form = Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
-    return Rounded(form) if w == elements.BF16 else form
+    return form if w == elements.F32 else Rounded(form, w)
 
 
 def linear_step(

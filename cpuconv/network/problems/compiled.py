@@ -9,7 +9,6 @@ from dataclasses import replace
 from cpuconv.conv.choice.target import FULL, Target, check_precision
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, plans
 from cpuconv.network.selection.winners import winner
@@ -17,6 +16,7 @@ from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading.sources import Entry, merged
+from cpuconv.reading.onnx_reader import read
 
 NEAR = 1.03  # most modelled time over the cheapest plan's of one whose problems are tuned too, so that it may win
 

@@ -21,12 +21,12 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
-from cpuconv.graph.reading.foreign import Foreign
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
 from cpuconv.protos import wire
 from cpuconv.protos.messages import GraphProto, NodeProto
+from cpuconv.reading.foreign import Foreign
 
 Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
 Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block

@@ -16,9 +16,9 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.reading.foreign import Foreign
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
+from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
 Rewrite = Callable[[Graph], Graph]

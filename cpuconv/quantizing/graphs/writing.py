@@ -13,8 +13,8 @@ from autotune.files import write_whole
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
-from cpuconv.graph.reading.foreign import Foreign
-from cpuconv.graph.reading.onnx_reader import Metadata
+from cpuconv.reading.foreign import Foreign
+from cpuconv.reading.onnx_reader import Metadata
 
 if TYPE_CHECKING:
     import onnx

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.elements import rounded, widened
+from cpuconv.elements import BF16, F16, F32, floats, narrowed, rounded, widened
 from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.matrix import Streamed
 from cpuconv.isa import current
+from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers
@@ -78,3 +81,22 @@ def test_bfloat16_is_offered_for_several_rows():
         forms = [made.inputs[0] for made in lowered.offers(node, arrays, (1,), precision="bfloat16")]
         assert forms == [DENSE, DENSE_BF16][: 1 + (rows > 1)]
         assert len(lowered.offers(node, arrays, (1,))) == 1
+
+
+@pytest.mark.parametrize("element", (F16, BF16), ids=str)
+def test_a_row_meets_weights_of_16_bits_where_these_hold_them(element):
+    """Results have the bits of weights of float32, which one weight that only float32 holds calls for."""
+    rng, node = np.random.default_rng(0), TABLE["Linear"].node(["x", "w"], ["y"])
+    x, w = numbers(rng, (1, 3 * LANES + 1)), numbers(rng, (3 * LANES + 1, 2 * LANES + 3))
+    w = floats(narrowed(w * (1 if element == F16 else 2.0**20), element), element)
+    kept = element if element == BF16 or rounds_to_half() else F32
+    other = w.copy()
+    other[0, -1] = 1 / 3
+    results = []
+    for weights, w_element in ((w, kept), (other, F32)):
+        (made,) = lowered.offers(node, [x, weights], (1,))
+        assert made.detail == Streamed(w_element)
+        values = lowered.values_of([x, weights], (1,))
+        assert TABLE["Linear"].restored(node, values, lowered.target(), made.detail.recorded(), True) == made
+        results += lowered.run_offer(node, [x, weights], made, (1,))
+    np.testing.assert_array_equal(results[0][..., :-1], results[1][..., :-1])

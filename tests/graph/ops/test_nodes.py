@@ -16,9 +16,9 @@ from onnx import numpy_helper  # noqa: E402
 
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import OLDEST, read  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
+from cpuconv.reading.onnx_reader import OLDEST, read  # noqa: E402
 
 OPS = sorted({*filter(onnx.defs.has, TABLE), "Dropout", "Upsample", "Constant"})
 DATA = Path(onnx.__file__).parent / "backend/test/data"

@@ -17,10 +17,10 @@ from cpuconv.api.precision import feeds_of  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.elements import BF16  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.programs import Sized  # noqa: E402
 from cpuconv.network.selection.decisions import name_of  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 AUTO = {"precision": "auto", "strategy": "heuristic", "threads": 1}

@@ -13,12 +13,12 @@ pytest.importorskip("onnx")
 
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 TARGET = Target(current(), 1, "heuristic")

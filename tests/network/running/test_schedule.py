@@ -15,7 +15,6 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.conv.choice.target import Target  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
@@ -26,6 +25,7 @@ from cpuconv.network.running.schedule import bounds, scheduled  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from cpuconv.runtime import Program  # noqa: E402
 from cpuconv.runtime.atomics import put  # noqa: E402
 from cpuconv.runtime.kernel import kernel  # noqa: E402

@@ -17,13 +17,13 @@ from cpuconv.conv.choice.model import Limits  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan, lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 from support.graphs import parse  # noqa: E402
 

@@ -18,10 +18,10 @@ from autotune.wisdom.tiers import Tiers  # noqa: E402
 from cpuconv import origin  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.selection import kept  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 TEXT = """g (float[1,20,{height},9] x) => (float[1,24,{height},9] y)

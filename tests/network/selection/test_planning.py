@@ -20,7 +20,6 @@ from autotune.machine.device import fingerprint  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph, Node, Value  # noqa: E402
 from cpuconv.graph.lowering import Offer  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
@@ -30,6 +29,7 @@ from cpuconv.network.selection import winners  # noqa: E402
 from cpuconv.network.selection.layout import lay_out, plans  # noqa: E402
 from cpuconv.network.selection.planning import PLANS, RULES, Planner  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 from support.graphs import close, made, parse  # noqa: E402
 from support.tuner.stored import row  # noqa: E402

@@ -8,9 +8,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import close, made, parse, run  # noqa: E402
 
 OPEN = "g (float[N,3] x, float[N,M] z) => (float[N,K] y) { y = Concat <axis = 1> (x, z) }"

@@ -29,7 +29,6 @@ from cpuconv.conv.choice.target import Target as Machine
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import OWN
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.saved import container
 from cpuconv.network.saved.program import SavedProgram, Settings
@@ -40,6 +39,7 @@ from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
+from cpuconv.reading.onnx_reader import read
 from support import graphs
 from support.damage.damageable import damageable, looping, nested
 from support.damage.mutations import forged, header_of, with_header

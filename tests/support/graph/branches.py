@@ -8,10 +8,10 @@ import numpy as np
 from onnx import numpy_helper
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
+from cpuconv.reading.onnx_reader import read
 from support.graphs import parse
 
 _TEXT = """g (float[N,20,14,14] x) => (float[N,M,14,14] y, float[N,20,14,14] z) {

@@ -1,6 +1,6 @@
 """ONNX models read into graphs, every operator in one form: that of the newest opset.
 
-What older opsets wrote otherwise, `cpuconv.graph.reading.adapters` brings to that form. The package onnx is not needed.
+What older opsets wrote otherwise, `cpuconv.reading.adapters` brings to that form. The package onnx is not needed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
-from cpuconv.graph.reading import schemas
-from cpuconv.graph.reading.adapters import REPLACED, adapted
-from cpuconv.graph.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
-from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
-from cpuconv.graph.reading.tensors import Files, Unread
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.protos.messages import ModelProto
+from cpuconv.reading import schemas
+from cpuconv.reading.adapters import REPLACED, adapted
+from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
+from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
+from cpuconv.reading.tensors import Files, Unread
 
 if TYPE_CHECKING:
     import onnx

@@ -20,8 +20,6 @@ from onnx import numpy_helper  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
-from cpuconv.graph.reading.tensors import LONG  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.memory.mapped_files import Mapped, check_unchanged, contents, lender, let_go, own  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
@@ -29,6 +27,8 @@ from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
+from cpuconv.reading.tensors import LONG  # noqa: E402
 from support.graphs import definition_of, made, parse  # noqa: E402
 
 # Weights of a convolution with a normalization behind it and of a product; an operand of a sum; one of a Constant node

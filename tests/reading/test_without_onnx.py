@@ -11,7 +11,7 @@ pytest.importorskip("onnx")  # which writes the models
 
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 from support.running import processes  # noqa: E402
 

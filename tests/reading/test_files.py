@@ -16,7 +16,7 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto, helper, numpy_h
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.reading.foreign import Foreign  # noqa: E402
+from cpuconv.reading.foreign import Foreign  # noqa: E402
 from support.damage.mutations import header_of, with_header  # noqa: E402
 
 SECRET = np.arange(1, 7, dtype=np.float32) * 11

@@ -22,9 +22,9 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
 from cpuconv.graph.passes import noops  # noqa: E402
-from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import NEWEST, close, made, one_node, parse, run  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
@@ -260,7 +260,7 @@ def test_sources_that_are_no_models(tmp_path):
 
 
 def test_onnx_is_imported_to_read_a_model_and_not_before(environ):
-    modules = "cpuconv.graph.reading.onnx_reader, cpuconv.network.sizes.specialise"
+    modules = "cpuconv.reading.onnx_reader, cpuconv.network.sizes.specialise"
     code = f"import sys, {modules}; assert 'onnx' not in sys.modules"
     subprocess.run(python("-c", code), env=environ, check=True)
 

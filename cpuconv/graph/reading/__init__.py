@@ -1,6 +1,0 @@
-"""ONNX models read into graphs of the newest opset's operators.
-
-`onnx_reader` reads, `adapters` rewrite what older opsets wrote otherwise, `contrib` what the domain com.microsoft has
-of its own; `foreign` operators are computed by ONNX's evaluator, `schemas` are ONNX's definitions of operators.
-`tensors` finds the elements of constants.
-"""

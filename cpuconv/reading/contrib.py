@@ -1,0 +1,181 @@
+"""Operators of the domain com.microsoft, which ONNX Runtime's optimisers and quantisers write, as ONNX's own.
+
+Source: ONNX Runtime, docs/ContribOperators.md. One line of `CONTRIB` an operator; each becomes a few nodes. What ONNX
+Runtime itself runs on no CPU is left out, and what generates text with states of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.ir import Node
+from cpuconv.reading import contrib_attention, contrib_bytes, contrib_weights
+from cpuconv.reading.adapters import Reader
+from cpuconv.reading.contrib_nodes import Builder
+
+DOMAIN = "com.microsoft"
+_SAMPLING = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+def contributed(reader: Reader, node: Node) -> list[Node]:
+    """The node in operators of ONNX.
+
+    Raises
+    ------
+    ArgumentError
+        Its form is not known.
+    """
+    made = Builder(reader, node)
+    (CONTRIB | ALIKE)[node.op](made, **node.attributes)
+    return made.nodes
+
+
+def _fused_conv(
+    made: Builder, activation: str = "", activation_params: Sequence[float] = (), **attributes: Any
+) -> None:
+    """Convolution, a sum, an activation."""
+    x, w, bias, added = map(made.input, range(4))
+    y = made.add("Conv", x, w, bias, **attributes)
+    made.activated(made.add("Add", y, added) if added else y, activation, activation_params)
+
+
+def _fused_gemm(
+    made: Builder, activation: str = "", activation_alpha: float | None = None, activation_beta: float | None = None,
+    **attributes: Any,
+) -> None:  # fmt: skip
+    """Gemm and an activation."""
+    y = made.add("Gemm", *map(made.input, range(3)), **attributes)
+    made.activated(y, activation, [value for value in (activation_alpha, activation_beta) if value is not None])
+
+
+def _fused_matmul(
+    made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0
+) -> None:  # fmt: skip
+    """A product of matrices, the last two axes of its operands in another order."""
+    if transBatchA or transBatchB:
+        raise ArgumentError(must("transBatchA", "0", 1))
+    operands = []
+    for name, turned in ((made.input(0), transA), (made.input(1), transB)):
+        rank = made.reader.rank(name)
+        if turned and rank is None:
+            raise ArgumentError(must("transA", "0 where ranks are not known", 1))
+        order = [*range((rank or 2) - 2), (rank or 2) - 1, (rank or 2) - 2]
+        operands.append(made.add("Transpose", name, perm=order) if turned else name)
+    made.last("Mul", made.add("MatMul", *operands), made.number(alpha))
+
+
+def _gelu(approximate: str) -> Callable[..., None]:
+    """Gelu, of a sum if there is a second input."""
+
+    def apply(made: Builder) -> None:
+        x, bias = made.input(0), made.input(1)
+        made.last("Gelu", made.add("Add", x, bias) if bias else x, approximate=approximate)
+
+    return apply
+
+
+def _quick_gelu(made: Builder, alpha: float = 1.702) -> None:
+    x = made.input(0)
+    made.last("Mul", x, made.add("Sigmoid", made.add("Mul", x, made.number(alpha))))
+
+
+def _max_pool_last(made: Builder, **attributes: Any) -> None:
+    """MaxPool of channels last."""
+    pooled = made.add("MaxPool", made.turned(made.input(0)), **attributes)
+    made.last("Transpose", pooled, perm=made.channels_last)
+
+
+def _expanded(made: Builder) -> None:
+    """One axis more."""
+    made.last("Unsqueeze", made.input(0), made.integers(int(made.constant(1, "axis").item())))
+
+
+def _range(made: Builder) -> None:
+    """Numbers from one to another, by steps of one unless a third input says otherwise."""
+    start, limit, step = map(made.input, range(3))
+    made.last("Range", start, limit, step or made.add("CastLike", made.number(1.0), start))
+
+
+def _distances(made: Builder, metric: str = "sqeuclidean") -> None:
+    """Of each row of one matrix from each row of another."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise ArgumentError(must("metric", "euclidean or sqeuclidean", metric))
+    a, b = (made.add("Unsqueeze", made.input(at), made.integers(1 - at)) for at in range(2))
+    apart = made.add("Sub", a, b)
+    squares = made.add("ReduceSum", made.add("Mul", apart, apart), made.integers(2), keepdims=0)
+    made.last("Sqrt" if metric == "euclidean" else "Identity", squares)
+
+
+def _sampled(made: Builder, mode: str = "bilinear", **attributes: Any) -> None:
+    """GridSample, whose modes have other names today."""
+    made.last("GridSample", *made.node.inputs, mode=_SAMPLING.get(mode, mode), **attributes)
+
+
+def _wide_integers(made: Builder) -> None:
+    """A product of 16-bit integers, sums of 32 bits."""
+    made.last("MatMul", *(made.add("Cast", made.input(at), to=np.dtype(np.int32)) for at in range(2)))
+
+
+def _same(op: str) -> Callable[..., None]:
+    """An operator of ONNX under its own name."""
+    return lambda made, **attributes: made.last(op, *made.node.inputs, **attributes)
+
+
+CONTRIB: dict[str, Callable[..., None]] = {
+    "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm,
+    "FusedMatMul": _fused_matmul,
+    "Gelu": _gelu("none"),
+    "BiasGelu": _gelu("none"),
+    "FastGelu": _gelu("tanh"),
+    "QuickGelu": _quick_gelu,
+    "SkipLayerNormalization": contrib_attention.skip_layer_normalization,
+    "SkipSimplifiedLayerNormalization": contrib_attention.skip_simplified_layer_normalization,
+    "EmbedLayerNormalization": contrib_attention.embed_layer_normalization,
+    "QEmbedLayerNormalization": contrib_attention.quantised_embed_layer_normalization,
+    "Attention": contrib_attention.attention,
+    "QAttention": contrib_attention.quantised_attention,
+    "MultiHeadAttention": contrib_attention.multi_head_attention,
+    "RotaryEmbedding": contrib_attention.rotary_embedding,
+    "MatMulNBits": contrib_weights.product_of_few_bits,
+    "MatMulBnb4": contrib_weights.product_of_four_bits,
+    "GatherBlockQuantized": contrib_weights.gathered_blocks,
+    "MatMulInteger16": _wide_integers,
+    "TransposeMatMul": _fused_matmul,
+    "CDist": _distances,
+    "ExpandDims": _expanded,
+    "GatherND": _same("GatherND"),
+    "GridSample": _sampled,
+    "Pad": _same("Pad"),
+    "Range": _range,
+    "Trilu": _same("Trilu"),
+    "DynamicQuantizeLSTM": contrib_bytes.dynamic_lstm,
+    "DynamicQuantizeMatMul": contrib_bytes.dynamic_matmul,
+    "MatMulIntegerToFloat": contrib_bytes.integer_matmul,
+    "QGemm": contrib_bytes.gemm,
+    "QLinearConv": contrib_bytes.convolution,
+    "QLinearSoftmax": contrib_bytes.softmax,
+    "QLinearWhere": contrib_bytes.where,
+    "QLinearReduceMean": contrib_bytes.mean,
+    "NhwcMaxPool": _max_pool_last,
+    "QuantizeLinear": _same("QuantizeLinear"),
+    "DequantizeLinear": _same("DequantizeLinear"),
+    "QLinearAdd": contrib_bytes.pair("Add"),
+    "QLinearMul": contrib_bytes.pair("Mul"),
+    "QLinearSigmoid": contrib_bytes.single("Sigmoid"),
+    "QLinearLeakyRelu": contrib_bytes.single("LeakyRelu"),
+    "QLinearGlobalAveragePool": contrib_bytes.single("GlobalAveragePool"),
+    "QLinearAveragePool": contrib_bytes.single("AveragePool"),
+    "QLinearConcat": contrib_bytes.concatenation,
+}
+
+ALIKE: dict[str, Callable[..., None]] = {
+    "QLinearConv": contrib_bytes.convolution,
+    "QLinearMatMul": contrib_bytes.pair("MatMul", (-2, -1)),
+    "SimplifiedLayerNormalization": contrib_attention.simplified_layer_normalization,
+}
+"""Those of ONNX's own domain, or that files write there."""

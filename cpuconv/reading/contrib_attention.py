@@ -1,0 +1,262 @@
+"""Operators of com.microsoft for transformers: attention, what embeds tokens, normalisations of sums, rotations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.reading.contrib_nodes import Builder
+
+_FLOAT = np.dtype(np.float32)
+_NEVER = -1e30  # what is added to a score that must not count
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+
+def attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
+    """Attention of a tensor to itself; its product with all weights, which are floats, and a sum come before."""
+    x, w, bias, mask, past, added = map(made.input, range(6))
+    product = made.add("Add", made.add("MatMul", x, w), bias)
+    _self_attention(made, product, (w, mask, past, added), num_heads, scale, **attributes)
+
+
+def quantised_attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
+    """The same, of bytes."""
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = map(made.input, range(9))
+    product = made.add("Add", made.scaled_product((x, x_scale, x_zero), (w, w_scale, w_zero)), bias)
+    _self_attention(made, product, (w, mask, past, ""), num_heads, scale, **attributes)
+
+
+def _self_attention(
+    made: Builder, product: str, inputs: tuple[str, str, str, str], num_heads: int, scale: float,
+    mask_filter_value: float = -10000.0, unidirectional: int = 0, **others: Any,
+) -> None:  # fmt: skip
+    """`product` (B, S, 3H) has queries, keys and values side by side."""
+    w, mask, past, added = inputs
+    for name, value in others.items():
+        if value:
+            raise ArgumentError(must(name, "left out", value))
+    weights = made.reader.constants.get(w)
+    if weights is None or past or any(made.node.outputs[1:]):
+        raise ArgumentError(must("inputs", "constant weights, no past", made.node.inputs))
+    queries, keys, values = (_heads(made, part, num_heads) for part in made.cut(product, 2, 3))
+    hidden = _hidden(made, keys, mask, mask_filter_value, unidirectional, queries)
+    scale = scale or (weights.shape[1] // 3 // num_heads) ** -0.5
+    _attended(made, queries, keys, values, [*hidden, added], made.number(scale))
+
+
+def multi_head_attention(
+    made: Builder, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0
+) -> None:
+    """Attention of queries to keys and values, which have heads, or lie in one tensor, where their ranks say so."""
+    query, key, value, bias, mask, added, *past = map(made.input, range(8))
+    if any(past):
+        raise ArgumentError(must("inputs", "without a past", made.node.inputs))
+    apart, together = made.reader.rank(key) == 5, made.reader.rank(query) == 5
+    if bias and (apart or together):
+        raise ArgumentError(must("bias", "left out where tensors are packed", bias))
+    if together:  # (B, S, heads, 3, size)
+        tensors = _unpacked(made, query, 3)
+    else:
+        biases = made.cut(bias, 0, 3) if bias else ["", "", ""]
+        keys = _unpacked(made, key, 2) if apart else [key, value]
+        tensors = [
+            tensor if apart and at else _heads(made, made.add("Add", tensor, each) if each else tensor, num_heads)
+            for at, (tensor, each) in enumerate(zip([query, *keys], biases, strict=True))
+        ]
+    queries, keys_, values = tensors
+    hidden = _hidden(made, keys_, mask, mask_filter_value, unidirectional, queries)
+    _attended(made, queries, keys_, values, [*hidden, added], made.number(scale) if scale else _usual(made, queries))
+    for name, tensor in zip(made.node.outputs[1:], (keys_, values), strict=False):
+        if name:
+            made.add("Identity", tensor, outputs=(name,))
+
+
+def _unpacked(made: Builder, x: str, count: int) -> list[str]:
+    """(B, S, heads, count, size) as so many (B, heads, S, size)."""
+    parts = (made.add("Squeeze", part, made.integers(3)) for part in made.cut(x, 3, count))
+    return [made.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts]
+
+
+def _heads(made: Builder, x: str, num_heads: int) -> str:
+    """(B, S, H) as (B, heads, S, H / heads); what has four axes is that already."""
+    if made.reader.rank(x) == 4:
+        return x
+    return made.add("Transpose", made.add("Reshape", x, made.integers(0, 0, num_heads, -1)), perm=[0, 2, 1, 3])
+
+
+def _usual(made: Builder, queries: str) -> str:
+    """One over the root of a head's size."""
+    size = made.add("Gather", made.add("Shape", queries), made.array(np.array(3)))
+    return made.add("Reciprocal", made.add("Sqrt", made.add("Cast", size, to=_FLOAT)))
+
+
+def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: int, queries: str) -> list[str]:
+    """What is added to scores: `value` where a mask hides a key, and far less where a key is behind its query.
+
+    A mask of (B, T) or (B, S, T) is one where keys are seen; one of (B) counts the keys that are.
+    """
+    added = []
+    if mask:
+        rank = made.reader.rank(mask) or 2
+        if rank > 3:
+            raise ArgumentError(must("mask", "of (B), (B, T) or (B, S, T)", rank))
+        if rank == 1:
+            last = made.add("Unsqueeze", made.add("Cast", mask, to=np.dtype(np.int64)), made.integers(1))
+            mask, rank = made.add("Less", made.counted(keys, 2), last), 2
+        seen = made.add("Cast", mask, to=_FLOAT)
+        hidden = made.add("Mul", made.add("Sub", made.number(1.0), seen), made.number(value))
+        added.append(made.add("Unsqueeze", hidden, made.integers(*([1, 2] if rank == 2 else [1]))))
+    if unidirectional:
+        rows = made.add("Unsqueeze", made.counted(queries, 2), made.integers(1))
+        later = made.add("Cast", made.add("Greater", made.counted(keys, 2), rows), to=_FLOAT)
+        added.append(made.add("Mul", later, made.number(_NEVER)))
+    return added
+
+
+def _attended(made: Builder, queries: str, keys: str, values: str, added: Sequence[str], scale: str) -> None:
+    """Softmax of queries by keys, times values, for each head; the heads side by side."""
+    turned = made.add("Transpose", keys, perm=[0, 1, 3, 2])
+    scores = made.add("Mul", made.add("MatMul", queries, turned), scale)
+    for each in filter(None, added):
+        scores = made.add("Add", scores, each)
+    together = made.add("MatMul", made.add("Softmax", scores, axis=-1), values)
+    rows = made.add("Transpose", together, perm=[0, 2, 1, 3])
+    made.add("Reshape", rows, made.integers(0, 0, -1), outputs=made.node.outputs[:1])
+
+
+def rotary_embedding(
+    made: Builder, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
+    is_packed_batching: int = 0,
+) -> None:  # fmt: skip
+    """Pairs of elements of each head turned by an angle that grows with the position: the two halves, or neighbours.
+
+    (B, S, H), or (B, heads, S, H / heads); a position for each token, or that of the first one.
+    """
+    x, positions, cosines, sines = map(made.input, range(4))
+    half, rank, at = made.constant(2, "cos_cache").shape[1], made.reader.rank(x) or 3, made.reader.rank(positions)
+    if is_packed_batching or scale != 1.0 or at is None:
+        raise ArgumentError(must("attributes", "without scale and packed batches, positions of a known rank", scale))
+    if rotary_embedding_dim and rank == 3 and not num_heads:
+        raise ArgumentError(must("num_heads", "stated", num_heads))
+    if rank == 3:
+        size = [num_heads, -1] if rotary_embedding_dim else [-1, 2 * half]
+        whole = made.add("Reshape", x, made.integers(0, 0, *size))
+    else:
+        whole = made.add("Transpose", x, perm=[0, 2, 1, 3])
+    if at == 1:
+        positions = made.add("Add", made.counted(whole, 1), positions)
+    axes = made.integers(*([0, 2] if at == 1 else [2]))
+    cos, sin = (made.add("Unsqueeze", made.add("Gather", table, positions), axes) for table in (cosines, sines))
+    ends = made.array(np.array([np.iinfo(np.int64).max]))
+
+    def part(start: int, stop: str, step: int = 1) -> str:
+        return made.add("Slice", whole, made.integers(start), stop, made.integers(3), made.integers(step))
+
+    turned = made.integers(2 * half)
+    if interleaved:
+        first, second = part(0, turned, 2), part(1, turned, 2)
+    else:
+        first, second = part(0, made.integers(half)), part(half, turned)
+    real = made.add("Sub", made.add("Mul", first, cos), made.add("Mul", second, sin))
+    other = made.add("Add", made.add("Mul", first, sin), made.add("Mul", second, cos))
+    if interleaved:
+        pairs = [made.add("Unsqueeze", each, made.integers(4)) for each in (real, other)]
+        result = made.add("Reshape", made.add("Concat", *pairs, axis=4), made.integers(0, 0, 0, 2 * half))
+        result = made.add("Concat", result, part(2 * half, ends), axis=3) if rotary_embedding_dim else result
+    else:
+        rest = [part(2 * half, ends)] if rotary_embedding_dim else []
+        result = made.add("Concat", real, other, *rest, axis=3)
+    if rank == 3:
+        made.last("Reshape", result, made.integers(0, 0, -1))
+    else:
+        made.last("Transpose", result, perm=[0, 2, 1, 3])
+
+
+# --- sums and their normalisation -----------------------------------------------------------------------------------
+
+
+def skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
+    """Layer normalisation of a sum; the sum is the fourth output."""
+    x, skip, scale, bias, more = map(made.input, range(5))
+    x = _skipped(made, [x, skip, more])
+    made.add("LayerNormalization", x, scale, bias, outputs=made.node.outputs[:1], axis=-1, epsilon=epsilon)
+
+
+def skip_simplified_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
+    """The same by the root of the mean square."""
+    x, skip, scale, more = map(made.input, range(4))
+    _by_root(made, _skipped(made, [x, skip, more]), scale, epsilon)
+
+
+def simplified_layer_normalization(made: Builder, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> None:
+    """Each row over the root of its mean square, times a scale."""
+    x, scale = made.input(0), made.input(1)
+    if axis != -1 and axis + 1 != made.reader.rank(x) or any(made.node.outputs[1:]):
+        raise ArgumentError(must("axis", "the last, and one output asked for", axis))
+    _by_root(made, x, scale, epsilon)
+
+
+def _skipped(made: Builder, added: Sequence[str]) -> str:
+    """A sum, which is the fourth output too."""
+    x, *others = filter(None, added)
+    for each in others:
+        x = made.add("Add", x, each)
+    rest = made.node.outputs[1:]
+    if any(rest[:2]):
+        raise ArgumentError(must("outputs", "the first and the fourth", rest))
+    if any(rest[2:]):
+        made.add("Identity", x, outputs=(rest[2],))
+    return x
+
+
+def _by_root(made: Builder, x: str, scale: str, epsilon: float) -> None:
+    mean = made.add("ReduceMean", made.add("Mul", x, x), made.integers(-1), keepdims=1)
+    root = made.add("Sqrt", made.add("Add", mean, made.number(epsilon)))
+    made.add("Mul", made.add("Div", x, root), scale, outputs=made.node.outputs[:1])
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------------
+
+
+def embed_layer_normalization(made: Builder, epsilon: float = 1e-12, mask_index_type: int = 0) -> None:
+    """Rows of tables for words, positions and segments, added and normalised; and how many tokens a mask shows."""
+    tokens, segments, words, places, parts, scale, bias, mask, positions = map(made.input, range(9))
+    _embedded(made, (tokens, segments, positions), [(words,), (places,), (parts,)], (scale, bias), mask, epsilon)
+
+
+def quantised_embed_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
+    """The same, tables, scale and bias of bytes."""
+    tokens, segments, *tensors = map(made.input, range(18))
+    tables = list(zip(tensors[:5], tensors[6:11], tensors[11:], strict=True))
+    scale, bias = (made.dequantised(table, unit, zero) for table, unit, zero in tables[3:])
+    _embedded(made, (tokens, segments, ""), tables[:3], (scale, bias), tensors[5], epsilon)
+
+
+def _embedded(
+    made: Builder, inputs: tuple[str, str, str], tables: Sequence[tuple[str, ...]], affine: tuple[str, str], mask: str,
+    epsilon: float,
+) -> None:  # fmt: skip
+    """Rows are taken before bytes become floats."""
+    tokens, segments, positions = inputs
+    chosen = tokens, positions or made.counted(tokens, 1), segments
+    rows = [
+        made.dequantised(row, scales[0], scales[1]) if scales else row
+        for index, (table, *scales) in zip(chosen, tables, strict=True)
+        if index and table
+        for row in [made.add("Gather", table, index)]
+    ]
+    *_, x = itertools.accumulate(rows, lambda a, b: made.add("Add", a, b))
+    y, counted, summed = (*made.node.outputs, "", "")[:3]
+    made.add("LayerNormalization", x, *affine, outputs=(y,), axis=-1, epsilon=epsilon)
+    if counted:
+        seen = made.add("Equal", mask, made.array(np.array(1, np.int32))) if mask else ""
+        ones = made.add("Cast", seen, to=np.dtype(np.int32)) if mask else made.add("Sub", tokens, tokens)
+        made.add("ReduceSum", ones, made.integers(1), outputs=(counted,), keepdims=0)
+    if summed:
+        made.add("Identity", x, outputs=(summed,))

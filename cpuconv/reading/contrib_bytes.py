@@ -1,0 +1,141 @@
+"""Operators of com.microsoft whose tensors are bytes: between DequantizeLinear and QuantizeLinear, or with scales that
+are found when the network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.ir import Node
+from cpuconv.reading.adapters import flattened
+from cpuconv.reading.contrib_nodes import Builder
+
+
+def dynamic_lstm(made: Builder, **attributes: Any) -> None:
+    """An LSTM whose weights are bytes: it multiplies bytes of x and of the state; floats where weights are computed."""
+    x, _, _, bias, *others = map(made.input, range(8))
+    tensors = [made.reader.constants.get(made.input(at)) for at in (1, 2, 8, 9, 10, 11)]
+    if tensors[2] is None or tensors[4] is None:
+        raise ArgumentError(must("scales", "constant", [made.input(at) for at in (8, 10)]))
+    if any(tensor is None for tensor in tensors):
+        _lstm_of_floats(made, **attributes)
+        return
+    w, r, w_scale, w_zero, r_scale, r_zero = (np.asarray(tensor) for tensor in tensors)
+    directions, _, rows = r.shape
+    each = [
+        np.broadcast_to(part.reshape(directions, -1), (directions, rows)) for part in (w_scale, w_zero, r_scale, r_zero)
+    ]
+    middle = 128 if r.dtype == np.uint8 else 0
+    flat = w.swapaxes(0, 1).reshape(w.shape[1], -1)
+    points = each[1].reshape(-1)
+    weights = [made.array(flat), made.array(each[0].reshape(-1)), made.array(points if np.ptp(points) else points[:1])]
+    fed = made.scaled_product(made.spanned(x), weights)
+    if bias:
+        shape, axes = made.reader.constant([directions, 2, rows], "shape"), made.reader.constant([1], "axes")
+        both = made.add("ReduceSum", made.add("Reshape", bias, shape), axes, keepdims=0)
+        fed = made.add("Add", fed, made.add("Reshape", both, made.reader.constant([-1], "shape")))
+    moved = (r.astype(np.int16) - middle).astype(np.int8)
+    numbers = map(made.array, (moved, each[2], each[3].astype(np.float32) - np.float32(middle)))
+    made.last("QuantizedLSTM", fed, *numbers, *others, **attributes)
+
+
+def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
+    """DynamicQuantizeLSTM by an LSTM of floats."""
+    x, w, r, *others = map(made.input, range(8))
+    parts = []
+    for weights, at in ((w, 8), (r, 10)):
+        first, zero = (made.input(place) for place in (at, at + 1))
+        constant = made.reader.constants[first]
+        if constant.ndim > 1 and constant.shape[1] > 1:  # one for each column of each direction
+            wide = made.add("Cast", weights, to=np.dtype(np.float32))
+            axis = made.reader.constant([1], f"{first}.axis")
+            zeros = made.add("Unsqueeze", made.add("Cast", zero, to=np.dtype(np.float32)), axis)
+            floats = made.add("Mul", made.add("Sub", wide, zeros), made.add("Unsqueeze", first, axis))
+        else:
+            shape = made.reader.constant([-1], f"{first}.shape")
+            floats = made.dequantised(weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0)
+        parts.append(made.add("Transpose", floats, perm=[0, 2, 1]))
+    made.last("LSTM", x, *parts, *others, **attributes)
+
+
+def dynamic_matmul(made: Builder) -> None:
+    """A product of floats, which become bytes that span them, with bytes."""
+    a, *b, bias = map(made.input, range(5))
+    product = made.scaled_product(made.spanned(a), b)
+    made.last("Add" if bias else "Identity", product, bias)
+
+
+def integer_matmul(made: Builder) -> None:
+    """A product of bytes, as floats."""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
+    product = made.scaled_product((a, a_scale, a_zero), (b, b_scale, b_zero))
+    made.last("Add" if bias else "Identity", product, bias)
+
+
+def gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
+    """Gemm of bytes; its bias is in units of both scales."""
+    floats, bias, added = (made.floats(0), made.floats(3, 0 if transB else 1)), made.input(6), ""
+    if bias:
+        units = made.add("Mul", made.input(1), made.input(4))
+        added = made.add("Mul", made.add("Cast", bias, to=np.dtype(np.float32)), units)
+        added = made.add("Mul", added, made.number(alpha))
+    y = made.add("Gemm", *floats, added, alpha=alpha, transA=transA, transB=transB)
+    if made.input(7):
+        made.as_bytes(y, 7)
+    else:
+        made.last("Identity", y)
+
+
+def convolution(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
+    """A convolution of bytes; its bias is in units of both scales."""
+    floats, bias = (made.floats(0, channels_last=channels_last), made.floats(3, 0)), made.input(8)
+    added = made.dequantised(bias, made.add("Mul", made.input(1), made.input(4)), axis=0) if bias else ""
+    made.as_bytes(made.add("Conv", *floats, added, **attributes), 6, channels_last)
+
+
+def pair(op: str, axes: tuple[int, int] = (1, 1)) -> Callable[..., None]:
+    """An operator of two tensors of bytes."""
+    return lambda made: made.as_bytes(made.add(op, made.floats(0, axes[0]), made.floats(3, axes[1])), 6)
+
+
+def single(op: str) -> Callable[..., None]:
+    """An operator of one tensor of bytes."""
+
+    def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
+        floats = made.floats(0, channels_last=channels_last)
+        made.as_bytes(made.add(op, floats, **attributes), 3, channels_last)
+
+    return apply
+
+
+def softmax(made: Builder, opset: int, axis: int = -1) -> None:
+    """Softmax of bytes, as that opset has it: before 13 over all axes from `axis` on."""
+    y = made.reader.fresh(f"{made.node.outputs[0]}.Softmax")
+    axis = -1 if axis + 1 == made.reader.rank(made.input(0)) else axis
+    node = Node("Softmax", (made.floats(0),), (y,), {"axis": axis}, made.node.origin)
+    made.nodes += flattened(made.reader, node) if opset < 13 else [node]
+    made.as_bytes(y, 3)
+
+
+def where(made: Builder) -> None:
+    """Bytes of one tensor or of another."""
+    made.as_bytes(made.add("Where", made.input(0), made.floats(1), made.floats(4)), 7)
+
+
+def mean(made: Builder, axes: Sequence[int] | None = None, keepdims: int = 1) -> None:
+    """The mean of bytes over axes."""
+    floats = made.floats(0)
+    chosen = "" if axes is None else made.reader.constant(axes, f"{made.node.outputs[0]}.axes")
+    made.as_bytes(made.add("ReduceMean", floats, chosen, keepdims=keepdims), 3)
+
+
+def concatenation(made: Builder, axis: int) -> None:
+    """Tensors of bytes side by side, each with a scale of its own."""
+    count = len(made.node.inputs)
+    if count % 3 != 2:
+        raise ArgumentError(must("inputs", "a scale, a zero point, and three for each tensor", count))
+    floats = [made.floats(at) for at in range(2, count, 3)]
+    made.as_bytes(made.add("Concat", *floats, axis=axis), 0)
