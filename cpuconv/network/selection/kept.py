@@ -22,10 +22,12 @@ from cpuconv import origin
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice
 from cpuconv.conv.choice.select import note_untuned
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.conv.choice.ways import Convolution
+from cpuconv.elements import BF16, F16
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph
+from cpuconv.graph.ops.matrix import Streamed
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.network.selection.decisions import Decisions, name_of
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
@@ -54,9 +56,16 @@ def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> N
         return known
     plan = winner(graph, target) if record is None else None
     made = lay_out(graph, target, record, plan=plan)
-    if path is not None:
+    if path is not None and not _follows_from_weights(made, target):
         _write(path, made)
     return made
+
+
+def _follows_from_weights(plan: NetworkPlan, target: Target) -> bool:
+    """Whether weights are stored in few bits because they have no more: others, of which the hash knows nothing, may."""
+    exact = {F16} if target.precision == HALF else {F16, BF16}
+    details = (node.offer.detail for node in plan.nodes if node.offer is not None)
+    return any(isinstance(detail, Streamed) and detail.w in exact for detail in details)
 
 
 def _path(graph: Graph, target: Target, record: Decisions | None) -> Path | None:

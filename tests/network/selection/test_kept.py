@@ -19,6 +19,7 @@ from cpuconv import origin  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.isa.features import rounds_to_half  # noqa: E402
 from cpuconv.network.selection import kept  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
@@ -170,3 +171,13 @@ def test_a_session_that_keeps_nothing_and_a_place_that_cannot_be_written(folder,
     here.attended = True
     folder.write_text("a file in the folder's place")
     assert kept.laid_out(graph(), target).decided_by == "model"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_follows_from_weights_is_not_kept(target, folder, exact):
+    weights = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float16 if exact else np.float32)
+    model = parse("g (float[1,300] x) => (float[1,200] y) <float[300,200] w> { y = MatMul(x, w) }")
+    del model.graph.initializer[:]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights.astype(np.float32), "w"))
+    kept.laid_out(prepared(read(model), {}, Rewriting()).graph, target)
+    assert folder.is_dir() == (not exact or not rounds_to_half())
