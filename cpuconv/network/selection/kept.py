@@ -62,7 +62,7 @@ def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> N
 
 
 def _follows_from_weights(plan: NetworkPlan, target: Target) -> bool:
-    """Whether weights are stored in few bits because they have no more: others, of which the hash knows nothing, may."""
+    """Whether weights are stored in fewer bits as they have no more: others, of which the hash knows nothing, may."""
     exact = {F16} if target.precision == HALF else {F16, BF16}
     details = (node.offer.detail for node in plan.nodes if node.offer is not None)
     return any(isinstance(detail, Streamed) and detail.w in exact for detail in details)
