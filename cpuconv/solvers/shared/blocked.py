@@ -16,6 +16,7 @@ from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
+from cpuconv.kernels.products.gemm import LINE
 from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
@@ -149,7 +150,7 @@ def convolve_step(
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ks=dilation_w if planar else 1,
-        fetch=fetching.lines * (unroll if product.matrix else 1),
+        fetch=divide(unroll * fetching.step, LINE) if product.matrix else fetching.lines,
         resume=parts > 1,
         tail=tail,
         pitch=pitch if pitch != problem.ow else 0,
