@@ -307,3 +307,37 @@ def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_p
     assert tell("ask") == {"found": ["im2col"], "compiled": 3}  # the transforms: forward, back, of weights
     edit("runtime/kernel.py")
     assert tell("ask")["found"] == []
+
+
+@pytest.fixture
+def without_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Makes of the package an install of byte code alone, whose own file knows its sources; the argument is what its
+    RECORD calls one of them, left out: what it is."""
+    sources = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in stamp.files().values()}
+    monkeypatch.setattr(parsed, "SHIPPED", tmp_path / "sources")
+    parsed.ship(sources.values(), parsed.SHIPPED)
+    hashes = {name: parsed.recorded_key(text) for name, text in sources.items()}
+    caches = (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes)
+
+    def install(**others: str) -> None:
+        told = {**hashes, "cpuconv/cli/main.py": "sha256=another", **others}
+        release = "\n".join(["1.0", *(f"{name},{digest},1" for name, digest in told.items())])
+        monkeypatch.setattr(origin, "RELEASE", release)
+        monkeypatch.setattr(origin, "release", lambda: release)
+        monkeypatch.setattr(stamp, "files", dict)
+        for each in caches:
+            each.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    for each in caches:
+        each.cache_clear()
+
+
+def test_byte_code_alone_has_the_stamps_of_its_sources(without_sources: Callable[..., None]) -> None:
+    names = [solver.__name__ for solver in BY_NAME.values()]
+    stamps = [stamp.stamp(name) for name in names]
+    without_sources()
+    assert [stamp.stamp(name) for name in names] == stamps and not any(stamp.fault(name) for name in names)
+    without_sources(**{"cpuconv/solvers/fft.py": "sha256=unknown"})  # then the release tells
+    assert stamp.known_syntaxes() == {} and not {stamp.stamp(name) for name in names} & {*stamps}

@@ -2,11 +2,13 @@
 
 What is known of a file is kept under a hash of its text and of the rules (`runtime.syntax`), so that neither clocks,
 nor where the file lies, nor several versions side by side matter. A file of the package, beside its kernel packs, holds
-what is known of its own sources: where nothing is kept yet, nothing is parsed either.
+what is known of its own sources: where nothing is kept yet, nothing is parsed either. It also goes by the hashes that a
+RECORD has of the sources, so that their syntax is known where they are not installed.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -22,6 +24,7 @@ from cpuconv.runtime.code.syntax import Import, Syntax, parse
 
 NAME = "sources"
 MOST = 300  # files that are remembered: a few versions of the package
+_RECORDED = "sha256="  # how hashes begin in a RECORD
 SHIPPED = origin.ROOT / "packs" / NAME
 
 
@@ -31,7 +34,7 @@ def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
     path = kept_path()
     known = read(path)
     if any(key not in known for key, _ in keyed):
-        known = shipped() | known
+        known = {key: found for key, found in shipped().items() if not key.startswith(_RECORDED)} | known
     missing = {key: source for key, source in keyed if key not in known}
     if missing:
         known = {key: parse(source) for key, source in missing.items()} | known
@@ -79,7 +82,13 @@ def ship(sources: Iterable[bytes], path: Path) -> None:
     ------
     OSError
     """
-    write_whole({path: checked_file.content_of(_text({_key(source): parse(source) for source in sources}))})
+    known = {key: parse(source) for source in sources for key in (_key(source), recorded_key(source))}
+    write_whole({path: checked_file.content_of(_text(known))})
+
+
+def recorded_key(source: bytes) -> str:
+    """What the RECORD of an installed package calls a file of this content."""
+    return _RECORDED + base64.urlsafe_b64encode(hashlib.sha256(source).digest()).decode().rstrip("=")
 
 
 def _told(text: bytes | None) -> dict[str, Syntax]:

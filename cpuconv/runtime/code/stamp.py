@@ -5,8 +5,10 @@ counts what code follows from (`runtime.code.syntax`), and of what it imports th
 it is from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so
 does a name that is taken from another file.
 
-A package that is installed without source files (an archive, byte code alone) is told by its release: its version and
-the hashes in its RECORD. A stamp is only given of what was imported: files that were replaced since tell nothing of it.
+A package that is installed without source files (byte code alone) has the stamps of its sources where it holds what is
+known of them by their hashes in its RECORD, as wheels with kernel packs do. Else, and in an archive, it is told by its
+release: its version and all hashes of its RECORD. A stamp is only given of what was imported: files that were replaced
+since tell nothing of it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cpuconv import origin
-from cpuconv.runtime.code.parsed import syntaxes
+from cpuconv.runtime.code.parsed import shipped, syntaxes
 from cpuconv.runtime.code.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
@@ -55,7 +57,7 @@ def stamp(*modules: str) -> str:
     """
     if fault(*modules) is not None:
         return _OURS_ALONE
-    if not _have_sources(modules):
+    if not _are_among(known_syntaxes(), modules):
         return _hash([origin.RELEASE or "", *modules])
     return _hash(map(_content, set().union(*map(made_from, modules))))
 
@@ -63,7 +65,7 @@ def stamp(*modules: str) -> str:
 @functools.cache
 def fault(*modules: str) -> str | None:
     """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
-    if _have_sources(modules):
+    if _are_among(files(), modules):
         reached: set[str] = set().union(*map(made_from, modules))
         if origin.is_unchanged(files()[each] for each in reached):  # since before what `_syntaxes` has read
             return None
@@ -74,9 +76,9 @@ def fault(*modules: str) -> str | None:
     return f"{_ROOT} has changed since this process imported it"
 
 
-def _have_sources(modules: tuple[str, ...]) -> bool:
-    ours = (each for each in modules if each.startswith(_PREFIXES))
-    return bool(files()) and all(each in files() for each in ours)
+def _are_among(known: Mapping[str, object], modules: tuple[str, ...]) -> bool:
+    """Whether these are known, as far as they are of the kernel rooms."""
+    return bool(known) and all(each in known for each in modules if each.startswith(_PREFIXES))
 
 
 def _hash(texts: Iterable[str]) -> str:
@@ -126,7 +128,28 @@ def _inner(found: Import) -> str:
 def known_syntaxes() -> dict[str, Syntax]:
     """Each module of the kernel rooms that shapes code."""
     known = files()
+    if not known:
+        return _recorded()
     return dict(zip(known, syntaxes(path.read_bytes() for path in known.values()), strict=True))
+
+
+def _recorded() -> dict[str, Syntax]:
+    """The same of an install without source files, by its RECORD; nothing where one of them is not known."""
+    hashes = {}
+    for line in (origin.RELEASE or "").splitlines():
+        path, _, rest = line.partition(",")
+        package, *parts = path.removesuffix(".py").split("/")
+        if package == _PACKAGE and path.endswith(".py") and (module := _module(parts)) is not None:
+            hashes[module] = rest.partition(",")[0]
+    known = shipped() if hashes else {}
+    return {module: known[key] for module, key in hashes.items()} if known.keys() >= {*hashes.values()} else {}
+
+
+def _module(parts: Sequence[str]) -> str | None:
+    """The module of a path in the package, if it is one of the kernel rooms that shapes code."""
+    if parts[0] not in ROOMS or (parts[0] == "runtime" and not set(BESIDE).isdisjoint(parts)):
+        return None
+    return ".".join((_PACKAGE, *parts)).removesuffix(".__init__")
 
 
 @functools.cache
@@ -135,7 +158,7 @@ def files() -> dict[str, Path]:
     found = {}
     for room in ROOMS:
         for path in (_ROOT / room).rglob("*.py"):
-            parts = path.relative_to(_ROOT).with_suffix("").parts
-            if room != "runtime" or set(BESIDE).isdisjoint(parts):
-                found[".".join((_PACKAGE, *parts)).removesuffix(".__init__")] = path
+            module = _module(path.relative_to(_ROOT).with_suffix("").parts)
+            if module is not None:
+                found[module] = path
     return found
