@@ -165,13 +165,14 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         Operand(Ref(name), contiguous(problem.in_layout, each))
         for name, each in (("x", problem.in_shape), ("y", problem.out_shape))
     )
-    tile = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["inner"].tile
+    tile = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["strip"].tile
     high, wide = lanewise.window(problem, shape.rows, shape.cols)
     pixel, outputs = isa.lanes * F32.bytes, shape.rows * shape.cols
     words = {
         "x": _data(high, wide, isa.lanes),
         "xline": wide * pixel,
         "height": high,
+        "width": wide,
         "zeros": _data(wide, isa.lanes),
         "kernel_rows": problem.r,
         "w": _data(problem.r, problem.s, isa.lanes),
@@ -179,7 +180,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         "yline": shape.cols * pixel,
         "bias": _data(isa.lanes),
         "last": _STRIP,
-    } | dict.fromkeys(("row", "residual", "first", "low", "high"), 0)
+    } | dict.fromkeys(("row", "residual", "first", "high", "pad_left"), 0)
     flops = 2 * isa.lanes * outputs * problem.r * problem.s
     return [Loop(name, "L1", _bound(lane_strip, tile, words), _STRIP, flops)]
 

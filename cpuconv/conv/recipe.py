@@ -28,6 +28,7 @@ from cpuconv.solvers.shared.base import contiguous
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats
+_DRIVEN = frozenset(("block", "chunk", "parts"))  # parameters of candidates that are words
 SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
 
 
@@ -57,6 +58,11 @@ class Candidate:
         """The beginning of its name; candidates that share it give results that are equal to the last bit."""
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
+
+    @property
+    def micro_kernels(self) -> dict[str, int]:
+        """The parameters that its micro-kernels depend on; other ones are words of its driver."""
+        return {name: value for name, value in vars(self.params).items() if name not in _DRIVEN}
 
     def packing(self, problem: ConvProblem) -> Packing:
         """The form that its weights are packed in."""

@@ -25,6 +25,7 @@ from cpuconv.kernels.emit import product as products
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.tap_weights import Taps, TapWords
+from cpuconv.kernels.windows.edges import Edges
 from cpuconv.kernels.windows.tap_tile import TapTile, tap_strip
 from cpuconv.kernels.windows.taps import TapsTile, taps
 from cpuconv.problem.integers import divide
@@ -90,8 +91,6 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"no product takes words of {problem.types.x} and {problem.types.w}"
     if (problem.cg, problem.kg) != (1, 1):
         return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
-    if not lanewise.widths_in_place(problem):
-        return "windows of tiles between the first and the last column meet padding"
     return None
 
 
@@ -102,8 +101,7 @@ def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model."""
-    widths = [cols for cols in lanewise.widths_in_place(problem) if cols <= _MOST_COLUMNS]
-    shapes = itertools.product(range(1, min(_MOST_ROWS, problem.oh) + 1), widths)
+    shapes = itertools.product(range(1, min(_MOST_ROWS, problem.oh) + 1), range(1, min(_MOST_COLUMNS, problem.ow) + 1))
     able = [shape for shape in itertools.starmap(Params, shapes) if _fits(problem, shape, isa)]
     seen = collections.Counter[int]()
     for params in sorted(able, key=lambda shape: (_all_cycles(problem, shape, isa), -shape.cols)):
@@ -224,8 +222,6 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the driver."""
     lanes, types, x = isa.lanes, problem.types, operands.x
     form, ending = _form(problem, params, isa), Ending.of(problem)
-    across = lanewise.columns(problem, params.cols, True)
-    assert across is not None, params
     channels = _VECTORS * lanes
     full, rest = divmod(problem.k, channels)
     blocks, row_tiles = divide(problem.k, isa.block(types.x)), divide(problem.oh, params.rows)
@@ -233,7 +229,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     row_blocks, _ = shortest(problem.threads, few, Grid(problem.n * blocks, row_tiles))
     by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
 
-    def strip(present: int, part: tuple[int, int]) -> MicroRef:
+    def strip(present: int) -> MicroRef:
         tile = TapTile(
             lanes=lanes,
             vectors=_VECTORS,
@@ -243,8 +239,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
             s=problem.s,
             stride=problem.stride[1],
             dilation=problem.dilation[1],
-            first=part[0],
-            last=part[1],
+            edges=Edges.of(problem, params.cols),
             checked=any(problem.pads[:2]),
             product=form.product,
             later=_later(isa),
@@ -255,13 +250,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         )
         return MicroRef(tap_strip, tile)
 
-    parts = across.left, across.inner, across.right
-    kinds = _VECTORS, divide(rest, lanes) or _VECTORS, 0
-    strips = tuple(strip(present, part) for present in kinds for part in parts)
+    strips = tuple(strip(present) for present in (_VECTORS, divide(rest, lanes) or _VECTORS, 0))
     args: Args = {
         "strips": strips,
-        "has_left": across.left != across.inner,
-        "has_right": across.right != across.inner,
         "full": full,
         "present": full + (rest > 0),
         "tile_height": params.rows,
@@ -276,11 +267,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "row_tiles": row_tiles,
         "row_blocks": row_blocks,
         "row_step": blocks if by_rows else 1,
-        "column_tiles": across.count,
+        "column_tiles": divide(problem.ow, params.cols),
         "height": problem.oh,
         "width": problem.ow,
-        "low": across.low,
-        "high": across.high,
         **problem_args(taps, problem),
         "x_image": x.strides.n,
         "x_block": x.strides.cb,

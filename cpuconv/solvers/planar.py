@@ -213,13 +213,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         planar=True,
         fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
         tail=tail,
-        tails=int(tail > 0),
     )
-    last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
+    last = replace(gemm, v=divide(rest, lanes), masked=rest % lanes > 0, loose=loose)
 
     def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
         """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
-        before = replace(tile, suspend=True, tail=0, tails=0)
+        before = replace(tile, suspend=True, tail=0)
         return {
             name: MicroRef(gemm_strip, tile) if needed else 0,
             f"{name}_first": MicroRef(gemm_strip, replace(before, resume=False)) if needed and parts > 1 else 0,
@@ -239,6 +238,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "segments": segments,
         "parts": parts,
         "segment_rows": unroll,
+        "tile_vectors": params.v,
+        "tails": int(tail > 0),
+        "valid": rest % lanes,
         "segment_bytes": unroll * params.n * F32.bytes,
         "tile_bytes": depth * params.n * F32.bytes,
         "group_bytes": tiles * depth * params.n * F32.bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.edges import NO_EDGES
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.target import target
 from cpuconv.solvers import planar
@@ -74,13 +76,14 @@ def test_gemm_loop(request, tile, fmas, spills, prefetches):
 
 
 def lane_tiles(line: str, mix: int) -> list[LaneTile]:
-    """The inner tiles of the solver's shapes for a problem in channel blocks."""
+    """The code inside a plane of the solver's shapes for a problem in channel blocks."""
     layout = blocked.layout(ISA)
     problem = ConvProblem.parse(line, in_layout=layout, out_layout=layout)
     x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
     y = Operand(Ref("y"), contiguous(layout, problem.out_shape))
     shapes = lanewise.shapes(problem, ISA, mix, most=4)
-    return [lanewise.step(problem, shape, ISA, Space(), Operands(x, y)).args["inner"].tile for shape in shapes]
+    tiles = (lanewise.step(problem, shape, ISA, Space(), Operands(x, y)).args["strip"].tile for shape in shapes)
+    return [replace(tile, edges=NO_EDGES) for tile in tiles]
 
 
 @needs_fma

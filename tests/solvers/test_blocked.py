@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +10,11 @@ import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.kernels.convolutions.convolve import PLANAR_BAND
-from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.gemm import LINE
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct, pointwise, winograd
 from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared.gemm_call import Fetching
 from support import oracle
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -33,16 +32,13 @@ SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
 ]
 
 
-@given(st.integers(1, 4), st.integers(1, 16), st.integers(1, 200))
-def test_the_tiles_of_a_block_fetch_the_next_weights_in_equal_shares(v, unroll, tiles):
-    fetch, every = blocked._fetching(v, unroll, tiles)
-    if not fetch:
-        assert tiles < max(2, v)
-        return
-    tile = GemmTile(16, v, rows=1, cols=6, unroll=unroll, xs=16, ys=16, fetch=fetch, every=every)
-    assert tile.shares <= tiles  # all weights come before they are used
-    assert tile.shares * tile.fetched(unroll) >= unroll * v  # none is left out
-    assert tile.every == unroll or replace(tile, every=tile.every + 1).shares > tiles  # nor fetched too early
+@given(st.integers(1, 1024), st.integers(1, 16), st.integers(1, 200))
+def test_the_tiles_of_a_block_fetch_the_next_weights_in_equal_shares(scalar, scalars, tiles):
+    fetching = Fetching.shared(scalar, scalars, tiles)
+    assert fetching.shares <= tiles  # all weights come before they are used
+    assert fetching.shares * fetching.step >= scalar  # none is left out
+    assert fetching.lines * LINE >= fetching.step
+    assert fetching.shares == tiles or scalars * fetching.step <= 2 * LINE  # nor is a line asked for often
 
 
 def problems(threads: int = 1, residual: bool = False) -> list[ConvProblem]:

@@ -9,6 +9,7 @@ import cpuconv
 import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
+from cpuconv.kernels.products.gemm import LINE
 from cpuconv.kernels.transforms import fft as micro
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
@@ -127,7 +128,10 @@ def test_the_tiles_of_a_block_fetch_all_weights_of_a_panel(size):
         assert step.args["total"] // step.args["blocks"] >= params.n
         for ref in (step.args[name] for name in ("gemm", "pair_gemm")):
             if ref and ref.tile.fetch:
-                assert ref.tile.fetch * -(-step.args["most"] // params.n) >= ref.tile.vectors
+                line = LINE * ref.tile.fetch
+                apart = line if ref.tile.complex else step.args["fetch_step"]
+                assert step.args["shares"] <= -(-step.args["most"] // params.n) and apart <= line
+                assert step.args["shares"] * apart >= 4 * current().lanes * ref.tile.vectors
 
 
 def test_by_name():

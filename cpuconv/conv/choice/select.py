@@ -11,8 +11,8 @@ from autotune.machine.cores import thread_counts
 from autotune.wisdom.tiers import OLDER
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
-from cpuconv.conv.choice.model import AUTO, Choice, Limits, by_model, by_name, favourite, modelled_cost, search
-from cpuconv.conv.recipe import effective_threads
+from cpuconv.conv.choice.model import AUTO, Choice, Limits, Ranked, by_model, by_name, favourite, modelled_cost, search
+from cpuconv.conv.recipe import Candidate, effective_threads
 from cpuconv.elements import F32, Element
 from cpuconv.isa import current
 from cpuconv.kernels.packing.packing import Packing
@@ -22,6 +22,7 @@ from cpuconv.solvers.shared import blocked
 _CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
 _MODELLED = ("neighbour", "model")  # what decides where nothing is stored
 _UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
+_CLEARLY_SLOWER = 1.1  # a candidate whose micro-kernels exist, by the model, which errs as much
 _HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
 
 
@@ -100,24 +101,40 @@ def untuned(
     return Choice(best.candidate, "model") if near is None else Choice(near, "neighbour")
 
 
-def following(problem: ConvProblem, strategy: str, limits: Limits, solver: str) -> Choice | None:
-    """The model's favourite of the solver that was chosen for the same convolution of another size; others are not
-    asked. None where that does not settle it: something is stored, or the solver cannot run the problem."""
+def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) -> Choice | None:
+    """The model's choice beside the candidate `name`, which was chosen for the same convolution of another size.
+
+    It is of the same solver, others are not asked; with the same micro-kernels, which exist, unless the model finds
+    others clearly faster. None where that does not settle it: something is stored, or the solver cannot run it.
+    """
     if strategy == "profile" or limits.reproducible:
         return None
-    choices, asked = session.current.choices, (strategy, limits, solver, following.__name__)
+    choices, asked = session.current.choices, (strategy, limits, name, following.__name__)
     choice = choices.get(problem, asked)
     if choice is None:
         if strategy == "cached" and (tuned.lookup(problem, limits) or tuned.older(problem, limits)):
             return None
-        best = search(problem, limits, f"{solver}(")
+        best = search(problem, limits, f"{name.partition('(')[0]}(")
         if best is None:
             return None
-        choice = Choice(best.candidate, "model")
+        choice = Choice(_with_kernels_of(name, problem, limits, best).candidate, "model")
         choices.put(problem, asked, choice)
     if strategy == "cached":
         session.current.untuned.add(problem, limits, is_tuned)
     return choice
+
+
+def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits, best: Ranked) -> Ranked:
+    """The favourite among candidates that call the micro-kernels of `name`; or `best`, of the same solver, where these
+    are clearly slower."""
+    try:
+        known = Candidate.parse(name).micro_kernels
+    except ValueError:  # of an older release
+        return best
+    if best.candidate.micro_kernels == known:
+        return best
+    prefix, below = f"{best.candidate.solver.NAME}(", _CLEARLY_SLOWER * best.cost.estimate
+    return search(problem, limits, prefix, below, lambda other: other.micro_kernels == known) or best
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:

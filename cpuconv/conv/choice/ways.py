@@ -164,8 +164,8 @@ def restored(
     record : mapping
         What `Convolution.recorded` gave, of this problem or one of other sizes.
     same : bool
-        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, with
-        the model's favourite tiles, where nothing is stored for them.
+        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, and
+        its tiles unless the model finds others clearly faster, where nothing is stored for them.
     free : bool
         Whether layouts are those of the record, as for `ways`; else the problem's own.
 
@@ -193,7 +193,7 @@ def restored(
     asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1], types=types)
     choice: Choice | None = None
     if same and asked != known:
-        choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
+        choice = following(asked, target.strategy, target.limits, candidate)
     elif same and (found := named(asked, candidate)) is not None:
         choice = Choice(found, decided_by)
     return Convolution(asked, target, seconds, joined, choice)

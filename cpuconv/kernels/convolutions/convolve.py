@@ -168,6 +168,10 @@ def _sweep(
             parked + turn * args.parked_tile,
             w + segments * args.segment_bytes,
             turn,
+            args.fetch_step,
+            args.shares,
+            args.tails,
+            0,
             column_tiles,
             next_column_tiles,
             args.width,
@@ -181,7 +185,7 @@ def _sweep(
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
     "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_panel "
-    "row_segments dilation_h band_kind pieces"
+    "row_segments dilation_h band_kind pieces fetch_step shares tails"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module.

@@ -95,7 +95,7 @@ def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
     "panel_bytes panels groups chunks blocks batch tiles pixels columns columns_step patch spare sums extra sums_step "
     "vector_step channels stored group_kernels group_channels kernel_h kernel_w stride_h stride_w dilation_h "
     "dilation_w pad_top pad_left in_height in_width out_width x_image x_block x_cb x_c x_h x_w y_image y_width "
-    "y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w"
+    "y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w tails"
 )
 def patches(tile, worker, before, part, parts, args):
     """y = ending(convolution of x and w), any views; see the module."""
@@ -147,6 +147,10 @@ def patches(tile, worker, before, part, parts, args):
                 extra - sums,
                 0,
                 0,
+                0,
+                0,
+                1,
+                args.tails,
                 0,
                 tiles,
                 next_tiles,

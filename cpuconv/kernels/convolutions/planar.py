@@ -107,7 +107,7 @@ def _pack_panel(tile, args, x, group, target, first, count):
     "segment_rows segment_bytes tile_bytes group_bytes tiles panels panel_pixels pixels groups chunks batch columns "
     "columns_step pitch parked parked_step vector_bytes group_kernels group_channels kernel_h kernel_w stride_h "
     "stride_w dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h "
-    "x_w y_image y_plane"
+    "x_w y_image y_plane tile_vectors tails valid"
 )
 def planar(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), output in planes; see the module."""
@@ -155,7 +155,11 @@ def planar(tile, worker, before, part, parts, args):
                 args.residual - args.y,
                 parked,
                 x + (group * args.group_channels + segment * args.segment_rows) * args.x_cb + 4 * first + next_panel,
+                0,
                 args.x_cb,
+                args.tile_vectors + 1,
+                args.tails,
+                args.valid,
                 args.tiles * chunk // args.chunks,
                 args.tiles * (chunk + 1) // args.chunks,
                 args.group_kernels,

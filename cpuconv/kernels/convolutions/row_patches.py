@@ -193,6 +193,10 @@ def row_patches(tile, worker, before, part, parts, args):
                 0,
                 0,
                 0,
+                1,
+                0,
+                0,
+                0,
                 (pixels + args.tile_columns - 1) // args.tile_columns,
                 pixels,
             )

@@ -5,10 +5,11 @@ multiplies at once. All that is said of scalars below holds for words.
 
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
 next `unroll` × v weight vectors, which are packed in the order in which they are read. The last segments may be
-shorter, for a channel block that is not full. One body therefore serves pointwise and direct convolution in blocked
-layouts (a segment is a channel block at one kernel tap), planar input (a segment is a kernel row) and the products of
-Winograd and FFT. In a tile of complex numbers the two rows are the real and the imaginary parts of pixels and of sums,
-and weights come as `v` vectors of real, then `v` vectors of imaginary parts.
+shorter: those of a channel block that is not full, or what is left of a sum. How many is known at run time. One body
+therefore serves pointwise and direct convolution in blocked layouts (a segment is a channel block at one kernel tap),
+planar input (a segment is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows
+are the real and the imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` vectors of
+imaginary parts.
 
 In a `planar` tile the operands change places: lanes are pixels of an output plane, scalars are weights, columns are
 output channels, and sums are stored to planes as they are. The few pixels after the last whole vector (`loose`) need no
@@ -29,6 +30,7 @@ from typing import Any
 
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products.gemm_pairs import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
@@ -37,7 +39,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 _AHEAD = 2048  # bytes of weights between prefetch and use
 _ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
-_LINE = 64  # bytes of a cache line
+LINE = 64  # bytes of a cache line
 
 # Products of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, whether subtracted).
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
@@ -61,12 +63,18 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
 
     row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
     tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
+    column_step = I64(4 * tile.xs) if tile.xs else builder.sdiv(memory.xrow, I64(tile.cols))
+    columns = [builder.mul(column_step, I64(col)) for col in range(tile.cols)]
     table = builder.inttoptr(memory.table, I64.as_pointer())
-    walk = _Walk(x, row_offsets, tile_step, memory.fetch_step, table, segments, memory.kstep)
-    whole = builder.sub(segments, I64(tile.tails))
-    state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
-    if tile.tails:
-        state = _sum_segments(tile, vec, walk, tile.tail, whole, segments, state)
+    fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
+    walk = _Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
+    state = _State(w, upcoming, initial)
+    if tile.tail:
+        whole = builder.sub(segments, memory.tails)
+        state = _unless_none(tile, vec, walk, tile.unroll, I64(0), whole, state)
+        state = _unless_none(tile, vec, walk, tile.tail, whole, segments, state)
+    else:
+        state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), segments, state)
     sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
     if tile.suspend:
         for value, place in zip(sums, places, strict=True):
@@ -91,15 +99,17 @@ def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, the segments."""
+    """What a tile reads: pixel 0, the tile rows after the first, its columns, the tile to the right, the segments."""
 
     x: Any
     row_offsets: list[Any]
+    columns: list[Any]
     tile_step: Any
     fetch_step: Any  # bytes, between what is fetched beside two scalars
     table: Any
     segments: Any
     kstep: Any
+    valid: Any
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,24 @@ class _State:
     w: Any
     fetch: Any
     sums: list[Any]
+
+
+def _unless_none(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State) -> _State:
+    """`_sum_segments`, which may be none."""
+    builder = vec.builder
+    before = builder.block
+    with builder.if_then(builder.icmp_signed("<", first, last)):
+        end = _sum_segments(tile, vec, walk, unroll, first, last, start)
+        after = builder.block
+
+    def merged(none: Any, some: Any) -> Any:
+        phi = builder.phi(none.type)
+        phi.add_incoming(none, before)
+        phi.add_incoming(some, after)
+        return phi
+
+    sums = [merged(none, some) for none, some in zip(start.sums, end.sums, strict=True)]
+    return _State(merged(start.w, end.w), merged(start.fetch, end.fetch), sums)
 
 
 def _sum_segments(
@@ -143,8 +171,8 @@ def _sum_segments(
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        if k % tile.every == 0:
-            wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
+        if tile.fetch:
+            wanted += [(vec.offset(fetch_now, j * LINE), L2) for j in range(tile.fetch)]
             fetch_now = vec.offset(fetch_now, walk.fetch_step)
         for address, level in wanted:
             vec.prefetch(address, level)
@@ -153,14 +181,15 @@ def _sum_segments(
                 add_pairs(tile, vec, starts, now.w, k, sums)
             continue
         if tile.planar:
-            line, w_now = w_now, vec.offset(w_now, walk.kstep)
-            weights = {j: _load_pixels(tile, vec, line, j) for j in range(tile.v)}
+            line = w_now if tile.xs else vec.opaque(w_now)
+            w_now = vec.offset(line, walk.kstep)
+            weights = {j: _load_pixels(tile, vec, line, j, walk.valid) for j in range(tile.v)}
         else:
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
             weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
         for row, col in tile.pixels:
-            address = vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks))
+            address = vec.offset(vec.offset(starts[row], walk.columns[col]), 4 * k * tile.ks)
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):
                 for j in range(tile.used):
                     place = (target * tile.cols + col) * tile.used + j
@@ -193,10 +222,10 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
     return [(row, part, each, False) for part, each in enumerate(product.broadcast(vec, address, tile.x))]
 
 
-def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
+def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
     """Vector j of a row of pixels; reads no more of it than will be stored."""
-    count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
-    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), vec.first(count))
+    mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first(vec.lanes)
+    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), mask)
 
 
 def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
@@ -209,8 +238,9 @@ def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, followin
     step = builder.select(inside, I64(0), walk.tile_step)
     start = vec.offset(walk.x, builder.add(entry, step))
     last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
-    offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
-    rows = (start, *(vec.offset(start, offset) for offset in walk.row_offsets))
+    offsets = range(0, last + 1, max(LINE, 4 * tile.xs))
+    apart = walk.row_offsets if tile.xs else walk.columns[1:]
+    rows = (start, *(vec.offset(start, offset) for offset in apart))
     return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
@@ -232,6 +262,10 @@ def gemm_strip(
     parked: Any,
     upcoming: Any,
     turn: Any,
+    fetch_step: Any,
+    shares: Any,
+    tails: Any,
+    valid: Any,
     first: Any,
     last: Any,
     width: Any,
@@ -249,7 +283,11 @@ def gemm_strip(
         Address of the sums of tile 0.
     upcoming, turn
         Address of as many weights as these that are read next, and the number of tiles that went before tile 0. Of
-        planar tiles: the pixels of the next panel, and the byte stride of its rows.
+        planar tiles: the pixels of the next panel.
+    fetch_step, shares
+        Bytes between what is prefetched beside two scalars, and the number of tiles that together fetch all. Of planar
+        tiles, which take a line of each row: the byte stride of rows. Complex tiles, whose sums would spill for it,
+        fetch whole lines one after the other.
     first, last
         Range of tiles; first < last.
     width
@@ -258,8 +296,11 @@ def gemm_strip(
     The other parameters are those of `emit_tile`.
     """
     vec = Vector(builder, tile.lanes)
-    whole, tail = (4 * tile.lanes * tile.fetched(scalars) for scalars in (tile.unroll, tile.tail))
-    share = builder.sub(builder.mul(segments, I64(whole)), I64(tile.tails * (whole - tail)))
+    scalars = builder.mul(segments, I64(tile.unroll))
+    if tile.tail:
+        scalars = builder.sub(scalars, builder.mul(tails, I64(tile.unroll - tile.tail)))
+    step = I64(LINE * tile.fetch) if tile.complex else fetch_step
+    share = I64(LINE) if tile.planar else builder.mul(scalars, step)
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")
@@ -275,14 +316,11 @@ def gemm_strip(
     if tile.planar:
         bias = builder.add(bias, builder.mul(start, I64(4)))
     parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.parked)))
-    if tile.planar:
-        mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
-    else:
-        mine = builder.urem(builder.add(index, turn), I64(tile.shares))
-        fetch_step = I64(4 * tile.lanes * tile.fetch)
-    fetch = builder.add(upcoming, builder.mul(mine, share))
-    reads = x_now, xrow, table, segments, kstep, w
-    emit_tile(tile, vec, Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step))
+    fetch = upcoming
+    if tile.fetch:
+        fetch = builder.add(upcoming, builder.mul(builder.urem(builder.add(index, turn), shares), share))
+    reads = x_now, xrow, table, segments, tails, kstep, w
+    emit_tile(tile, vec, Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step, valid))
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

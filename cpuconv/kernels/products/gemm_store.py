@@ -8,6 +8,7 @@ from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products import byte_quads
 from cpuconv.kernels.products.byte_quads import QUAD
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
@@ -120,7 +121,8 @@ def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y
         for j in range(tile.v):
             target = vec.offset(line, builder.mul(yvec, I64(j)))
             value = sums[col * tile.v + j]
-            mask = vec.first(tile.valid if tile.valid and j == tile.v - 1 else vec.lanes)
+            masked = tile.masked and j == tile.v - 1
+            mask = first_lanes(vec, memory.valid) if masked else vec.first(vec.lanes)
             if tile.epilogue:
                 extra = vec.load_first(vec.offset(target, residual), mask) if tile.residual else None
                 value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)

@@ -20,23 +20,22 @@ class GemmTile:
     rows: int  # of complex tiles: 2
     cols: int
     unroll: int  # scalars of a segment
-    xs: int  # from a pixel of x to the next in its tile row
+    xs: int  # from a pixel of x to the next in its tile row; 0, of planar tiles: an equal share of `xrow`
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
     stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
-    every: int = 1  # of so many scalars of a segment one fetches
+    fetch: int = 0  # cache lines prefetched into L2 beside a scalar (AMX: a segment), of what takes the vectors' place
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
-    planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
+    planar: bool = False  # lanes are pixels, and columns output channels
+    masked: bool = False  # of planar tiles: the last vector has as many pixels as is said at run time
     loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
     complex: bool = False  # rows are real and imaginary parts
-    tail: int = 0  # scalars of each of the last `tails` segments, which come after longer ones; 0: as the others
-    tails: int = 0
+    tail: int = 0  # scalars of each of the last segments, at run time so many, after longer ones; 0: there are none
     product: str = "fma"  # a name in `product.TABLE`
     x: Element = F32  # of the pixels
     y: Element = F32
@@ -65,15 +64,6 @@ class GemmTile:
         """Output vectors that lie side by side in a pixel of a block."""
         return 4 // self.y.bytes
 
-    def fetched(self, scalars: int) -> int:
-        """Vectors that a tile fetches while it sums a segment."""
-        return -(-scalars // self.every) * self.fetch
-
-    @property
-    def shares(self) -> int:
-        """Tiles that together fetch all vectors."""
-        return -(-self.unroll * self.vectors // max(1, self.fetched(self.unroll)))
-
     @property
     def sums(self) -> int:
         """Vectors of sums: column by column, then the loose pixels."""
@@ -98,6 +88,7 @@ class Memory:
     xrow: Any  # from a tile row to the next; of planar tiles, from the weights of a tile to those of the next
     table: Any
     segments: Any
+    tails: Any  # of these, the last so many are shorter
     kstep: Any  # between the scalars of a segment when `ks` is 0, and between the vectors of pixels of planar tiles
     w: Any
     y: Any
@@ -108,3 +99,4 @@ class Memory:
     parked: Any  # the tile's sums between parts
     upcoming: Any  # what to fetch, `fetch_step` on for each scalar
     fetch_step: Any
+    valid: Any  # pixels of the last vector of a masked tile

@@ -40,7 +40,9 @@ from cpuconv.runtime.kernel import kernel
 IN_PLACE, COPIED, TURNED, ANY = range(4)
 """How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
 
-_UNROLL = 8  # elements of a segment of the sum
+_UNROLLS = range(8, 4, -1)  # elements of a segment of the sum; what is left over is summed one by one
+_LONG = 64  # from such sums on, what is left over is little
+_SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # around the products of a segment, and of a single element
 _SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
 _MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
 _TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to pack a vector, and a float
@@ -96,7 +98,7 @@ def _pack(tile, args, b, count, processor):
 
 @kernel(
     "gemm gemm_last a b y offsets items groups grouped panel_columns columns depth chunks tiles whole_tiles rows "
-    "table segments a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
+    "table segments tails valid a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
 )
 def matmul(tile, worker, before, part, parts, args):
     """y = a b for each item: its three words of `offsets` are bytes to its matrices.
@@ -151,6 +153,10 @@ def matmul(tile, worker, before, part, parts, args):
                     y,
                     y,
                     0,
+                    0,
+                    1,
+                    args.tails,
+                    args.valid,
                     start,
                     stop,
                     args.rows,
@@ -275,6 +281,12 @@ def distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
     return distances.ravel()
 
 
+def _unroll(depth: int) -> int:
+    """Elements of a segment of the sum: a number of few, so that products of all sizes share micro-kernels."""
+    cycles = {each: depth // each * _SEGMENT_CYCLES + depth % each * _SINGLE_CYCLES for each in _UNROLLS}
+    return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
+
+
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
     """One call that computes a stack of products."""
     product = product.normal
@@ -295,23 +307,23 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
-    unroll = min(_UNROLL, depth) if a.column else 1  # a step of 0 means another thing to the tile
-    segments = divide(depth, unroll)
+    unroll = _unroll(depth) if a.column else 1  # a step of 0 means another thing to the tile
+    whole = depth // unroll * unroll
+    starts = np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth)))
     gemm = GemmTile(
         lanes=isa.lanes,
         v=v,
         rows=1,
         cols=n,
         unroll=unroll,
-        xs=a.row // F32.bytes,
+        xs=0,
         ys=0,
         ks=a.column // F32.bytes or 1,
         planar=True,
         epilogue=False,
-        tail=depth % unroll,
-        tails=int(depth % unroll > 0),
+        tail=int(unroll > 1),
     )
-    last = replace(gemm, v=divide(rest, isa.lanes), valid=rest % isa.lanes)
+    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
     cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
     grouped, chunks = panels, divide(tiles, _CHUNK)
@@ -335,8 +347,10 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "tiles": tiles,
         "whole_tiles": product.rows // n,
         "rows": product.rows,
-        "table": np.arange(segments, dtype=np.int64) * unroll * a.column,
-        "segments": segments,
+        "table": starts.astype(np.int64) * a.column,
+        "segments": len(starts),
+        "tails": depth - whole,
+        "valid": rest % isa.lanes,
         "a_tile": n * a.row,
         "a_overlap": (product.rows - n - (tiles - 1) * n) * a.row,
         "b_row": b.row,

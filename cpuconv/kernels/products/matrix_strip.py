@@ -90,6 +90,10 @@ def matrix_strip(
     parked: Any,
     upcoming: Any,
     turn: Any,
+    fetch_step: Any,
+    shares: Any,
+    tails: Any,
+    valid: Any,
     first: Any,
     last: Any,
     width: Any,
@@ -98,7 +102,7 @@ def matrix_strip(
     vec = Vector(builder, tile.lanes)
     strip = _Strip(tile, vec, xrow, y, yrow, yvec, bias, residual)
     table = builder.inttoptr(table, I64.as_pointer())
-    share = builder.mul(segments, I64(vec.size * tile.fetched(tile.unroll)))
+    share = builder.mul(segments, I64(ROW_BYTES * tile.fetch))
     limit = builder.sub(width, I64(tile.cols))
     chunk = builder.udiv(builder.add(builder.sub(segments, I64(1)), I64(strip.pixels)), segments)
     sums = strip.scratch()
@@ -114,7 +118,7 @@ def matrix_strip(
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
     x_now = vec.pointer(builder.add(x, builder.mul(start, I64(4 * tile.xs))))
     place = builder.add(parked, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
-    mine = builder.urem(builder.add(index, turn), I64(tile.shares))
+    mine = builder.urem(builder.add(index, turn), shares)
     fetch = vec.pointer(builder.add(upcoming, builder.mul(mine, share)))
     follows = builder.icmp_signed(">", index, first)
     waiting = I64(0) if tile.suspend else builder.select(follows, I64(strip.pixels), I64(0))
@@ -203,8 +207,7 @@ class _Strip:
             phi.add_incoming(value, entry)
         x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
         self._multiply(x_now, w_now)
-        lines = tile.fetched(tile.unroll)
-        for line in range(lines):
+        for line in range(tile.fetch):
             vec.prefetch(vec.offset(fetch_now, line * vec.size), L2)
         pixel_next = pixel
         if not tile.suspend:
@@ -214,7 +217,7 @@ class _Strip:
             pixel_next = until
         following = builder.add(index, I64(1))
         w_next = vec.offset(w_now, tile.unroll * tile.v * vec.size)
-        fetch_next = vec.offset(fetch_now, lines * vec.size)
+        fetch_next = vec.offset(fetch_now, tile.fetch * vec.size)
         for phi, value in ((index, following), (w_now, w_next), (fetch_now, fetch_next), (pixel, pixel_next)):
             phi.add_incoming(value, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, segments), loop, end)

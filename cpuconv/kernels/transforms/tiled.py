@@ -167,6 +167,10 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
                 0,
                 panel_weights + following * panel_bytes,
                 0,
+                wide * args.fetch_step,
+                args.shares,
+                args.tails,
+                0,
                 0,
                 columns,
                 count,
@@ -242,7 +246,7 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
     "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
     "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step "
-    "fill backward_last"
+    "fill backward_last fetch_step shares tails"
 )
 def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.

@@ -25,6 +25,7 @@ from cpuconv.elements import F32, S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, either
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -41,8 +42,7 @@ class LaneTile:
     s: int
     stride: tuple[int, int]
     dilation: tuple[int, int]
-    first: int  # columns first … last-1 of the input window exist; the others are padding and are left out
-    last: int
+    edges: Edges = NO_EDGES
     mix: int = 1  # channels of a group, a power of two; or words
     held: bool = False  # the whole kernel in registers (mix 1)
     checked: bool = False  # rows of the window may lie outside the input
@@ -64,14 +64,19 @@ class LaneTile:
         return (self.cols - 1) * self.stride[1] + (self.s - 1) * self.dilation[1] + 1
 
     @property
-    def ending(self) -> Ending:
-        """What happens to sums."""
-        return Ending(self.sum, self.y, self.residual, self.activation)
+    def skips(self) -> bool:
+        """Whether taps over padding are left out: it is zero."""
+        return not self.sum.integer
 
     @property
     def met(self) -> range:
         """Columns of the window whose taps are multiplied."""
-        return range(self.wide) if self.sum.integer else range(self.first, self.last)
+        return self.edges.met(self.wide) if self.skips else range(self.wide)
+
+    @property
+    def ending(self) -> Ending:
+        """What happens to sums."""
+        return Ending(self.sum, self.y, self.residual, self.activation)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class _Memory:
     xline: Any
     row: Any
     height: Any
+    columns: Columns
     zeros: Any
     kernel_rows: Any
     w: Any
@@ -109,6 +115,8 @@ def lane_strip(
     xline: Any,
     row: Any,
     height: Any,
+    width: Any,
+    pad_left: Any,
     zeros: Any,
     kernel_rows: Any,
     w: Any,
@@ -118,10 +126,9 @@ def lane_strip(
     residual: Any,
     first: Any,
     last: Any,
-    low: Any,
     high: Any,
 ) -> None:
-    """Lane tiles first … last-1 of a row: tile i starts at output column i·cols, but not before low nor after high.
+    """Lane tiles first … last-1 of a row: tile i starts at output column i·cols, but not after high.
 
     Parameters
     ----------
@@ -129,6 +136,8 @@ def lane_strip(
         Address of the window of output column 0, padding included, and the byte stride of input rows.
     row, height
         Number of the window's first row in the input, and rows of the input.
+    width, pad_left
+        Columns of the input, and of the padding before it.
     zeros
         Address of a window row of padding: of zeros, or of the zero point of integers.
     kernel_rows
@@ -139,8 +148,8 @@ def lane_strip(
         Address of the output row, the byte stride of output rows, and the address of the bias.
     residual
         Distance in bytes from y to the residual.
-    first, last, low, high
-        Range of tiles, first < last, and the least and greatest output column at which one may start.
+    first, last, high
+        Range of tiles, first < last, and the greatest output column at which one may start.
     """
     vec = Vector(builder, tile.lanes)
     pixel = 4 * tile.lanes
@@ -151,12 +160,17 @@ def lane_strip(
     index = builder.phi(I64)
     index.add_incoming(first, entry)
     column = builder.mul(index, I64(tile.cols))
-    column = builder.select(builder.icmp_signed(">", column, low), column, low)
     column = builder.select(builder.icmp_signed("<", column, high), column, high)
-    x_now = vec.pointer(builder.add(x, builder.mul(column, I64(tile.stride[1] * pixel))))
+    source = builder.mul(column, I64(tile.stride[1]))
+    x_now = vec.pointer(builder.add(x, builder.mul(source, I64(pixel))))
     y_now = vec.pointer(builder.add(y, builder.mul(column, I64(pixel))))
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
-    emit_tile(tile, vec, _Memory(x_now, xline, row, height, zeros, kernel_rows, w, y_now, yline, bias, residual))
+
+    def emit(columns: Columns) -> None:
+        reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
+        emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual))
+
+    either(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
@@ -164,6 +178,11 @@ def lane_strip(
 
 
 call_lane_strip = lane_strip.caller()
+
+
+Uses = list[tuple[int, int]]
+Taps = list[tuple[int, int, int]]
+Weight = Callable[[int], Any]
 
 
 def _uses(tile: LaneTile, column: int) -> Iterator[tuple[int, int]]:
@@ -184,7 +203,7 @@ def _row_address(tile: LaneTile, vec: Vector, memory: _Memory, x: Any, row: Any,
     return builder.select(inside, address, memory.zeros)
 
 
-def _weights(tile: LaneTile, vec: Vector, w: Any) -> Callable[[int], Any]:
+def _weights(tile: LaneTile, vec: Vector, w: Any) -> Weight:
     """Weight vector i after `w`, loaded where it is first needed."""
     loaded: dict[int, Any] = {}
     size = 4 * vec.lanes
@@ -200,8 +219,7 @@ def _weights(tile: LaneTile, vec: Vector, w: Any) -> Callable[[int], Any]:
 
 def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int) -> Any:
     """A column of the window row at `start`, as floats or words."""
-    inside = tile.first <= column < tile.last
-    place = vec.offset(start, column * vec.size) if inside else memory.zeros
+    place = memory.columns.address(start, column)
     return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
 
 
@@ -218,10 +236,14 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
     weight = _weights(tile, vec, memory.w)
-    columns = {column: list(_uses(tile, column)) for column in tile.met}
-    taps = [tile.r * sum(col == c for uses in columns.values() for c, _ in uses) for col in range(tile.cols)]
-    left = {(row, col): taps[col] for row in range(tile.rows) for col in range(tile.cols)}
-    sums: dict[tuple[int, int], Any] = {}
+    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
+    met = [tile.r * sum(col == c for uses in columns.values() for c, _ in uses) for col in range(tile.cols)]
+    left = {(row, col): met[col] for row in range(tile.rows) for col in range(tile.cols)}
+    zero = vec.constant(0.0)
+    sums = dict.fromkeys(left, zero)
+    for row, col in left:
+        if not met[col]:  # over padding alone
+            _store(tile, vec, memory, row, col, zero)
     for step in range((tile.rows - 1) * tile.stride[0] + (tile.r - 1) * tile.dilation[0] + 1):
         meets = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in range(tile.rows)]
         rows = [(row, tap) for row, (tap, rest) in enumerate(meets) if rest == 0 and 0 <= tap < tile.r]
@@ -229,21 +251,45 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
             continue
         start = _row_address(tile, vec, memory, memory.x, memory.row, step)
         for column, uses in columns.items():
-            if not uses:
-                continue
-            value = _load(tile, vec, memory, start, column)
-            for row, row_tap in rows:
-                for col, tap in uses:
-                    factor = weight(row_tap * tile.s + tap)
-                    known = sums.get((row, col))
-                    sums[row, col] = vec.mul(value, factor) if known is None else vec.fma(value, factor, known)
+            outputs = [(row, col, row_tap * tile.s + tap) for row, row_tap in rows for col, tap in uses]
+
+            def add(
+                sums: Sums, factor: Weight, column: int = column, start: Any = start, outputs: Taps = outputs
+            ) -> None:
+                value = _load(tile, vec, memory, start, column)
+                for row, col, tap in outputs:
+                    known, by = sums[row, col], factor(tap)
+                    sums[row, col] = vec.mul(value, by) if known is zero else vec.fma(value, by, known)
                     left[row, col] -= 1
-                    if left[row, col] == 0:
+                    if not (left[row, col] or _may_be_missing(tile, memory, column)):
                         _store(tile, vec, memory, row, col, sums[row, col])
-    for row in range(tile.rows):
-        for col in range(tile.cols):
-            if taps[col] == 0:  # an output over padding alone
-                _store(tile, vec, memory, row, col, vec.constant(0.0))
+
+            sums = _where_met(tile, vec, memory, memory.w, column, sums, weight, add)
+            for row, col, _ in outputs if _may_be_missing(tile, memory, column) else ():
+                if not left[row, col]:
+                    _store(tile, vec, memory, row, col, sums[row, col])
+
+
+def _may_be_missing(tile: LaneTile, memory: _Memory, column: int) -> bool:
+    """Whether a column is left out where it lies outside the input."""
+    return tile.skips and column in memory.columns.masks
+
+
+def _where_met(
+    tile: LaneTile,
+    vec: Vector,
+    memory: _Memory,
+    w: Any,
+    column: int,
+    sums: Sums,
+    weight: Weight,
+    add: Callable[[Sums, Weight], None],
+) -> Sums:
+    """The sums after `add`, or as they are where a column lies outside the input and padding is zero."""
+    if not _may_be_missing(tile, memory, column):
+        add(sums, weight)
+        return sums
+    return memory.columns.where_met(column, sums, lambda here: add(here, _weights(tile, vec, w)))
 
 
 def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
@@ -281,26 +327,33 @@ def _kernel_rows(
     starts = [_row_address(tile, vec, memory, x_now, row_now, row * tile.stride[0]) for row in range(tile.rows)]
     for column in tile.met:
         uses = list(_uses(tile, column))
-        for row, start in enumerate(starts if uses else ()):
-            value = _load(tile, vec, memory, start, column)
-            if tile.words:
-                for part, each in enumerate(tile.words.spread(vec, value, i)):
-                    for col, tap in uses:
-                        factor = weight(tap * tile.parts + part)
-                        current[row, col] = tile.words.product.add(vec, each, factor, current[row, col])
-                continue
-            if i:
-                value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
-            for col, tap in uses:
-                current[row, col] = vec.fma(value, weight(tap), current[row, col])
+        if not uses:
+            continue
+
+        def add(sums: Sums, factor: Weight, column: int = column, uses: Uses = uses) -> None:
+            for row, start in enumerate(starts):
+                value = _load(tile, vec, memory, start, column)
+                if tile.words:
+                    for part, each in enumerate(tile.words.spread(vec, value, i)):
+                        for col, tap in uses:
+                            by = factor(tap * tile.parts + part)
+                            sums[row, col] = tile.words.product.add(vec, each, by, sums[row, col])
+                    continue
+                if i:
+                    value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
+                for col, tap in uses:
+                    sums[row, col] = vec.fma(value, factor(tap), sums[row, col])
+
+        current = _where_met(tile, vec, memory, w_now, column, current, weight, add)
+    end = builder.block
     following = builder.add(index, I64(1))
-    index.add_incoming(following, loop)
-    x_now.add_incoming(vec.offset(x_now, builder.mul(memory.xline, I64(tile.dilation[0]))), loop)
-    row_now.add_incoming(builder.add(row_now, I64(tile.dilation[0])), loop)
+    index.add_incoming(following, end)
+    x_now.add_incoming(vec.offset(x_now, builder.mul(memory.xline, I64(tile.dilation[0]))), end)
+    row_now.add_incoming(builder.add(row_now, I64(tile.dilation[0])), end)
     w_next = vec.offset(w_now, tile.s * tile.parts * pixel)
-    w_now.add_incoming(w_next, loop)
+    w_now.add_incoming(w_next, end)
     for output, made in phis.items():
-        made.add_incoming(current[output], loop)
+        made.add_incoming(current[output], end)
     builder.cbranch(builder.icmp_signed("<", following, memory.kernel_rows), loop, done)
     builder.position_at_end(done)
     return current, w_next

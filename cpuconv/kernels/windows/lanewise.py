@@ -2,9 +2,9 @@
 
 The work is cut into units (image, channel block, block of tile rows), or (image, block of tile rows, channel block); a
 part is a contiguous range of units.
-Input in channel blocks is read in place: tiles of the first and last column leave out the taps over padding, and rows
-outside the input are read from a row of zeros. Input in any other layout is packed first, with its padding, into a band
-of the worker's workspace, one channel block and one row block at a time, which stays in L1 or L2.
+Input in channel blocks is read in place: rows and columns outside the input are read from a row of zeros. Input in any
+other layout is packed first, with its padding, into a band of the worker's workspace, one channel block and one row
+block at a time, which stays in L1 or L2.
 
 A unit's channels are those of a vector of sums. Of elements narrower than a word, a block holds several such vectors
 side by side (`pieces`). Where padding is not zero, each worker fills a row with what it is.
@@ -23,7 +23,7 @@ from cpuconv.runtime.kernel import inline, kernel
 
 @dataclass(frozen=True)
 class LanewiseTile:
-    """How bands are packed; the lane strips of the first, the middle and the last column of tiles are arguments."""
+    """How bands are packed; the lane strip is an argument."""
 
     lanes: int
     band: bool  # rows are packed to a band
@@ -72,44 +72,41 @@ def _pack_band(tile, args, image, block, first_row, rows, worker):
 
 
 @inline
-def _strip(tile, args, strip, x, y, w, bias, zeros, row, first, last, low, high):
-    """Tiles first … last-1 of the row of tiles at `row`.
+def _strip(tile, args, x, y, w, bias, zeros, row):
+    """The row of tiles at `row`.
 
     `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0).
     """
     source_row = row * args.stride_h - args.pad_top
-    if first < last:
-        call_lane_strip(
-            strip,
-            x + source_row * args.x_line,
-            args.x_line,
-            source_row,
-            args.in_height,
-            zeros,
-            args.kernel_rows,
-            w,
-            y + row * args.y_line,
-            args.y_line,
-            bias,
-            args.residual - args.y,
-            first,
-            last,
-            low,
-            high,
-        )
+    call_lane_strip(
+        args.strip,
+        x + source_row * args.x_line,
+        args.x_line,
+        source_row,
+        args.in_height,
+        args.in_width,
+        args.pad_left,
+        zeros,
+        args.kernel_rows,
+        w,
+        y + row * args.y_line,
+        args.y_line,
+        bias,
+        args.residual - args.y,
+        0,
+        args.column_tiles,
+        args.width - args.tile_width,
+    )
 
 
 @kernel(
-    "inner left right has_left has_right tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
+    "strip tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
     "channels batch blocks block_step row_blocks row_step row_tiles column_tiles "
-    "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
+    "height width in_height in_width stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
     "band band_step band_width inside x_block x_cb x_c x_h x_w fill zeros_step"
 )
 def lanewise(tile, worker, before, part, parts, args):
-    """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
-
-    Tiles of the middle start at output columns low … high, `tile_width` apart.
-    """
+    """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module."""
     rows = args.tile_height
     pixel = 4 * tile.lanes
     zeros = _padding(tile, args, worker)
@@ -136,9 +133,4 @@ def lanewise(tile, worker, before, part, parts, args):
             x = args.x + image * args.x_image + block // tile.in_pieces * args.x_cb - args.pad_left * pixel
             x += block % tile.in_pieces * (pixel // tile.in_pieces)
         for row_tile in range(row_tiles, next_row_tiles):
-            row = min(row_tile * rows, args.height - rows)
-            last = args.column_tiles - args.has_right
-            end = args.width - args.tile_width
-            _strip(tile, args, args.left, x, y, w, bias, zeros, row, 0, args.has_left, 0, 0)
-            _strip(tile, args, args.inner, x, y, w, bias, zeros, row, args.has_left, last, args.low, args.high)
-            _strip(tile, args, args.right, x, y, w, bias, zeros, row, last, args.column_tiles, end, end)
+            _strip(tile, args, x, y, w, bias, zeros, min(row_tile * rows, args.height - rows))

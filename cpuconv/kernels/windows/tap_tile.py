@@ -28,6 +28,7 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, Product, hidden
 from cpuconv.kernels.packing.tap_weights import Taps
 from cpuconv.kernels.windows.bytes_ending import BytesEnding
+from cpuconv.kernels.windows.edges import Columns, Edges, either
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -46,8 +47,8 @@ class TapTile:
         Vectors of sums of a piece of channels, an even number, and how many of them have channels.
     cols, s, stride, dilation : int
         Of an output row.
-    first, last : int
-        Columns of the input window that exist; the others are padding.
+    edges : Edges
+        Columns of the input window that may be padding.
     checked : bool
         Rows of the window may lie outside the input.
     product : str
@@ -64,8 +65,7 @@ class TapTile:
     s: int
     stride: int
     dilation: int
-    first: int
-    last: int
+    edges: Edges
     checked: bool
     product: str
     later: int
@@ -100,6 +100,7 @@ class _Memory:
     xline: Any
     row: Any
     height: Any
+    columns: Columns
     zeros: Any
     w: Any
     y: Any
@@ -117,6 +118,8 @@ def tap_strip(
     xline: Any,
     top: Any,
     height: Any,
+    width: Any,
+    pad_left: Any,
     zeros: Any,
     w: Any,
     y: Any,
@@ -129,12 +132,11 @@ def tap_strip(
     bottom: Any,
     first: Any,
     last: Any,
-    low: Any,
     high: Any,
 ) -> None:
     """Tap tiles first … last-1 of the rows of tiles first_row … last_row-1.
 
-    Tile i starts at output column i·cols, but not before low nor after high; row i of tiles at output row i·rows, but
+    Tile i starts at output column i·cols, but not after high; row i of tiles at output row i·rows, but
     not after bottom.
 
     Parameters
@@ -143,6 +145,8 @@ def tap_strip(
         Address of the window of output (0, 0), padding included, and the byte stride of input rows.
     top, height
         Number of that window's first row in the input, and rows of the input.
+    width, pad_left
+        Columns of the input, and of the padding before it.
     zeros
         Address of a window row of the input's zero point.
     w
@@ -153,7 +157,7 @@ def tap_strip(
         Address of the ending's rows.
     residual
         Distance in bytes from y to the residual.
-    first_row, last_row, bottom, first, last, low, high
+    first_row, last_row, bottom, first, last, high
         As above; no range is empty.
     """
     vec = Vector(builder, tile.lanes)
@@ -169,13 +173,17 @@ def tap_strip(
 
         def one(index: Any) -> None:
             column = builder.mul(builder.add(first, index), I64(tile.cols))
-            column = builder.select(builder.icmp_signed(">", column, low), column, low)
             column = builder.select(builder.icmp_signed("<", column, high), column, high)
-            x_now = vec.pointer(builder.add(x_row, builder.mul(column, I64(tile.stride * vec.size))))
+            from_ = builder.mul(column, I64(tile.stride))
+            x_now = vec.pointer(builder.add(x_row, builder.mul(from_, I64(vec.size))))
             y_now = vec.pointer(builder.add(y_row, builder.mul(column, I64(vec.size))))
-            here = builder.add(top, source)
-            memory = _Memory(x_now, xline, here, height, zeros, w, y_now, yline, yvector, bias, residual)
-            _Emission(tile, vec, memory, bytes_, signs).run()
+
+            def emit(columns: Columns) -> None:
+                reads = x_now, xline, builder.add(top, source), height, columns, zeros, w
+                memory = _Memory(*reads, y_now, yline, yvector, bias, residual)
+                _Emission(tile, vec, memory, bytes_, signs).run()
+
+            either(tile.edges, vec, builder.sub(from_, pad_left), width, tile.wide, zeros, emit)
 
         loop(builder, 0, builder.sub(last, first), one)
 
@@ -249,10 +257,9 @@ class _Emission:
 
     def _load(self, start: Any, column: int) -> Any:
         """Bytes of a pixel's piece."""
-        tile, vec, builder = self.tile, self.vec, self.vec.builder
+        tile, builder = self.tile, self.vec.builder
         kind = ir.VectorType(I8, tile.vectors * tile.lanes)
-        inside = tile.first <= column < tile.last
-        place = vec.offset(start, column * vec.size) if inside else self.memory.zeros
+        place = self.memory.columns.address(start, column)
         value = builder.load(builder.bitcast(place, kind.as_pointer()))
         value.align = 1
         return value

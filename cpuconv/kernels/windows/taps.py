@@ -25,45 +25,45 @@ class TapsTile:
 
 
 @inline
-def _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row, first, last, low, high):
-    """Tiles first … last-1 of some rows of tiles, by the micro-kernel whose address is at `strip`.
+def _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row):
+    """Some rows of tiles, by the micro-kernel whose address is at `strip`.
 
     `x` and `y` are the addresses of input pixel (-top padding, -left padding) and of output pixel (0, 0).
     """
-    if first < last:
-        call_tap_strip(
-            word(tile, strip, 0),
-            x,
-            args.x_line,
-            -args.pad_top,
-            args.in_height,
-            zeros,
-            w,
-            y,
-            args.y_line,
-            args.y_vector,
-            bias,
-            args.residual - args.y,
-            first_row,
-            last_row,
-            args.height - args.tile_height,
-            first,
-            last,
-            low,
-            high,
-        )
+    call_tap_strip(
+        word(tile, strip, 0),
+        x,
+        args.x_line,
+        -args.pad_top,
+        args.in_height,
+        args.in_width,
+        args.pad_left,
+        zeros,
+        w,
+        y,
+        args.y_line,
+        args.y_vector,
+        bias,
+        args.residual - args.y,
+        first_row,
+        last_row,
+        args.height - args.tile_height,
+        0,
+        args.column_tiles,
+        args.width - args.tile_width,
+    )
 
 
 @kernel(
-    "strips has_left has_right full present tile_height tile_width x y w bias residual zeros zeros_step fill "
-    "weight_bytes bias_bytes batch blocks block_step row_tiles row_blocks row_step column_tiles height width low high "
-    "in_height pad_top pad_left x_image x_block x_line y_image y_vector y_line"
+    "strips full present tile_height tile_width x y w bias residual zeros zeros_step fill "
+    "weight_bytes bias_bytes batch blocks block_step row_tiles row_blocks row_step column_tiles height width "
+    "in_height in_width pad_top pad_left x_image x_block x_line y_image y_vector y_line"
 )
 def taps(tile, worker, before, part, parts, args):
     """y = ending(depthwise convolution of x and w), blocked output; see the module.
 
     `strips` is the address of those of micro-kernels: for pieces full of channels, for the last one with channels, and
-    for empty ones, each for the first, the middle and the last column of tiles. `full` pieces are full, `present` have
+    for empty ones. `full` pieces are full, `present` have
     channels.
     """
     pixel = 4 * tile.lanes
@@ -78,36 +78,17 @@ def taps(tile, worker, before, part, parts, args):
         image = unit // (args.blocks * args.row_blocks)
         first_row = args.row_tiles * row_block // args.row_blocks
         last_row = args.row_tiles * (row_block + 1) // args.row_blocks
-        last = args.column_tiles - args.has_right
-        end = args.width - args.tile_width
         x = args.x + image * args.x_image + block * args.x_block - args.pad_left * pixel
         x -= args.pad_top * args.x_line
         for piece in range(block * tile.pieces, (block + 1) * tile.pieces):
             kind = 0 if piece < args.full else 1 if piece < args.present else 2
             if kind == 2 and tile.out_vectors == 1:
                 continue
-            strip = args.strips + 3 * 8 * kind
+            strip = args.strips + 8 * kind
             vector = piece * tile.vectors
             y = args.y + image * args.y_image + vector // tile.out_vectors * args.y_vector
             y += vector % tile.out_vectors * tile.lanes
             w = args.w + piece * args.weight_bytes
             bias = args.bias + piece * args.bias_bytes
-            _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row, 0, args.has_left, 0, 0)
-            _strip(
-                tile,
-                args,
-                strip + 8,
-                x,
-                y,
-                w,
-                bias,
-                zeros,
-                first_row,
-                last_row,
-                args.has_left,
-                last,
-                args.low,
-                args.high,
-            )
-            _strip(tile, args, strip + 16, x, y, w, bias, zeros, first_row, last_row, last, args.column_tiles, end, end)
+            _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row)
             x += piece_bytes

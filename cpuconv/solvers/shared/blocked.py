@@ -22,7 +22,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
-from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile, micro
+from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
 from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
 from cpuconv.solvers.shared.spans import Spans
 from layouts import Strides
@@ -143,17 +143,15 @@ def convolve_step(
     parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
     parked_tile = params.rows * params.cols * vectors_bytes
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
-    fetch, every = _fetching(params.v * product.parts, unroll, tile_rows * tile_columns)
+    fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)
     gemm = gemm_tile(
         problem, isa, product, params.v, params.rows, params.cols, sizes.reduction,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ks=dilation_w if planar else 1,
-        fetch=fetch,
-        every=every,
+        fetch=fetching.lines * (unroll if product.matrix else 1),
         resume=parts > 1,
         tail=tail,
-        tails=tails,
         pitch=pitch if pitch != problem.ow else 0,
         inside=problem.ow if pitch not in (0, problem.ow) else 0,
     )  # fmt: skip
@@ -162,7 +160,7 @@ def convolve_step(
         absent = panels * params.v - sizes.vectors
         zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
         last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
-    part = replace(gemm, suspend=True, tail=0, tails=0)
+    part = replace(gemm, suspend=True, tail=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
@@ -173,6 +171,8 @@ def convolve_step(
         "row_segments": count // problem.r if sizes.rows_first else 0,
         "band_kind": band,
         "pieces": pieces,
+        "tails": tails,
+        **fetching.args,
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
@@ -227,11 +227,9 @@ def _grid(
     return max(1, tiles // (params.block or tiles)), grid
 
 
-def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
-    """`fetch` and `every` of the tiles of a block: each fetches an equal share, so that weights come evenly."""
-    if tiles < max(2, v):
-        return 0, 1
-    return 1, max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)
+def _fetching(scalar: int, v: int, unroll: int, tiles: int) -> Fetching:
+    """What the tiles of a block fetch; few have no time for it."""
+    return Fetching.shared(scalar, unroll, tiles) if tiles >= max(2, v) else Fetching()
 
 
 def _in_place(

@@ -12,10 +12,11 @@ from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product
-from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm import LINE, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 
 _BYTES_CYCLES = (1.1, 0.5)  # to end a vector of sums as bytes, and to store those of a pixel (Zen 5)
@@ -61,6 +62,38 @@ def gemm_tile(
         y=problem.types.y,
         **fields,
     )
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """What tiles prefetch of the weights that take their own weights' place.
+
+    Attributes
+    ----------
+    lines : int
+        Cache lines beside a scalar.
+    step : int
+        Bytes between what is fetched beside two scalars: what a scalar's lines bring; several may be of one line.
+    shares : int
+        Tiles that together fetch all.
+    """
+
+    lines: int = 1
+    step: int = 0
+    shares: int = 1
+
+    @classmethod
+    def shared(cls, scalar: int, scalars: int, tiles: int) -> Fetching:
+        """Equal shares of the `tiles` of a block, so that weights come evenly: `scalar` bytes for each of the `scalars`
+        of a segment."""
+        shares = min(tiles, divide(scalar * scalars, LINE))
+        step = divide(scalar, shares)
+        return cls(divide(step, LINE), step, shares)
+
+    @property
+    def args(self) -> Args:
+        """The driver's."""
+        return {"fetch_step": self.step, "shares": self.shares}
 
 
 def ending_cycles(problem: ConvProblem, v: int) -> float:

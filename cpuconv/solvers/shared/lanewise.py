@@ -21,6 +21,7 @@ from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, as_seen
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
@@ -37,6 +38,7 @@ _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a co
 _ISSUE = 4  # instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
+_CHOOSING = 2  # instructions to choose an address
 _WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, and of an output vector
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
@@ -91,27 +93,6 @@ class Kernel(NamedTuple):
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
 
-@dataclass(frozen=True)
-class Columns:
-    """How tiles cover an output row in place.
-
-    The first tile starts at 0 and the last ends at the width. Those between start at low … high, where their windows
-    lie inside the input.
-
-    Attributes
-    ----------
-    left, inner, right : tuple[int, int]
-        Columns [first, last) of the windows that exist, of the first tile, of those between, and of the last.
-    """
-
-    count: int
-    low: int
-    high: int
-    left: tuple[int, int]
-    inner: tuple[int, int]
-    right: tuple[int, int]
-
-
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
@@ -128,34 +109,6 @@ def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, in
     """Input rows and columns under rows × cols outputs."""
     high, wide = problem.effective_kernel
     return (rows - 1) * problem.stride[0] + high, (cols - 1) * problem.stride[1] + wide
-
-
-def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
-    """The tiles of an output row, or None where tiles other than the first and the last would meet padding."""
-    wide = window(problem, 1, cols)[1]
-    count, last_start = divide(problem.ow, cols), problem.ow - cols
-    whole = (0, wide)
-    if not in_place:
-        return Columns(count, 0, last_start, whole, whole, whole)
-    step, pad = problem.stride[1], problem.pads[2]
-
-    def inside(start: int) -> tuple[int, int]:
-        first = start * step - pad
-        return max(0, min(wide, -first)), max(0, min(wide, problem.w - first))
-
-    left, right = inside(0), inside(last_start)
-    if count == 1:
-        return Columns(1, 0, 0, left, left, left)
-    low, high = divide(pad, step), min(last_start, (problem.w + pad - wide) // step)
-    starts = [min(max(tile * cols, low), high) for tile in range(count)]
-    if left != whole:
-        starts[0] = 0
-    if right != whole:
-        starts[-1] = last_start
-    gaps = any(after - before > cols for before, after in zip(starts, starts[1:], strict=False))
-    if low > high or gaps or starts[0] != 0 or starts[-1] != last_start or starts != sorted(starts):
-        return None
-    return None if left[1] < wide or right[0] > 0 else Columns(count, low, high, left, whole, right)
 
 
 def sums_alive(kernel: Kernel, shape: Shape) -> int:
@@ -218,8 +171,26 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
-    tiles = divide(problem.oh, shape.rows) * divide(problem.ow, shape.cols)
-    return tiles * cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
+    time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
+    tiles, chosen = _across(problem, shape.cols, shape.block == 0)
+    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix)
+
+
+def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, float]:
+    """Tiles of a row, as if all lay inside; and cycles, a row of their outputs, for columns that may be padding.
+
+    In place, tiles at the ends of a row choose the addresses of such columns, which bands copy; a tile that is the
+    whole row leaves out the taps that meet padding, but of integers, whose padding is not zero.
+    """
+    left, right = problem.pads[2:]
+    tiles, step = divide(problem.ow, cols), cols * problem.stride[1]
+    if tiles == 1 and in_place and not problem.types.sum.integer:
+        places = itertools.product(range(problem.ow), range(problem.s))
+        columns = (col * problem.stride[1] + tap * problem.dilation[1] - left for col, tap in places)
+        return sum(0 <= column < problem.w for column in columns) / (problem.ow * problem.s), 0.0
+    at_ends = min(tiles, divide(left, step) + divide(right, step))
+    columns_of_each = min(left + right, step + problem.effective_kernel[1])
+    return tiles, at_ends * columns_of_each * problem.r * _CHOOSING / _ISSUE
 
 
 @functools.lru_cache(maxsize=256)
@@ -239,13 +210,13 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     seen_by = as_seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
-    in_place, typed = False, problem.types != ALL_F32
-    if typed or problem.in_layout == layout(isa):
-        here = able & np.isin(cols, widths_in_place(problem))
-        in_place = bool(here.any())
-        able = here if in_place or typed else able
+    in_place = _in_place(problem, isa)
+    wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # of others, many tiles meet padding
+    able = wide if in_place and wide.any() else able
     some = np.flatnonzero(able)
-    plane = np.ceil(problem.oh / rows[some]) * np.ceil(problem.ow / cols[some]) * time[some]
+    widths = range(1, int(cols.max(initial=1)) + 1)
+    tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
+    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix)
     seen: dict[tuple[bool, int], int] = {}
     for index in some[np.lexsort((-cols[some], plane))].tolist():
         shape = every[index]
@@ -259,9 +230,9 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
                 return
 
 
-def widths_in_place(problem: ConvProblem) -> list[int]:
-    """Columns of tiles that can read the input where it lies."""
-    return [cols for cols in range(1, min(problem.ow, _MOST_COLUMNS) + 1) if columns(problem, cols, True) is not None]
+def _in_place(problem: ConvProblem, isa: Isa) -> bool:
+    """Whether tiles read the input where it lies."""
+    return problem.types != ALL_F32 or problem.in_layout == layout(isa)
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
@@ -301,7 +272,8 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
     """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
     shape = Shape(1, 1, False, 0, groups.count if groups else problem.cg, groups)
-    compute = _products(problem, machine.isa, shape)
+    met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
+    compute = min(1.0, met) * _products(problem, machine.isa, shape)
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(_together(compute, traffic), problem.threads)
 
@@ -314,8 +286,6 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     """
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = F32.bytes * lanes
-    across = columns(problem, shape.cols, in_place)
-    assert across is not None, shape
     row_tiles = divide(problem.oh, shape.rows)
     blocks = divide(problem.k, lanes)
     planes = problem.n * blocks
@@ -332,33 +302,27 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
 
-    def lane_tile(part: tuple[int, int]) -> LaneTile:
-        return LaneTile(
-            *(lanes, shape.rows, shape.cols, problem.r, problem.s, problem.stride, problem.dilation, *part),
-            mix=shape.mix,
-            held=shape.held,
-            checked=in_place and any(problem.pads[:2]),
-            residual=operands.residual is not None,
-            activation=problem.activation,
-            x=types.x,
-            y=types.y,
-            sum=types.sum,
-            words=shape.words,
-        )
-
-    inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
+    strip = LaneTile(
+        *(lanes, shape.rows, shape.cols, problem.r, problem.s, problem.stride, problem.dilation),
+        edges=Edges.of(problem, shape.cols) if in_place else NO_EDGES,
+        mix=shape.mix,
+        held=shape.held,
+        checked=in_place and any(problem.pads[:2]),
+        residual=operands.residual is not None,
+        activation=problem.activation,
+        x=types.x,
+        y=types.y,
+        sum=types.sum,
+        words=shape.words,
+    )
     filled = types.sum.integer and any(problem.pads)
     width = window(problem, 1, shape.cols)[1] * pixel
     zeros = worker_args("zeros", space, width if filled else 0, problem.threads)
-    if inner.checked and not filled:
+    if in_place and any(problem.pads) and not filled:
         zeros["zeros"] = _zeros(width // F32.bytes)
     pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
     args: Args = {
-        "inner": MicroRef(lane_strip, inner),
-        "left": MicroRef(lane_strip, left),
-        "right": MicroRef(lane_strip, right),
-        "has_left": left != inner,
-        "has_right": right != inner,
+        "strip": MicroRef(lane_strip, strip),
         "tile_height": shape.rows,
         "tile_width": shape.cols,
         **operand_args(operands),
@@ -372,11 +336,9 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "row_blocks": row_blocks,
         "row_step": blocks if by_rows else 1,
         "row_tiles": row_tiles,
-        "column_tiles": across.count,
+        "column_tiles": divide(problem.ow, shape.cols),
         "height": problem.oh,
         "width": problem.ow,
-        "low": across.low,
-        "high": across.high,
         **problem_args(lanewise, problem),
         "pad_left": pad_left,
         "reach": problem.effective_kernel[0],

@@ -18,7 +18,7 @@ from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
-from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm import LINE, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
@@ -26,6 +26,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.gemm_call import Fetching
 
 Size = tuple[int, int]  # rows and columns
 
@@ -199,13 +200,17 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         epilogue=False,
         complex=complex_,
         tail=tail,
-        tails=int(tail > 0),
         product=product.name,
         x=product.x,
         y=product.sum,
     )
-    fetch = divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0
-    return MicroRef(gemm_strip, replace(tile, fetch=fetch))
+    step = (2 if complex_ else 1) * _fetching(isa, params, reduction, block).step
+    return MicroRef(gemm_strip, replace(tile, fetch=divide(step, LINE) if block > _FOLLOWED else 0))
+
+
+def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:
+    """What products of real numbers fetch; those of complex ones twice as much."""
+    return Fetching.shared(params.v * isa.lanes * F32.bytes, segment(isa, reduction)[0], divide(block, params.n))
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,8 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "planes": planes.count,
         "singles": planes.singles,
         "chunk": params.chunk,
+        "tails": int(segment(isa, reduction)[1] > 0),
+        **_fetching(isa, params, reduction, most).args,
         "chunks": chunks,
         "places": tiles,
         "tiles": len(tiles),
