@@ -15,6 +15,7 @@ from hypothesis import given, settings  # noqa: E402
 from cpuconv.conv.choice import model, ways  # noqa: E402
 from cpuconv.conv.choice.model import Limits  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
+from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -60,7 +61,10 @@ def through_json(network_plan: NetworkPlan) -> Decisions:
 def decisions(network_plan: NetworkPlan) -> list[tuple[object, ...]]:
     """Everything that decides what runs."""
     details = [getattr(each.offer, "detail", None) for each in network_plan.nodes]
-    algorithms = [None if detail is None else (str(detail.problem), detail.joined, detail.choice) for detail in details]
+    algorithms = [
+        (str(detail.problem), detail.joined, detail.choice) if isinstance(detail, Convolution) else detail
+        for detail in details
+    ]
     nodes = [(name_of(each.node), each.node.inputs, Decision.of(each.offer)) for each in network_plan.nodes]
     return [*zip(nodes, algorithms, strict=True), *network_plan.outputs.items()]
 
