@@ -21,7 +21,7 @@ from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.recurrent import CELLS, COMMON, directions_of, order_of, recurrence, stages_of, stepped
 from cpuconv.kernels.binding.place import DENSE, FLOAT32
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.recurrent.recurrent import PEEPHOLES, Rows
+from cpuconv.kernels.recurrent.recurrent import PEEPHOLES, Rows, tiles
 from cpuconv.kernels.recurrent.recurrent_bytes import of_bytes, packed_bytes, packed_numbers, product_of_states
 
 _OP = "QuantizedLSTM"
@@ -72,9 +72,10 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     steps, batch, _ = fed.shape
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == steps).all()))
+    count, _ = tiles(target.isa, stages_of(node, peepholes is not None), batch, not whole)
     states = [DENSE if given(inputs, at) is not None else "" for at in (5, 6)]
     forms = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
-    return [Offer(forms, (DENSE,) * 3, target.moving(math.prod(r.shape)) * steps)]
+    return [Offer(forms, (DENSE,) * 3, target.moving(math.prod(r.shape)) * steps * count)]
 
 
 def _lower(call: Call) -> list[Step]:

@@ -46,7 +46,7 @@ class States(NamedTuple):
         element = F32 if product is None else BF16
         reading = target.moving(self.directions * gates * self.hidden**2 * element.bytes)
         cycles = self.directions * cycles_of_step(target.isa, cols, gates, self.hidden, product)
-        return max(reading, count * machine().seconds(cycles, target.threads))
+        return count * max(reading, machine().seconds(cycles, target.threads))
 
     def fastest(self) -> tuple[Product | None, float]:
         """The fastest product and its seconds; of equal ones that of floats."""

@@ -3,8 +3,7 @@
 What the inputs give to the gates is known beforehand. Sequences do not depend on one another, nor do directions:
 workers share them, and no step waits for another worker. Where there are fewer of them than workers, or where a
 direction's weights are too many for a worker's cache, workers share the hidden units of each step and wait for one
-another behind it: each then keeps its part of the weights from step to step. A worker takes its sequences through a
-step together, panel by panel of the weights, which come from far away once.
+another behind it: each then keeps its part of the weights from step to step.
 
 A step writes its state to the output, and the next step reads it there. Every second step reads the weights from the
 last to the first: where they are too many for a cache, those that were read last are still in it.
@@ -62,15 +61,14 @@ def _copy_rows(tile, source, source_step, processor, target_step, rows, floats):
 
 
 @kernel(
-    "cell cell_last second_cell second_cell_last state units direction directions groups shares cols cols_last "
-    "tiles tiles_last steps "
+    "cell cell_last second_cell second_cell_last state units direction directions tiles shares cols cols_last steps "
     "backward turned hidden panels "
     "lengths lengths_b fed fed_t fed_d fed_b weights weights_d bias bias_d "
     "second_weights second_weights_d second_bias second_bias_d peepholes peepholes_d "
     "h0 h0_d h0_b c0 c0_d c0_b y y_t y_d y_b y_h y_h_d y_h_b y_c y_c_d y_c_b scratch scratch_step row"
 )
 def layer(tile, worker, before, part, parts, args):
-    """All steps of units (share of the panels, direction, group of sequences): y, and the last states.
+    """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
 
     Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
     through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory: what is
@@ -78,15 +76,14 @@ def layer(tile, worker, before, part, parts, args):
     """
     scratch = args.scratch + worker * args.scratch_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
-        number = unit % args.groups
-        d = args.direction + unit // args.groups % args.directions
-        share = unit // args.groups // args.directions
+        number = unit % args.tiles
+        d = args.direction + unit // args.tiles % args.directions
+        share = unit // args.tiles // args.directions
         begin = args.panels * share // args.shares
         panels = args.panels * (share + 1) // args.shares - begin
-        last = number == args.groups - 1
+        last = number == args.tiles - 1
         b = number * args.cols
         cols = args.cols_last if last else args.cols
-        tiles = args.tiles_last if last else args.tiles
         micro = args.cell_last if last else args.cell
         second = args.second_cell_last if last else args.second_cell
         fed = args.fed + d * args.fed_d + b * args.fed_b
@@ -110,7 +107,7 @@ def layer(tile, worker, before, part, parts, args):
             if tile.stages == 1:
                 call_cell(
                     micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
-                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned, tiles,
+                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
                 )  # fmt: skip
                 c, c_b = y_c, args.y_c_b
             else:
@@ -118,7 +115,7 @@ def layer(tile, worker, before, part, parts, args):
                 kept = middle + args.row * cols
                 call_cell(
                     micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
-                    middle, args.row, kept, args.row, begin, panels, turned, tiles,
+                    middle, args.row, kept, args.row, begin, panels, turned,
                 )  # fmt: skip
                 x, x_b = middle, args.row
                 if tile.made:
@@ -127,7 +124,7 @@ def layer(tile, worker, before, part, parts, args):
                 call_cell(
                     second, fed_t, args.fed_b, x, x_b, args.hidden,
                     args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
-                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned, tiles,
+                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned,
                 )  # fmt: skip
             h, h_b = y_t, args.y_b
         for t in range(steps, args.steps):
@@ -256,15 +253,6 @@ def tiles(isa: Isa, stages: Sequence[Stage], batch: int, lengths: bool) -> tuple
     return count, divide(batch, count)
 
 
-def _groups(processor: Processor, work: Layer, directions: int, shares: int) -> int:
-    """Groups of sequences whose steps a worker does: as few as keep all workers busy, or one for each length."""
-    if work.lengths or shares > 1:
-        return work.batch if work.lengths else 1
-    count, _ = tiles(processor.isa, work.stages, work.batch, False)
-    even = (groups for groups in range(1, count) if directions * groups % processor.threads == 0)
-    return next(even, count)
-
-
 def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
     """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
     lanes, threads = processor.isa.lanes, processor.threads
@@ -291,16 +279,14 @@ def _layer_step(
     """One call that runs all steps of `directions` (all); workers share the hidden units in so many `shares`."""
     directions = directions or range(work.directions)
     lanes, stages, hidden = processor.isa.lanes, work.stages, work.hidden
-    cols = divide(work.batch, _groups(processor, work, len(directions), shares))
-    groups = divide(work.batch, cols)
-    behind = work.batch - (groups - 1) * cols
-    (_, width), (_, width_last) = (tiles(processor.isa, stages, each, False) for each in (cols, behind))
+    count, cols = tiles(processor.isa, stages, work.batch, work.lengths is not None)
+    count = divide(work.batch, cols)
+    rest = work.batch - (count - 1) * cols
     panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * F32.bytes
 
-    def micro(number: int, width: int, rest: int) -> int | MicroRef:
-        if number == len(stages):
-            return 0
-        return MicroRef(cell, CellTile(lanes, width, rest, total, stages[number], work.product))
+    def micro(number: int, cols: int) -> int | MicroRef:
+        tile = CellTile(lanes, cols, total, stages[number], work.product) if number < len(stages) else None
+        return 0 if tile is None else MicroRef(cell, tile)
 
     of_bytes = bool(work.product) and BY_NAME[work.product].sum.integer
     state = _state(lanes, work.product)
@@ -308,20 +294,18 @@ def _layer_step(
     kept = cols * (3 if len(stages) > 1 else int(bool(state)))
 
     args: Args = {
-        "cell": micro(0, width, cols % width),
-        "cell_last": micro(0, width_last, behind % width_last),
-        "second_cell": micro(1, width, cols % width),
-        "second_cell_last": micro(1, width_last, behind % width_last),
+        "cell": micro(0, cols),
+        "cell_last": micro(0, rest),
+        "second_cell": micro(1, cols),
+        "second_cell_last": micro(1, rest),
         "state": state,
-        "units": shares * len(directions) * groups,
+        "units": shares * len(directions) * count,
         "direction": directions.start,
         "directions": len(directions),
-        "groups": groups,
+        "tiles": count,
         "shares": shares,
         "cols": cols,
-        "cols_last": behind,
-        "tiles": cols // width,
-        "tiles_last": behind // width_last,
+        "cols_last": rest,
         "steps": work.steps,
         "backward": int(work.backward),
         "turned": turned,
@@ -347,7 +331,7 @@ def _layer_step(
         args |= {name: rows.ref, f"{name}_d": rows.d, f"{name}_b": rows.b}
     for name, rows in (("fed", work.fed), ("y", work.y)):
         args |= {name: rows.ref, f"{name}_t": rows.t, f"{name}_d": rows.d, f"{name}_b": rows.b}
-    parts = divide(shares * len(directions) * groups, processor.threads) if processor.threads > 1 else 0
+    parts = divide(shares * len(directions) * count, processor.threads) if processor.threads > 1 else 0
     return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None, bool(state)), args, parts)
 
 

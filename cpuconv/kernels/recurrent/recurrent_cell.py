@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cpuconv.elements import BF16, F32
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64
 from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
@@ -56,7 +56,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class CellTile:
-    """A stage for `cols` sequences at once, and for `rest` behind the last of these; `total`: gates of the whole cell.
+    """A stage for `cols` sequences at once; `total`: gates of the whole cell.
 
     `product`: by which bytes or bfloat16 are multiplied, a name in `product.TABLE`; "": floats are. Of bytes x is as
     `recurrent_bytes` makes it, weights and bias are as it packs them, and what inputs give to a gate lies side by side.
@@ -65,7 +65,6 @@ class CellTile:
 
     lanes: int
     cols: int
-    rest: int
     total: int
     stage: Stage
     product: str = ""
@@ -104,13 +103,11 @@ def cell(
     begin: Any,
     panels: Any,
     turned: Any,
-    tiles: Any,
 ) -> None:
     """One step of a stage: its outputs at y and `kept` from the vectors x, of `depth` hidden units.
 
-    Names with `_step` are bytes from a sequence to the next. `panels` of units from number `begin` on are gone through,
-    from the last one on if `turned`; in each all sequences, `tiles` times as many as the tile takes and its rest, so
-    that weights come from far away once.
+    Names with `_step` are bytes from a sequence to the next. `panels` of them from number `begin` on
+    are gone through, from the last one on if `turned`.
     """
     vec = Math(builder, tile.lanes)
     starts = [vec.pointer(address) for address in (fed, x, weights, bias, h, second, peepholes, y, kept)]
@@ -119,14 +116,7 @@ def cell(
 
     def body(index: Any) -> None:
         panel = builder.add(begin, builder.select(backward, builder.sub(last, index), index))
-
-        def sequences(number: Any, count: int = tile.cols) -> None:
-            before = builder.mul(number, I64(tile.cols))
-            _Panel(replace(tile, cols=count), vec, panel, depth, steps, steps.behind(vec, starts, before)).emit()
-
-        loop(builder, 0, tiles, sequences)
-        if tile.rest:
-            sequences(tiles, tile.rest)
+        _Panel(tile, vec, panel, depth, steps, starts).emit()
 
     loop(builder, 0, panels, body)
 
@@ -137,15 +127,6 @@ class _Steps(NamedTuple):
     h: Any
     second: Any
     outputs: tuple[Any, Any]
-
-    def behind(self, vec: Vector, starts: Sequence[Any], count: Any) -> list[Any]:
-        """The operands, those of each sequence behind the first `count` ones."""
-        none = I64(0)
-        steps = self.fed, self.x, none, none, self.h, self.second, none, *self.outputs
-        return [
-            start if step is none else vec.offset(start, vec.builder.mul(step, count))
-            for start, step in zip(starts, steps, strict=True)
-        ]
 
 
 class _Panel:
