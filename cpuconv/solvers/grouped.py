@@ -53,7 +53,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     if problem.cg == problem.kg == 1:
         return "groups are of one channel: depthwise"
     if problem.types != ALL_F32:
-        return None if _mixes(problem, isa) and lanewise.widths_in_place(problem) else _why_not_words(problem, isa)
+        return None if _mixes(problem, isa) else _why_not_words(problem, isa)
     if problem.cg != problem.kg:
         return f"groups have {problem.cg} input but {problem.kg} output channels"
     if not _share_evenly(problem, isa):
