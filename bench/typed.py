@@ -25,6 +25,7 @@ NAMES = {
 RANGES = {U8: (0, 255), S8: (-128, 127)}
 X_ZEROS = {U8: 121, S8: -7}  # no power of two, so that a forgotten one shows
 Y_ZEROS = {U8: 131, S8: 5}
+W_BITS = 8  # of the weights' numbers
 X_SCALE, W_SCALES = np.float32(0.05), (0.01, 0.02)
 SPREAD = 3.5  # standard deviations of the output that its bytes hold: a few sums saturate
 BF16_LIMITS = (4.2e-3, 8e-3)  # ours and a peer's, relative to the largest value: half a last place is up to 3.9e-3
@@ -147,7 +148,7 @@ def _integers(problem: ConvProblem) -> Data:
     types, rng = problem.types, np.random.default_rng(0)
     low, high = RANGES[types.x]
     x = rng.integers(low, high, (problem.n, problem.c, problem.h, problem.w), endpoint=True).astype(types.x.dtype)
-    w = rng.integers(-127, 127, problem.weight_shape, endpoint=True).astype(np.int8)
+    w = rng.integers(-127, 127, problem.weight_shape, endpoint=True).astype(np.int8) >> (8 - W_BITS)
     w_scale = rng.uniform(*W_SCALES, problem.k).astype(np.float32)
     bias = rng.integers(-5000, 5000, problem.k).astype(np.int32)
     spread = 74.0 * 73.5 * np.sqrt(problem.cg * problem.r * problem.s) * float(w_scale.mean() * X_SCALE)

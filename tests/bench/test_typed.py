@@ -17,6 +17,7 @@ from bench.settings import Settings
 from cpuconv.elements import widened
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
+from support import saturation
 from support.tuner.bench_fakes import LINE, PEER, FakeEngine, measurement, result_of, run_of
 
 PROBLEMS = [
@@ -212,8 +213,11 @@ def test_shares_of_the_roof_count_where_solvers_are_direct():
 
 @needs("onnxruntime")
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-@pytest.mark.parametrize("text", ["u8:s8:u8", "s8:s8:s8"])
-def test_onnxruntime_gives_every_bit(problem, text):
+@pytest.mark.parametrize(("text", "bits"), [("u8:s8:u8", 7), ("u8:s8:u8", 8), ("s8:s8:s8", 8)])
+def test_onnxruntime_gives_every_bit(problem, text, bits, monkeypatch):
+    if text.startswith("u8"):
+        saturation.need(bits)
+    monkeypatch.setattr(typed, "W_BITS", bits)
     found = Session(make("onnxruntime"), 1).prepare(replace(problem, types=Types.parse(text)))
     assert [(form.form, form.plain, form.error) for form in found] == [("nchw", True, 0.0), ("nhwc", False, 0.0)]
 

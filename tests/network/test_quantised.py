@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from support import saturation  # noqa: E402
 from support.graphs import runtime_session  # noqa: E402
 
 LANES = current().lanes
@@ -46,6 +47,7 @@ class Network:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.draw(st.integers(0, 2**16)))
         self.dtype = np.dtype(self.draw(st.sampled_from((np.uint8, np.int8))))
+        self.bits = self.draw(st.sampled_from(saturation.widths())) if self.dtype == np.uint8 else 8
         channels = self.draw(st.sampled_from((3, LANES, 2 * LANES + 3, 4 * LANES, 4 * LANES + 8)))
         self.tensors.append(self.tensor((1, channels, *SPACE)))
 
@@ -54,6 +56,9 @@ class Network:
         low = np.iinfo(self.dtype).min
         zero = low + self.draw(st.sampled_from((0, 3, 128)))
         return Tensor(f"t{len(self.tensors)}", self.dtype, shape, float(np.float32(self.rng.uniform(0.01, 0.2))), zero)
+
+    def weights(self, *shape: int) -> np.ndarray:
+        return saturation.narrowed(self.rng.integers(-127, 128, shape, np.int8), self.bits)
 
     def constant(self, array: np.ndarray) -> str:
         self.constants[f"c{len(self.constants)}"] = array
@@ -91,7 +96,7 @@ class Network:
         k = c if groups > 1 else self.draw(st.sampled_from((LANES, 3 * LANES + 4, 4 * LANES)))
         taps = self.draw(st.sampled_from((1, 3)))
         parts = (k,) if self.draw(st.booleans()) else ()
-        w = self.rng.integers(-127, 128, (k, c // groups, taps, taps), np.int8)
+        w = self.weights(k, c // groups, taps, taps)
         scale = self.rng.uniform(0.001, 0.01, parts).astype(np.float32)
         bias = self.rng.integers(-3000, 3000, k, np.int32)
 
@@ -113,7 +118,7 @@ class Network:
         shape = self.constant(np.int64([rows, depth]))
         self.step(x, op=lambda a: self.node("Reshape", a, shape), shape=(rows, depth))
         flat, parts = self.tensors[-1], (columns,) if self.draw(st.booleans()) else ()
-        w = self.rng.integers(-127, 128, (depth, columns), np.int8)
+        w = self.weights(depth, columns)
         scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
         bias, unit = self.rng.integers(-3000, 3000, columns, np.int32), np.float32(flat.scale) * scale
         turned = self.draw(st.booleans())
@@ -204,7 +209,7 @@ class Network:
         step, groups = self.draw(st.sampled_from((1, 2))), self.draw(st.sampled_from((1, 1, x.shape[1])))
         each = 1 if groups > 1 else self.draw(st.sampled_from((5, LANES, 4 * LANES)))
         taps = self.draw(st.sampled_from((step, step + 1, 2 * step)))
-        w = self.rng.integers(-127, 128, (x.shape[1], each, taps, taps), np.int8)
+        w = self.weights(x.shape[1], each, taps, taps)
         parts = (each,) if self.draw(st.booleans()) else ()
         scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
         bias = self.rng.normal(size=each * groups).astype(np.float32)

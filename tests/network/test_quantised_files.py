@@ -12,6 +12,7 @@ from onnx import numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from bench.networks import light  # noqa: E402
+from support import saturation  # noqa: E402
 from support.graph.apart import FORMS, cut, plain_session, quantised  # noqa: E402
 from support.graphs import parse, runtime_session  # noqa: E402
 
@@ -121,7 +122,7 @@ def test_tensor_by_tensor(name, form, tmp_path):
     floats, source = NETWORKS[name][0](rng)
     shape = [axis.dim_value for axis in floats.graph.input[0].type.tensor_type.shape.dim]
     feeds = [{source: rng.standard_normal(shape, np.float32)} for _ in range(20)]
-    model, feed = quantised(floats, feeds, form, tmp_path), feeds[0]
+    model, feed = quantised(floats, feeds, form, max(saturation.widths()), tmp_path), feeds[0]
     compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
     assert {row["op"] for row in compiled.explain().to_dict()["operators"]} & PRODUCTS <= LEFT.get(
         (name, form[0]), set()

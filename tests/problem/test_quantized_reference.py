@@ -19,6 +19,7 @@ from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import is_exact
 from cpuconv.problem.types import Types
+from support import saturation
 from support.geometry import problems, upto
 from support.quantized import operands
 
@@ -65,17 +66,21 @@ def test_sums_are_modulo_two_to_the_32() -> None:
     assert y.tolist() == [2**31 - 1 + 255 * 127 - 2**32, -(2**31) - 255 * 128 + 2**32]
 
 
-@pytest.mark.parametrize("x_type, w_type, each", list(itertools.product(["u8", "s8"], ["u8", "s8"], [False, True])))
+@pytest.mark.parametrize("x_type, w_type, bits", [("u8", "u8", 8), ("u8", "s8", 7), ("u8", "s8", 8), ("s8", "s8", 8)])
+@pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("pads, groups", [((1, 1, 1, 1), 1), ((0, 2, 1, 0), 2)])
-def test_against_onnx_runtime(x_type: str, w_type: str, each: bool, pads: tuple[int, ...], groups: int) -> None:
+def test_against_onnx_runtime(
+    x_type: str, w_type: str, bits: int, each: bool, pads: tuple[int, ...], groups: int
+) -> None:
     ort = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
-    if x_type == "s8" and w_type == "u8":
-        pytest.skip("ONNX Runtime has no such convolution")
+    if (x_type, w_type) == ("u8", "s8"):
+        saturation.need(bits)
     p = ConvProblem(2, 6, 9, 8, 8, 3, 2, (2, 1), pads, (1, 2), groups, types=Types.parse(f"{x_type}:s8:{x_type}"))
     given_ = operands(p, 3, w_type, each)
+    given_ = replace(given_, w=given_.w if w_type == "u8" else saturation.narrowed(given_.w, bits))
     scales, k = given_.scales, p.k
     kinds = {"u8": (TensorProto.UINT8, np.uint8), "s8": (TensorProto.INT8, np.int8)}
     w_scale = np.float32(scales.w_scale)

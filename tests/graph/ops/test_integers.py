@@ -11,9 +11,11 @@ runtime = pytest.importorskip("onnxruntime")
 from onnx import numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
+from support import saturation  # noqa: E402
 from support.graphs import close, parse, runtime_session  # noqa: E402
 
 RNG = np.random.default_rng(0)
+WEIGHTS = pytest.mark.parametrize(("w_type", "bits"), [(np.uint8, 8), (np.int8, 7), (np.int8, 8)])
 
 # As ONNX Runtime's dynamic quantiser writes convolutions and products.
 DYNAMIC = """g (float[N,5,9,8] x) => (float[] y, float[] z) {
@@ -37,9 +39,11 @@ STATIC = """g (float[N,5,9,8] x) => (float[] y) {
 }"""
 
 
-def _model(text: str, w_type: type, per_channel: bool) -> onnx.ModelProto:
+def _model(text: str, w_type: type, bits: int, per_channel: bool = False) -> onnx.ModelProto:
+    if w_type is np.int8:
+        saturation.need(bits)
     parts = (17,) if per_channel else ()
-    low, high = np.iinfo(w_type).min, np.iinfo(w_type).max
+    low, high = (each >> (8 - bits) for each in (np.iinfo(w_type).min, np.iinfo(w_type).max))
     arrays = {
         "w": RNG.integers(low, high, (17, 5, 3, 3), w_type),
         "w_zero": np.full(parts, 0 if low else 128, w_type),
@@ -60,9 +64,9 @@ def _model(text: str, w_type: type, per_channel: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("skipped", [(), ("integers",)])
-@pytest.mark.parametrize("w_type", [np.uint8, np.int8])
-def test_dynamically_quantised(w_type, skipped):
-    model = _model(DYNAMIC, w_type, False)
+@WEIGHTS
+def test_dynamically_quantised(w_type, bits, skipped):
+    model = _model(DYNAMIC, w_type, bits)
     made = cpuconv.compile(model, strategy="heuristic", skip_passes=skipped)
     theirs = runtime_session(runtime, model)
     for batch in (1, 3):
@@ -75,16 +79,16 @@ def test_dynamically_quantised(w_type, skipped):
 
 
 def test_an_image_of_zeros():
-    model = _model(DYNAMIC, np.int8, False)
+    model = _model(DYNAMIC, np.int8, 7)
     x = np.zeros((1, 5, 9, 8), np.float32)
     got = cpuconv.compile(model, strategy="heuristic").run({"x": x})["y"]
     close(got, runtime_session(runtime, model).run(["y"], {"x": x})[0], 1e-5)
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("w_type", [np.uint8, np.int8])
-def test_statically_quantised(w_type, per_channel):
-    model = _model(STATIC, w_type, per_channel)
+@WEIGHTS
+def test_statically_quantised(w_type, bits, per_channel):
+    model = _model(STATIC, w_type, bits, per_channel)
     x = RNG.standard_normal((2, 5, 9, 8)).astype(np.float32)
     (got,) = cpuconv.compile(model, strategy="heuristic").run({"x": x}).values()
     (expected,) = runtime_session(runtime, model).run(None, {"x": x})

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.reading.contrib import ALIKE, CONTRIB  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from support import saturation  # noqa: E402
 from support.graphs import close, made, run, runtime_session  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -209,8 +210,18 @@ def test_every_operator_has_a_case():
     assert CONTRIB.keys() | ALIKE.keys() == {case[0] for case in CASES} | {"QLinearReduceMean"}
 
 
-@pytest.mark.parametrize(("op", "arrays", "attributes", "fixed", "limit"), CASES)
-def test_as_onnx_runtime(op, arrays, attributes, fixed, limit):
+def _signed(arrays: list) -> bool:
+    return any(array is not None and array.dtype == np.int8 for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes", "fixed", "limit", "bits"),
+    [(*case, bits) for case in CASES for bits in ((7, 8) if _signed(case[1]) else (8,))],
+)
+def test_as_onnx_runtime(op, arrays, attributes, fixed, limit, bits):
+    if _signed(arrays):
+        saturation.need(bits)
+        arrays = [saturation.narrowed(each, bits) if each.dtype == np.int8 else each for each in arrays]
     model, feed = _model(op, arrays, attributes, fixed)
     (expected,) = runtime_session(runtime, model).run(None, feed)
     (got,) = run(model, feed)

@@ -19,9 +19,9 @@ FORMS = tuple(
 
 
 def quantised(
-    model: onnx.ModelProto, feeds: Iterable[Feed], form: tuple[str, str, bool], folder: Path
+    model: onnx.ModelProto, feeds: Iterable[Feed], form: tuple[str, str, bool], bits: int, folder: Path
 ) -> onnx.ModelProto:
-    """A network of floats in one of `FORMS`, weights int8."""
+    """A network of floats in one of `FORMS`, weights int8 of 7 or 8 bits."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -46,6 +46,7 @@ def quantised(
         activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         per_channel=each,
+        reduce_range=bits == 7,
     )
     return onnx.load(written)
 
