@@ -28,13 +28,15 @@ def forms(problem: ConvProblem, given: Data) -> list[Form]:
 
 
 def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
-    """Channels last, weights packed by oneDNN before."""
+    """Channels last, weights packed by oneDNN before; as float16 where oneDNN has no bfloat16 for this CPU."""
     import torch
 
     p, pads = problem, symmetric_pads(problem)
     x, w = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (given.x, given.w))
-    x, w = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, w))
     bias = torch.from_numpy(given.bias).to(torch.bfloat16)
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return _unpacked(p, x, w, bias)
+    x, w = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, w))
     top, bottom, left, right = p.pads
     padding = list(pads or (0, 0))
     shape = [p.n, p.c, p.h, p.w] if pads else [p.n, p.c, p.h + top + bottom, p.w + left + right]
@@ -46,30 +48,42 @@ def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
         source = x if pads else torch.nn.functional.pad(x, (left, right, top, bottom))
         last["y"] = conv(source, packed, bias, *steps, "none", [], "")
 
-    def output() -> np.ndarray:
-        return last["y"].contiguous().view(torch.int16).numpy().view(np.uint16)
-
-    return [Form("channels_last", run, output, plain=False)]
+    return [Form("channels_last", run, lambda: _output(last["y"]), plain=False)]
 
 
 def _float16(problem: ConvProblem, given: Data) -> list[Form]:
-    """Plain and channels last; oneDNN packs no weights where the CPU has no instructions for float16."""
+    """oneDNN packs no weights where the CPU has no instructions for float16."""
+    import torch
+
+    x, w, bias = (torch.from_numpy(array).to(torch.float16) for array in (given.x, given.w, given.bias))
+    return _unpacked(problem, x, w, bias)
+
+
+def _unpacked(problem: ConvProblem, x, w, bias) -> list[Form]:
+    """Plain and channels last, weights as they are."""
     import torch
 
     p, pads = problem, symmetric_pads(problem)
-    top, bottom, left, right = p.pads
-    bias, found = torch.from_numpy(given.bias).to(torch.float16), []
+    (top, bottom, left, right), found = p.pads, []
     for name in ("contiguous_format", "channels_last"):
         form = getattr(torch, name)
-        x, w = (torch.from_numpy(array).contiguous(memory_format=form) for array in (given.x, given.w))
+        x, w = (tensor.contiguous(memory_format=form) for tensor in (x, w))
         last: dict[str, torch.Tensor] = {}
 
         def run(x=x, w=w, last=last) -> None:
             source = torch.nn.functional.pad(x, (left, right, top, bottom)) if pads is None else x
             last["y"] = torch.nn.functional.conv2d(source, w, bias, p.stride, pads or 0, p.dilation, p.groups)
 
-        found.append(Form(name, run, lambda last=last: last["y"].contiguous().numpy(), plain=name != "channels_last"))
+        found.append(Form(name, run, lambda last=last: _output(last["y"]), plain=name != "channels_last"))
     return found
+
+
+def _output(y) -> np.ndarray:
+    """An array of the element's dtype, which NumPy has not for bfloat16."""
+    import torch
+
+    y = y.contiguous()
+    return y.view(torch.int16).numpy().view(np.uint16) if y.dtype == torch.bfloat16 else y.numpy()
 
 
 def _quantized(problem: ConvProblem, given: Data) -> list[Form]:
