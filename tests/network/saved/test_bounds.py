@@ -137,12 +137,13 @@ def test_nodes_within_nodes_count_and_have_a_deepest_level():
 
 
 def _nested(depth: int) -> onnx.NodeProto:
-    """Conditions within conditions."""
+    """Conditions within conditions, in one branch of each."""
+    output = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])]
     node = helper.make_node("Neg", ["x"], ["y"])
+    last = helper.make_graph([node], "g", [], output)
     for _ in range(depth):
-        output = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])]
         graph = helper.make_graph([node], "g", [], output)
-        node = helper.make_node("If", ["b"], ["y"], then_branch=graph, else_branch=graph)
+        node = helper.make_node("If", ["b"], ["y"], then_branch=graph, else_branch=last)
     return node
 
 

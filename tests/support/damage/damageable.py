@@ -84,10 +84,11 @@ def looping(op: str, operands: int, within: int = 0, **constants: object) -> onn
 
 
 def nested(depth: int) -> onnx.ModelProto:
-    """An If within an If."""
-    inner = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")])
+    """An If within an If, in one branch of each."""
+    last = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")])
+    inner = last
     for _ in range(depth):
-        node = helper.make_node("If", ["c"], ["n"], then_branch=inner, else_branch=inner)
+        node = helper.make_node("If", ["c"], ["n"], then_branch=inner, else_branch=last)
         inner = helper.make_graph([node], "b", [], [onnx.ValueInfoProto(name="n")])
     inner.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]))
     inner.initializer.append(numpy_helper.from_array(np.array(True), "c"))
