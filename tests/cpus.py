@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import arm
@@ -37,6 +37,7 @@ NATIVE: dict[str, tuple[str, ...]] = {  # LLVM's names, and the features that co
     "znver4": _ZEN4,
     "znver5": (*_ZEN4, "avxvnni"),
 }
+_KINDS = ("avx512f", "avxvnni", "avx2")  # what code of a CPU differs by, the first that it has
 ARM = ("cortex-a76", "neoverse-n1", "neoverse-v1")
 ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated compiler
 
@@ -89,6 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--part", metavar="I/N", type=_part, default=[], help="one of N parts of all files of tests")
     asked, options = parser.parse_known_args(arguments)
     known = [name for name in (ARM if asked.arm else NATIVE) if name in SLICES or not asked.slice]
+    if asked.slice and not (asked.arm or asked.cpus):
+        known = list(_others(known))
     names = asked.cpus.split(",") if asked.cpus else known
     if not {*names} <= {*known}:
         parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
@@ -109,6 +112,17 @@ def _part(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(f"must be two numbers I/N with I from 1 to N, not {text!r}")
     files = sorted(path.relative_to(TESTS.parent).as_posix() for path in TESTS.rglob("test_*.py"))
     return files[int(first) - 1 :: int(count)]
+
+
+def _others(names: Iterable[str]) -> Iterator[str]:
+    """The CPUs whose code is of another kind than this one's own, which all tests run on."""
+    have = llvm.get_host_cpu_features()
+    own = next((kind for kind in _KINDS if have.get(kind)), "")
+    for name in names:
+        if own != next((kind for kind in _KINDS if kind in NATIVE[name]), ""):
+            yield name
+        else:
+            print(f"== {name}: left out of the slice, as this CPU's own code is of its kind", flush=True)
 
 
 def missing(needs: Iterable[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*reference evaluator:cpuconv.CpuconvWarning"),
 ]
 LOOKUP = [network for network in NETWORKS if network.name == "lookup"]
+
+
+@pytest.fixture(autouse=True)
+def _older_objects_are_left_alone() -> Iterator[None]:
+    """A soak collects garbage again and again: among its own objects, not all those of the tests before it."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

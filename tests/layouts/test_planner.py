@@ -118,9 +118,9 @@ def test_nodes_of_many_neighbours_each_have_a_solution_and_a_bound():
         assert total(nodes, links, [1 - p if i == at else p for at, p in enumerate(picked)]) >= cost - 1e-9
 
 
-@pytest.mark.timeout(200)  # seconds, where a scan of all nodes for each takes an hour
-def test_a_hundred_thousand_nodes_take_seconds():
-    rng, count = np.random.default_rng(0), 100_000
+@pytest.mark.timeout(60)  # seconds, where a scan of all nodes for each takes minutes
+def test_thousands_of_nodes_take_seconds():
+    rng, count = np.random.default_rng(0), 20_000
     nodes = [rng.uniform(1, 5, 2) for _ in range(count)]
     chain = [(i, i + 1, rng.uniform(0, 2, (2, 2))) for i in range(count - 1)]
     shared = [(0, i, rng.uniform(0, 2, (2, 2))) for i in range(2, count)]  # what the first makes, all others read

@@ -76,6 +76,21 @@ def test_cpus_that_cannot_be_executed_are_left_out(monkeypatch: pytest.MonkeyPat
         cpus.main(["--cpus", "x86-64,pdp11"])
 
 
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [("haswell", ["x86-64"]), ("znver4", ["x86-64", "haswell"]), ("x86-64", ["haswell"])],
+)
+def test_a_slice_is_of_other_kinds_of_code_than_this_cpus(own: str, wanted: list[str], monkeypatch, capfd) -> None:
+    monkeypatch.setattr(cpus.llvm, "get_host_cpu_features", lambda: dict.fromkeys(cpus.NATIVE[own], True))
+    ran: list[str] = []
+    monkeypatch.setattr(cpus, "_run", lambda name, emulated, options: ran.append(name))
+    assert cpus.main(["--slice"]) == cpus.PASSED and ran == wanted
+    said = re.findall(r"^== (\S+): left out of the slice", capfd.readouterr().out, re.MULTILINE)
+    assert sorted([*ran, *said]) == ["haswell", "x86-64"]
+    ran.clear()
+    assert cpus.main(["--slice", "--cpus", "haswell"]) == cpus.PASSED and ran == ["haswell"]
+
+
 def test_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     ran: list[str] = []
     monkeypatch.setattr(cpus, "_run", lambda name, emulated, options: ran.extend(options))

@@ -194,9 +194,9 @@ MODEL = damageable()[0].SerializeToString()
 
 
 def test_a_description_that_memory_is_not_free_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = field(7, 2, field(1, 2, b"") * 1_000_000)
-    assert len(decode(data, ModelProto).graph.node) == 1_000_000
-    monkeypatch.setattr(wire, "free_bytes", lambda: 200 << 20)
+    data = field(7, 2, field(1, 2, b"") * 300_000)
+    assert len(decode(data, ModelProto).graph.node) == 300_000
+    monkeypatch.setattr(wire, "free_bytes", lambda: 60 << 20)
     with pytest.raises(SourceError, match="fields, more than memory"):
         decode(data, ModelProto)
 

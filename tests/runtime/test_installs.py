@@ -53,18 +53,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def releases(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What the wheel holds, with its sources and with bytecode in their place."""
+    folder = tmp_path_factory.mktemp("releases")
+    for name in ("source", "bytecode"):
+        zipfile.ZipFile(wheel).extractall(folder / name)
+    compiled_in_place(folder / "bytecode")
+    return {name: folder / name for name in ("source", "bytecode")}
+
+
+def compiled_in_place(folder: Path) -> None:
+    """Put bytecode in the place of every source in a folder."""
+    subprocess.run(python("-m", "compileall", "-b", "-q", str(folder)), check=True)
+    for path in folder.rglob("*.py"):
+        path.unlink()
+
+
 class Site:
     """A folder or archive that packages are imported from, and a cache folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "site"
+    def __init__(self, folder: Path, releases: dict[str, Path]) -> None:
+        self.folder, self.path, self.releases = folder, folder / "site", releases
 
-    def install(self, wheel: Path, *, edited: bool = False, kind: str = "source", record: bool = True) -> None:
-        """Put the wheel there, in place of what was: a file of a kernel may differ, as in another release."""
+    def install(self, *, edited: bool = False, kind: str = "source", record: bool = True) -> None:
+        """Put the release there, in place of what was: a file of a kernel may differ, as in another one."""
         new = self.folder / "new"
-        zipfile.ZipFile(wheel).extractall(new)
+        shutil.copytree(self.releases["bytecode" if kind.startswith("bytecode") else "source"], new)
         (information,) = new.glob("*.dist-info")
         if edited:
+            shutil.copy(self.releases["source"] / KERNEL, new / KERNEL)
             with (new / KERNEL).open("a") as file:
                 file.write("EDITED = 1\n")
             text = (information / "RECORD").read_text().splitlines()
@@ -72,11 +90,8 @@ class Site:
             (information / "RECORD").write_text("\n".join(text))
         if not record:
             shutil.rmtree(information)
-        if kind.startswith("bytecode"):
-            command = python("-m", "compileall", "-b", "-q", str(new))
-            subprocess.run(command, check=True)
-            for path in new.rglob("*.py"):
-                path.unlink()
+        if edited and kind.startswith("bytecode"):
+            compiled_in_place((new / KERNEL).parent)
         if kind.endswith("archive"):
             self.path = self.folder / "site.zip"
             shutil.make_archive(str(self.folder / "site"), "zip", new)
@@ -111,20 +126,20 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path, releases: dict[str, Path]) -> Site:
+    return Site(tmp_path, releases)
 
 
 WITHOUT_SOURCES = ["bytecode", "bytecode archive", "archive"]
 
 
 @pytest.mark.parametrize("kind", ["source", *WITHOUT_SOURCES])
-def test_kernels_of_another_release_are_not_loaded(site: Site, wheel: Path, kind: str) -> None:
-    site.install(wheel, kind=kind)
+def test_kernels_of_another_release_are_not_loaded(site: Site, kind: str) -> None:
+    site.install(kind=kind)
     first, second = site.tell(), site.tell()
     assert first["compiled"] >= 2 and second["compiled"] == 0 and second["loaded"] == first["compiled"]
     assert first["warnings"] == second["warnings"] == [] and first["sources"] == second["sources"]
-    site.install(wheel, kind=kind, edited=True)
+    site.install(kind=kind, edited=True)
     third = site.tell()
     assert third["compiled"] >= 1 and third["warnings"] == []
     if kind != "source":  # any of its files may have changed
@@ -133,9 +148,9 @@ def test_kernels_of_another_release_are_not_loaded(site: Site, wheel: Path, kind
 
 
 @pytest.mark.parametrize("kind", WITHOUT_SOURCES)
-def test_without_a_record_nothing_is_kept(site: Site, wheel: Path, kind: str) -> None:
+def test_without_a_record_nothing_is_kept(site: Site, kind: str) -> None:
     """Not by the RECORD of another copy either, which the environment of the tests has."""
-    site.install(wheel, kind=kind, record=False)
+    site.install(kind=kind, record=False)
     told = [site.tell() for _ in range(2)]
     for each in told:
         assert each["compiled"] >= 2 and each["loaded"] == 0
@@ -146,11 +161,11 @@ def test_without_a_record_nothing_is_kept(site: Site, wheel: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["source", "bytecode"])
-def test_an_upgrade_of_a_running_process_keeps_old_code_apart(site: Site, wheel: Path, kind: str) -> None:
-    site.install(wheel, kind=kind)
+def test_an_upgrade_of_a_running_process_keeps_old_code_apart(site: Site, kind: str) -> None:
+    site.install(kind=kind)
     process = site.start("upgraded")
     assert process.stdout.readline() == "imported\n"
-    site.install(wheel, kind=kind, edited=True)
+    site.install(kind=kind, edited=True)
     old = site.tell(process, "\n")
     assert old["compiled"] >= 2 and old["loaded"] == 0
     (warning,) = old["warnings"]

@@ -268,8 +268,9 @@ for solver in ("direct", "winograd", "im2col"):
     if sys.argv[1] == "put":
         sources = workload.sources_of(name)
         store.put([Row(fingerprint().key, problem.key, name, sources, "ok", median=1e-3, score=1e-3)])
-    x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
-    cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
+    if sys.argv[1] != "rows":
+        x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
+        cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
 current = [each.row.candidate for each in tuned.rows(problem) if each.current]
 found = {Candidate.parse(name).solver.NAME for name in current}
 print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
@@ -306,7 +307,7 @@ def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_p
     edit("kernels/transforms/winograd.py")
     assert tell("ask") == {"found": ["im2col"], "compiled": 3}  # the transforms: forward, back, of weights
     edit("runtime/kernel.py")
-    assert tell("ask")["found"] == []
+    assert tell("rows")["found"] == []
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.packs import cpu_classes, pack_file, serving
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.target import target
-from support.running import processes
+from support.running import processes, shipped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packs are made for Linux")
 PROGRAM = """
@@ -24,21 +24,22 @@ warnings.simplefilter("always")
 warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
 import numpy as np
 import cpuconv
+exec(sys.argv[2])
 from pathlib import Path
 from cpuconv.runtime.code.cache import Statistics, noting
 from cpuconv.runtime.code.packs import serving
 serving.FOLDER = Path(sys.argv[1])
-x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32)
+x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 1, 1), np.float32)
 with noting() as names:
     y = cpuconv.conv2d(x, w, threads=1)
-assert (y == 72).all()
+assert (y == 8).all()
 counts = {name: getattr(Statistics, name) for name in ("compiled", "loaded", "packed")}
 print(json.dumps({**counts, "why": serving.served().why, "names": sorted(names), "warnings": caught}))
 """
 
 
 def told(packs: Path, cache: Path, use: str = "1") -> dict[str, Any]:
-    done = processes.run("-c", PROGRAM, str(packs), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
+    done = processes.run("-c", PROGRAM, str(packs), shipped.code(), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -138,7 +139,7 @@ print(json.dumps(account()))
 
 
 def accounted(packs: Path, cache: Path, use: str = "1") -> dict[str, str]:
-    done = processes.run("-c", ACCOUNT, str(packs), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
+    done = processes.run("-c", ACCOUNT, str(packs), shipped.code(), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -161,15 +162,16 @@ def test_what_was_compiled_is_accounted_for(
 
 def test_names_are_noted_by_whoever_asks_and_around_it() -> None:
     program = """
+wide = np.ones((8, 8, 3, 3), np.float32)
 with noting() as outer:
     with noting() as inner:
-        cpuconv.conv2d(x, w[:, :, :1, :1], threads=1)
-    cpuconv.conv2d(x, w[:5], threads=1)
+        cpuconv.conv2d(x, wide, threads=1)
+    cpuconv.conv2d(x, wide[:5], threads=1)
 with noting() as later:
     pass
 print(json.dumps([len(inner), inner < outer, later < inner]))
 """
     code = PROGRAM.replace('"names": sorted(names), ', "") + program
-    done = processes.run("-c", code, "none", CPUCONV_PACKS="0")
+    done = processes.run("-c", code, "none", shipped.code(), CPUCONV_PACKS="0")
     count, *nested = json.loads(done.stdout.splitlines()[-1])
     assert count >= 3 and nested == [True, True]
