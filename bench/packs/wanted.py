@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cpuconv.errors import CpuconvError
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import Types
+from cpuconv.runtime.code.packs.cpu_classes import fitting
 from cpuconv.runtime.target import target
 
 SEED = 37
@@ -55,26 +56,31 @@ def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
 
 
 def _tabled() -> Iterator[tuple[ConvProblem, Candidate]]:
-    """The fastest candidate of each problem in tables of this kind of CPU."""
+    """The fastest candidate of each problem in the tables of devices that this class serves."""
     for _, rows in _tables():
         yield from _fastest(rows)
 
 
 def devices() -> list[str]:
-    """The keys of the devices of this kind of CPU that a table is shipped for."""
+    """The keys of the devices that a table is shipped for and this class of CPUs serves."""
     return [key for key, _ in _tables()]
 
 
 def _tables() -> Iterator[tuple[str, Iterator[dict]]]:
-    """The key of each device of this kind of CPU in shipped tables, and its rows."""
-    _, cpu, features = target()
+    """The key of each device in shipped tables that this class of CPUs serves, and its rows."""
     for path in sorted(TABLES.glob("*.json")):
         document = json.loads(path.read_text())
         columns = document["columns"]["rows"]
         for device in document["devices"]:
-            fields = device["fields"]
-            if microarchitecture(fields["cpu_name"], fields["features"]) == microarchitecture(cpu, features):
+            if _serves(device["fields"]):
                 yield path.stem, (dict(zip(columns, row, strict=True)) for row in device["rows"])
+
+
+def _serves(fields: Mapping[str, str]) -> bool:
+    """Whether a device's kernels come from the pack of this CPU's class first."""
+    name = microarchitecture(fields["cpu_name"], fields["features"])
+    there = (feature[1:] for feature in fields["features"].split(",") if feature.startswith("+"))
+    return [each.name for each in fitting(fields["machine"], name, there)][:1] == [target()[1]]
 
 
 def _fastest(rows: Iterator[dict]) -> Iterator[tuple[ConvProblem, Candidate]]:
