@@ -235,7 +235,7 @@ def _lanewise(step: Step) -> Load:
         step, "batch blocks row_blocks row_tiles column_tiles band_step"
     )
     high = cut(rows, row_blocks)
-    tile = _gemm(step, "inner")
+    tile = _gemm(step, "strip")
     cycles = tile.rows * tile.cols * tile.r * tile.s * tile.mix / current().fma_rate
     preparing = np.tile(_moving(band * high / max(1, high.max())), batch * blocks) if band else None
     pixels = columns * tile.rows * tile.cols * tile.lanes * F32.bytes

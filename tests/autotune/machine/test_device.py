@@ -75,7 +75,7 @@ def test_the_target_is_what_numba_compiles_for(told: Callable[..., Device]) -> N
     known = codegen.get_host_cpu_features().split(",")  # none where LLVM knows no features of the host
     assert {*host.split(",")} - {""} == {part for part in known if part.startswith("+")}
     for variables, target in (
-        ({"CPU_NAME": "haswell"}, ("haswell", host)),
+        ({"CPU_NAME": "haswell"}, ("haswell", "")),
         ({"CPU_NAME": "haswell", "CPU_FEATURES": "+avx2"}, ("haswell", "+avx2")),
         ({"CPU_NAME": "generic"}, ("generic", "")),
     ):
