@@ -36,6 +36,7 @@ class Isa:
     broadcast_rate: float = 2  # broadcast scalars loaded a cycle
     efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # of GEMM tiles with 1, 2, … weight vectors, as measured
     latency: float = 4  # cycles from a sum to the next one
+    memory_operand: bool = True  # an operand of an FMA can be read from memory, without a register
     frequency: float = 2.5e9  # cycles a second
     l2_rate: float = 32  # bytes a cycle of one core
     l3_rate: float = 8
@@ -64,7 +65,7 @@ TABLE: tuple[Isa, ...] = (
     Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), dots.AVX512, 2, 1, "zmm", "avx512f"),
     Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.AVX2, 2, 1, "ymm", "avx2"),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.SSE, 2, 1, "xmm"),
-    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon"),
+    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon", memory_operand=False),
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.GENERIC, 1, 1, "")
 

@@ -124,14 +124,14 @@ def sums_alive(kernel: Kernel, shape: Shape) -> int:
 def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     """Vector registers that a tile needs: sums, weights, an input vector and its permutation.
 
-    LLVM orders looped code more freely, which takes two more.
+    LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers.
     """
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.cuts
     if shape.held:
         weights = kernel.r * kernel.s
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
-        spare += 2 + kernel.activated
+        spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
     return sums_alive(kernel, shape) + weights * max(1, kernel.cuts) + spare
 
 
