@@ -179,8 +179,8 @@ def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, float]:
     """Tiles of a row, as if all lay inside; and cycles, a row of their outputs, for columns that may be padding.
 
-    In place, tiles at the ends of a row choose the addresses of such columns, which bands copy; a tile that is the
-    whole row leaves out the taps that meet padding, but of integers, whose padding is not zero.
+    In place, tiles at the ends of a row jump over such columns, or choose their addresses where padding is not zero;
+    bands copy them. A tile that is the whole row leaves out the taps that meet padding, but of integers.
     """
     left, right = problem.pads[2:]
     tiles, step = divide(problem.ow, cols), cols * problem.stride[1]
