@@ -8,6 +8,10 @@ asks for them (transparent huge pages, `madvise`). Elsewhere memory is as any ot
 from __future__ import annotations
 
 import mmap
+import weakref
+from bisect import bisect
+from collections import deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -43,16 +47,69 @@ def large(size: int, advice: int | None = ADVICE) -> np.ndarray:
 class Pool:
     """Arrays one after another in large pages, in the order in which they are asked for.
 
-    Memory is freed a chunk at a time, with the last array in it. To be asked by one thread at a time.
+    The room of arrays that are gone is given to later ones, and a chunk is freed with the last array in it. To be asked
+    by one thread at a time; arrays may go in any.
     """
 
     def __init__(self, advice: int | None = ADVICE) -> None:
-        self._free, self._advice = np.empty(0, np.uint8), advice
+        self._chunks: list[_Chunk] = []
+        self._gone: deque[tuple[_Chunk, int, int]] = deque()
+        self._advice = advice
 
     def take(self, size: int) -> np.ndarray:
         """`size` uninitialised bytes that start on a cache line."""
-        whole = divide(size, ALIGNMENT) * ALIGNMENT
-        if whole > self._free.size:
-            self._free = large(max(whole, CHUNK), self._advice)
-        taken, self._free = self._free[:size], self._free[whole:]
-        return taken
+        self._reclaim()
+        whole = max(divide(size, ALIGNMENT), 1) * ALIGNMENT
+        for chunk in reversed(self._chunks):
+            start = chunk.take(whole)
+            if start is not None:
+                break
+        else:
+            chunk = _Chunk(large(max(whole, CHUNK), self._advice))
+            self._chunks.append(chunk)
+            start = chunk.take(whole)
+            assert start is not None
+        owner = np.frombuffer(memoryview(chunk.memory)[start : start + whole], np.uint8)
+        weakref.finalize(owner, self._gone.append, (chunk, start, start + whole)).atexit = False
+        return owner[:size]
+
+    def _reclaim(self) -> None:
+        """Take back the room of arrays that are gone, and let go of chunks without arrays."""
+        while self._gone:
+            chunk, start, stop = self._gone.popleft()
+            chunk.give(start, stop)
+            if chunk.empty:
+                self._chunks.remove(chunk)
+
+
+@dataclass(eq=False)
+class _Chunk:
+    """Memory of a pool, and the spans of it that are free: starts and ends, in order and apart."""
+
+    memory: np.ndarray
+    free: list[tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.free = [(0, self.memory.size)]
+
+    @property
+    def empty(self) -> bool:
+        return self.free == [(0, self.memory.size)]
+
+    def take(self, size: int) -> int | None:
+        """Where the first free span of that size starts, which is taken; None where there is none."""
+        for at, (start, stop) in enumerate(self.free):
+            if stop - start >= size:
+                self.free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
+                return start
+        return None
+
+    def give(self, start: int, stop: int) -> None:
+        """Make a span free again, and one with those beside it."""
+        at = bisect(self.free, (start, stop))
+        if at < len(self.free) and self.free[at][0] == stop:
+            stop = self.free.pop(at)[1]
+        if at and self.free[at - 1][1] == start:
+            at -= 1
+            start = self.free.pop(at)[0]
+        self.free.insert(at, (start, stop))

@@ -56,6 +56,34 @@ def test_arrays_of_a_pool_lie_apart_and_in_order(sizes):
             assert address(second) == address(first) + -(-first.size // 64) * 64
 
 
+@given(st.lists(st.tuples(st.integers(0, 7), SIZES), max_size=12))
+def test_room_of_arrays_that_are_gone_is_given_again(turns):
+    """Arrays live and go in any order: no two that live share a byte, and all that is free is one span."""
+    pool, alive = Pool(None), {}
+    for place, sizes in turns:
+        alive[place] = [pool.take(size) for size in sizes]
+        for number, array in enumerate(alive[place]):
+            array[:] = 16 * place + number
+    for place, arrays in alive.items():
+        for number, array in enumerate(arrays):
+            assert (array == 16 * place + number).all()
+    alive.clear()
+    arrays = array = None
+    pool.take(1)
+    assert len(pool._chunks) == 1 and pool._chunks[0].free == [(64, CHUNK)]
+
+
+def test_a_pool_that_is_used_for_long_takes_no_more_memory():
+    """Where one array of many stays, those after it take the room of those that went."""
+    pool, kept = Pool(), []
+    for number in range(200):
+        passing = [pool.take(CHUNK // 8) for _ in range(4)]
+        if number % 10 == 0:
+            kept.append(pool.take(64))
+        del passing
+    assert len(pool._chunks) == 1
+
+
 @ADVISED
 def test_memory_of_a_pool_is_freed_with_its_last_array(advice):
     pool = Pool(advice)
