@@ -69,7 +69,7 @@ class Pool:
             self._chunks.append(chunk)
             start = chunk.take(whole)
             assert start is not None
-        owner = np.frombuffer(memoryview(chunk.memory)[start : start + whole], np.uint8)
+        owner = np.frombuffer(chunk.memory.data[start : start + whole], np.uint8)
         weakref.finalize(owner, self._gone.append, (chunk, start, start + whole)).atexit = False
         return owner[:size]
 
