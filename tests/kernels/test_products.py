@@ -69,7 +69,7 @@ def test_a_pixel_of_bfloat16_that_meets_one_vector_of_weights_is_read_by_the_pro
 
 def test_small_tiles_wait_for_their_own_products() -> None:
     """Cycles of a word, by the latency of sums; of tiles with as many sums as that, by the rate."""
-    isa = replace(TABLE[0], **MICROARCHITECTURES["znver4"])
+    isa = replace(TABLE[0], **MICROARCHITECTURES["avx512", "znver4"])
     words = 10_000
 
     def each(name: str, pixels: int) -> float:

@@ -15,6 +15,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, grouped
 from cpuconv.solvers.shared import lanewise
 from support import oracle
+from support.machines import AVX2
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()
@@ -81,3 +82,12 @@ def test_other_input_is_packed_band_by_band(layout):
     for params in depthwise.candidates(problem, ISA):
         assert params.block > 0 and depthwise.layouts(problem, params, ISA) == (None, BLOCKED)
     assert oracle.check(problem, "depthwise").workspace_bytes < problem.in_bytes
+
+
+def test_a_small_plane_takes_one_call():
+    """A call costs as much as the FMAs of a row: with 16 registers a plane of 7x7 is one tile high."""
+    problem = ConvProblem(
+        1, 960, 7, 7, 960, 3, 3, pads=(1, 1, 1, 1), groups=960, in_layout="NCHW8c", out_layout="NCHW8c"
+    )
+    best = next(lanewise.shapes(problem, AVX2, 1, 1))
+    assert best.rows == problem.oh

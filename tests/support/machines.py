@@ -19,7 +19,7 @@ from cpuconv.kernels.binding import machine
 from cpuconv.kernels.binding.machine import Machine
 
 AVX512, AVX2, SSE, NEON = table.TABLE
-ZEN4, SAPPHIRE = (replace(AVX512, **table.MICROARCHITECTURES[name]) for name in ("znver4", "sapphirerapids"))
+ZEN4, SAPPHIRE = (replace(AVX512, **table.MICROARCHITECTURES["avx512", name]) for name in ("znver4", "sapphirerapids"))
 KIB, MIB = 1 << 10, 1 << 20
 
 MACHINES: dict[str, Machine] = {

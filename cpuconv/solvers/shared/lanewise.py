@@ -38,6 +38,8 @@ _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a co
 _ISSUE = 4  # instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
+_CALL = 80.0  # cycles of a call, for a row of tiles
+_OVERLAP = 1.5  # sums in flight, over those that are held: of the rows before, the last FMAs are still on their way
 _CHOOSING = 2  # instructions to choose an address
 _WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, and of an output vector
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
@@ -163,7 +165,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
         (inputs + weights + outputs) / isa.load_rate,
         (fmas + beside + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
-        fmas * isa.latency / sums_alive(kernel, shape),
+        fmas * isa.latency / min(outputs, _OVERLAP * sums_alive(kernel, shape)),
     )
     loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
     return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
@@ -173,7 +175,7 @@ def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
     time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
     tiles, chosen = _across(problem, shape.cols, shape.block == 0)
-    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix)
+    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix + _CALL)
 
 
 def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, float]:
@@ -216,7 +218,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     some = np.flatnonzero(able)
     widths = range(1, int(cols.max(initial=1)) + 1)
     tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
-    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix)
+    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL)
     seen: dict[tuple[bool, int], int] = {}
     for index in some[np.lexsort((-cols[some], plane))].tolist():
         shape = every[index]
