@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import arm
@@ -80,6 +80,8 @@ SLICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+READ = {"znver4": _tests("solvers/asm")}  # in a slice: compiled and read, where it cannot be run
+
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
@@ -95,10 +97,12 @@ def main(arguments: list[str] | None = None) -> int:
     names = asked.cpus.split(",") if asked.cpus else known
     if not {*names} <= {*known}:
         parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
+    reading = asked.slice and not (asked.arm or asked.cpus)
     if asked.slice and asked.part:
         parser.error("argument --part: not allowed with argument --slice")
     try:
         found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else asked.part), *options]) for name in names]
+        found += [_started(name, [*READ[name], *options]) for name in READ if reading and missing(NATIVE[name])]
     except arm.Unavailable as error:
         print(f"ARM cannot be emulated here: {error}", file=sys.stderr)
         return CANNOT
@@ -133,18 +137,23 @@ def missing(needs: Iterable[str]) -> list[str]:
 
 def _run(name: str, emulated: bool, options: list[str]) -> bool:
     """Run pytest on a CPU; gives whether it failed."""
-    # Without features of its own choice Numba would add this machine's.
-    environ = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(TESTS.parent)}
-    command = python("-m", "pytest", *options)
     if emulated:
         root = arm.root()
         script = str(arm.interpreter(root, name))
-        environ |= {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
-        command = [script, "-m", "pytest", f"--timeout={ARM_SECONDS}", *options]
-    elif lacks := missing(NATIVE[name]):
+        launched = {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
+        return _started(name, [f"--timeout={ARM_SECONDS}", *options], [script], launched)
+    if lacks := missing(NATIVE[name]):
         print(f"== {name}: left out, as this CPU has no {', '.join(lacks)}", flush=True)
         return False
+    return _started(name, options)
+
+
+def _started(name: str, options: list[str], interpreter: Sequence[str] = (), more: Mapping[str, str] = {}) -> bool:
+    """Run pytest with code for a CPU; gives whether it failed."""
+    # Without features of its own choice Numba would add this machine's.
+    environ = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(TESTS.parent), **more}
     print(f"== {name}", flush=True)
+    command = [*(interpreter or python()), "-m", "pytest", *options]
     return subprocess.run(command, env=environ, cwd=TESTS.parent).returncode != 0
 
 
