@@ -88,7 +88,7 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
     precisions = [each for each in wanted.PRECISIONS if wanted.computes(each, features)]
     for path in wanted.networks(folder):
         for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
-            for threads in {1, cpuconv.get_num_threads()}:
+            for threads in wanted.threads():
                 yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
                 for key in wanted.devices():
                     yield lambda path=path, precision=precision, threads=threads, key=key: _tabled_network(
