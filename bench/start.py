@@ -152,10 +152,12 @@ def _start(
     if engine in failed:
         return None
     environ = {**os.environ, VARIABLE: str(cache), "OMP_NUM_THREADS": str(args.threads)}
-    if args.python is None:
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if args.python is not None:
+        environ.pop("PYTHONPATH", None)  # what is installed there is measured
+    else:
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environ["PYTHONPYCACHEPREFIX"] = str(saved.parent / "bytecode")
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)
     command = python() if args.python is None else [args.python]
     command += [str(ROOT / "bench" / "first.py"), engine, what, str(args.threads)]
     command += {SAVE: [str(args.model), str(saved)], "saved": [str(saved)]}.get(what, [str(args.model)])

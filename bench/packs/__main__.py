@@ -2,7 +2,7 @@
 
 Code of a class is compiled, and packs weights, on this machine: it must have all features of the class. What was
 compiled is kept, so that an interrupted build goes on where it was. The same sources, versions of Numba and networks
-give the same bytes.
+give the same bytes, on machines of four cores or more.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from autotune.interpreter import python
+from autotune.machine.cores import allowed_cores
 from autotune.paths import VARIABLE
 from autotune.wisdom.tiers import PINNED
+from bench.compare import positive
 from bench.packs.wanted import TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
-from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code import checked_file, parsed, stamp, together
 from cpuconv.runtime.code.packs import pack_file, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 
 SHAPES, NETWORKS = 20, 80
 PASSED = ("lines", "types", "shapes", "networks", "drawn")  # options of the process that compiles
+ALONE = {serving.VARIABLE: serving.OFF, PINNED: "", together.VARIABLE: "1"}  # no packs, no wisdom, no other processes
 MOST_BYTES = 12_000_000  # of all packs together, in a wheel
 
 
@@ -41,14 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     features = host_features()
     asked = words(options.classes, BY_NAME, "--classes")
     words(options.types, TYPES, "--types")
-    parts: dict[str, dict[str, dict[str, bytes]]] = {}
-    failed = False
+    failed, served = False, []
     for cpu in [BY_NAME[name] for name in asked or BY_NAME]:
         if lacks := sorted(cpu.features - {name for name, there in features.items() if there}):
             print(f"{cpu.name}: left out, as this CPU has no {', '.join(lacks)}", file=sys.stderr)
             failed |= bool(asked)
-            continue
-        kernels = compiled(cpu, options, features)
+        else:
+            served.append(cpu)
+    parts: dict[str, dict[str, dict[str, bytes]]] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        all_kernels = list(pool.map(lambda cpu: compiled(cpu, options, features), served))
+    for cpu, kernels in zip(served, all_kernels, strict=True):
         failed |= kernels is None
         if kernels is not None:
             parts.setdefault(cpu.machine, {})[cpu.name] = kernels
@@ -73,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random, float32 ({NETWORKS})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")
+    p.add_argument(
+        "--jobs", type=positive, default=allowed_cores(), help="classes at a time (the cores that there are)"
+    )
     p.add_argument("-o", "--output", type=Path, default=serving.FOLDER, metavar="DIR", help="(the package's folder)")
     return p
 
@@ -85,7 +95,7 @@ def host_features() -> dict[str, bool]:
 def environment(cpu: CpuClass, features: dict[str, bool]) -> dict[str, str]:
     """Variables of a process that compiles for a class: its features, and no others that LLVM knows."""
     stated = ",".join(f"{'+' if name in cpu.features else '-'}{name}" for name in sorted({*features, *cpu.features}))
-    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, serving.VARIABLE: serving.OFF, PINNED: ""}
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, **ALONE}
 
 
 def compiled(cpu: CpuClass, options: argparse.Namespace, features: dict[str, bool]) -> dict[str, bytes] | None:

@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,9 @@ def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[C
     for problem, candidate in wanted.convolutions(options.lines, options.shapes, types):
         yield lambda problem=problem, candidate=candidate: _assembled(problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
-            yield lambda problem=problem: _called(problem)
+            yield lambda problem=problem: _called(problem, _STRATEGY)
+            for key in wanted.devices():
+                yield lambda problem=problem, key=key: _on(key, lambda: _called(problem))
 
 
 def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
@@ -75,36 +78,39 @@ def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
         step.compile()
 
 
-def _called(problem: ConvProblem) -> None:
+def _on(key: str, call: Callable[[], None]) -> None:
+    """A call as on a device that a table is shipped for: rows of problems that are like its own decide."""
+    here, session.current = session.current, session.Session(attended=False, device=key)
+    try:
+        call()
+    finally:
+        session.current = here
+
+
+def _called(problem: ConvProblem, strategy: str = "cached") -> None:
     """The function that users call, which fingerprints, packs and launches."""
     x = np.ones((problem.n, problem.c, problem.h, problem.w), np.float32)
     w = np.ones((problem.k, problem.c // problem.groups, problem.r, problem.s), np.float32)
     top, bottom, left, right = problem.pads
     options = {"stride": problem.stride, "dilation": problem.dilation, "groups": problem.groups}
-    cpuconv.conv2d(x, w, padding=((top, bottom), (left, right)), threads=1, strategy=_STRATEGY, **options)
+    cpuconv.conv2d(x, w, padding=((top, bottom), (left, right)), threads=1, strategy=strategy, **options)
 
 
 def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
     precisions = [each for each in wanted.PRECISIONS if wanted.computes(each, features)]
     for path in wanted.networks(folder):
         for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
-            for threads in {1, cpuconv.get_num_threads()}:
+            for threads in wanted.threads():
                 yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
                 for key in wanted.devices():
-                    yield lambda path=path, precision=precision, threads=threads, key=key: _tabled_network(
-                        path, precision, threads, key
+                    yield lambda path=path, precision=precision, threads=threads, key=key: _on(
+                        key, lambda: _tabled_network(path, precision, threads)
                     )
 
 
-def _tabled_network(path: Path, precision: str, threads: int, key: str) -> None:
-    """What a network runs on a device that a table is shipped for: rows of problems that are like its own decide."""
-    here, session.current = session.current, session.Session(attended=False, device=key)
-    try:
+def _tabled_network(path: Path, precision: str, threads: int) -> None:
+    with suppress(CpuconvError):  # which the model's choice has met, and said
         cpuconv.compile(path, threads=threads, precision=precision)
-    except CpuconvError:  # which the model's choice has met, and said
-        return
-    finally:
-        session.current = here
 
 
 def _network(path: Path, precision: str, threads: int) -> None:
@@ -122,12 +128,16 @@ def _network(path: Path, precision: str, threads: int) -> None:
 
 
 def _drawn(count: int) -> Iterator[Callable[[], None]]:
+    for number in range(count):
+        yield lambda number=number: _drawn_network(number, _STRATEGY)
+        for key in wanted.devices():
+            yield lambda number=number, key=key: _on(key, lambda: _drawn_network(number))
+
+
+def _drawn_network(number: int, strategy: str = "cached") -> None:
     from bench.packs import random_networks  # which needs the package onnx
 
-    for number in range(count):
-        yield lambda number=number: cpuconv.compile(
-            random_networks.drawn(number, wanted.SEED), threads=1, strategy=_STRATEGY
-        )
+    cpuconv.compile(random_networks.drawn(number, wanted.SEED), threads=1, strategy=strategy)
 
 
 if __name__ == "__main__":

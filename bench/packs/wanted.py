@@ -20,12 +20,18 @@ from cpuconv.problem.reading import sources
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.packs.cpu_classes import fitting
 from cpuconv.runtime.target import target
+from cpuconv.runtime.threads import maximum_threads
 
 SEED = 37
 THREADS = (1, 2, 4)
 TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
 PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
 BF16 = frozenset(("avx512bf16", "bf16"))  # without one of these features, bfloat16 is widened, and slower than float32
+
+
+def threads() -> list[int]:
+    """Counts of threads that networks are compiled for: those that this machine has the cores for."""
+    return [each for each in THREADS if each <= maximum_threads()]
 
 
 def computes(name: str, features: Set[str]) -> bool:
