@@ -63,8 +63,8 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
         return None
     if node.op == "BatchNormalization":
         return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None
-    same = Affine.identity(shape[axis])
     if node.op == "Neg":
+        same = Affine.identity(shape[axis])
         return Affine(-same.scale, same.shift)
     if node.inputs[0] == node.inputs[1]:
         return None
@@ -73,6 +73,7 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
     vector = None if array is None else per_channel(array, shape, axis)
     if vector is None or (node.op == "Div" and not first):
         return None
+    same = Affine.identity(shape[axis])
     if node.op == "Add":
         return Affine(same.scale, vector)
     if node.op == "Sub":

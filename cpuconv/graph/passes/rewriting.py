@@ -12,6 +12,7 @@ import numpy as np
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
+from cpuconv.graph.sizes import sizes_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +272,7 @@ class Maker:
 
     def reshape(self, x: str, shape: Sequence[int], part: str = "") -> str:
         """The name of a value in another shape."""
-        sizes = self.constant(np.array(shape, np.int64), f"{part or 'out'}.shape")
+        sizes = self.constant(sizes_array(shape), f"{part or 'out'}.shape")
         return self.node("Reshape", x, sizes, part=part, allowzero=1)
 
     def done(self) -> Rewrite:
