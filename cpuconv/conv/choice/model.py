@@ -175,6 +175,25 @@ def search(
     return best
 
 
+def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slower: float) -> Ranked | None:
+    """The favourite of a solver among candidates that call the micro-kernels of `known`, one of its candidates for
+    another problem; its favourite of all where that is so many times faster. None if the solver cannot run the problem.
+
+    Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
+    """
+    solver = known.solver
+    if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
+        return None
+    made = (Candidate(solver, params) for params in solver.candidates(problem, current()))
+    alike = (each for each in made if each.micro_kernels == known.micro_kernels)
+    costed = (Ranked(each, modelled_cost(problem, each)) for each in alike)
+    own = min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
+    if own is not None and own.cost.estimate < slower * _bound(problem, solver):
+        return own
+    best = search(problem, limits, f"{solver.NAME}(")
+    return own if own is not None and best is not None and own.cost.estimate < slower * best.cost.estimate else best
+
+
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
     """The candidates, those first that a tuner which stops early must have met; both parts in the model's order.
 
