@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 
 import numpy as np
@@ -51,7 +52,7 @@ def steps_of(
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
     named = {name: Operand(Ref(name), operand.strides) for name, operand in given.items()}  # they may be in workspace
-    recipe = assemble(problem, candidate, Operands(**named))
+    recipe = _assembled(problem, candidate, Operands(**named))
     packing = candidate.packing(problem)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
 
@@ -65,6 +66,9 @@ def steps_of(
         "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
+
+
+_assembled = functools.lru_cache(maxsize=64)(assemble)  # a network repeats some of its layers
 
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:

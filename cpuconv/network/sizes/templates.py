@@ -8,13 +8,13 @@ graph with other numbers, which are computed in a hundredth of the time that the
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.sizes import INT64, SIZES, Size, Trace
 
 MOST = 8  # templates of a network, of which the one that served last is asked first
@@ -32,8 +32,8 @@ class Template:
     graph : Graph
         Made of sizes that `trace` follows.
     trace : Trace
-    given : Collection of Node
-        What it was made from: these nodes hold no sizes.
+    given : Graph
+        What it was made from: its nodes hold no sizes.
 
     Raises
     ------
@@ -41,9 +41,10 @@ class Template:
         A node holds something that may hide sizes.
     """
 
-    def __init__(self, graph: Graph, trace: Trace, given: Collection[Node]) -> None:
+    def __init__(self, graph: Graph, trace: Trace, given: Graph) -> None:
         self._graph, self._trace = graph, trace
-        known = set(map(id, given))
+        known = set(map(id, given.nodes))
+        _lasting(graph, given)
         self._nodes = {
             at: node
             for at, node in enumerate(graph.nodes)
@@ -127,7 +128,7 @@ class Templates:
         self._left -= 1
         try:
             made = make(dict(zip(self._inputs, map(tuple, followed), strict=True)))
-            template = None if made is None else Template(made, trace, given.nodes)
+            template = None if made is None else Template(made, trace, given)
         except Exception:  # of code that takes no size for a number
             template = None
         if template is None:
@@ -135,6 +136,26 @@ class Templates:
             return None
         self._made.insert(0, template)
         return template.graph(numbers)
+
+
+def _lasting(graph: Graph, given: Graph) -> None:
+    """Let nobody write to the constants that were made, so that they are recognised without being read again."""
+    known = {id(_owner(array)) for array in given.constants.values()}
+    for array in graph.constants.values():
+        owner = _owner(array)
+        if isinstance(owner, np.ndarray) and id(owner) not in known:
+            each: Any = array
+            while isinstance(each, np.ndarray):
+                each.flags.writeable = False
+                each = each.base
+
+
+def _owner(array: np.ndarray) -> Any:
+    """What has the memory of an array."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    return owner
 
 
 def _holds_sizes(value: Any) -> bool:
