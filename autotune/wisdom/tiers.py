@@ -164,6 +164,10 @@ class Tiers:
         self._books: dict[Path, Book] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
 
+    def know(self, device: str, *, read_only: bool = True) -> bool:
+        """Whether a tier has rows of a device; `read_only` as for `lookup`."""
+        return bool(self._look(device, read_only).tiers)
+
     def lookup(self, device: str, problem: str, limits: RowLimits, *, read_only: bool = True) -> Found | None:
         """The best row of the first tier that has one within the limits, of the first weights that any tier knows.
 

@@ -133,6 +133,12 @@ class ConvProblem:
         right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
 
+    def changed(self, **fields: Any) -> ConvProblem:
+        """The problem with other groups, layouts, threads or types, which must be right: nothing is checked again."""
+        made = object.__new__(ConvProblem)
+        made.__dict__.update({name: self.__dict__[name] for name in self.__dataclass_fields__}, **fields)
+        return made
+
     @lazy
     def cg(self) -> int:
         """Input channels of a group."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -181,17 +182,24 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
     Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
     """
-    solver = known.solver
+    solver, kernels = known.solver, known.micro_kernels
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
-    made = (Candidate(solver, params) for params in solver.candidates(problem, current()))
-    alike = (each for each in made if each.micro_kernels == known.micro_kernels)
-    costed = (Ranked(each, modelled_cost(problem, each)) for each in alike)
-    own = min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
+    made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
+    alike = [each.micro_kernels == kernels for each in made]
+    own = _least(problem, limits, itertools.compress(made, alike))
     if own is not None and own.cost.estimate < slower * _bound(problem, solver):
         return own
-    best = search(problem, limits, f"{solver.NAME}(")
-    return own if own is not None and best is not None and own.cost.estimate < slower * best.cost.estimate else best
+    best = _least(problem, limits, (each for each, same in zip(made, alike, strict=True) if not same))
+    if own is None or best is None:
+        return own or best
+    return own if own.cost.estimate < slower * best.cost.estimate else best
+
+
+def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
+    """The model's favourite of some candidates within the limits."""
+    costed = (Ranked(each, modelled_cost(problem, each)) for each in candidates)
+    return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
