@@ -192,6 +192,11 @@ def sizes_array(sizes: Iterable[Any]) -> np.ndarray:
     return array
 
 
+def is_followed(size: Any) -> bool:
+    """Whether a size is one that a trace follows."""
+    return type(size) is Size
+
+
 def own(value: Hashable) -> Hashable:
     """What equals that of another value where both are the same; a size that is followed equals only itself."""
     return (Size.__name__, value.place) if type(value) is Size else value

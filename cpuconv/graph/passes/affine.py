@@ -24,6 +24,7 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
+from cpuconv.graph.sizes import is_followed
 
 OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 
@@ -36,8 +37,9 @@ class Affine(NamedTuple):
 
     @classmethod
     def identity(cls, channels: int) -> Affine:
-        """x itself."""
-        return cls(np.ones(channels), np.zeros(channels))
+        """x itself; of a number of channels that is followed, numbers that all share."""
+        count = 1 if is_followed(channels) else channels
+        return cls(np.ones(count), np.zeros(count))
 
     def then(self, other: Affine) -> Affine:
         """`other` of this."""
