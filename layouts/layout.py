@@ -44,7 +44,7 @@ class Layout:
     def shape(self, n: int, c: int, h: int, w: int) -> tuple[int, ...]:
         """The physical shape of a logical (n, c, h, w) activation; the last block is filled up."""
         size = {"n": n, "c": -(-c // self.block), "h": h, "w": w, "b": self.block}
-        return tuple(size[axis] for axis in self.axes)
+        return tuple([size[axis] for axis in self.axes])
 
     def strides(self, physical: Sequence[int]) -> Strides:
         """Logical strides from the strides of the physical array, in the same unit."""
@@ -81,6 +81,8 @@ def get(name: str | Layout) -> Layout:
     ValueError
         No layout has that name; the message lists those that exist.
     """
+    if type(name) is str and name in _TABLE:
+        return _TABLE[name]
     if isinstance(name, Layout):
         return name
     layout = _TABLE.get(ALIASES.get(name, name)) if isinstance(name, str) else None

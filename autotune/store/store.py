@@ -88,6 +88,10 @@ class Store(Connection):
         rows = "SELECT count(*), max(created), total(checksum), total(median) FROM trials WHERE device = ?"
         return (*self._fetch(rows, (device,)), *self._fetch("SELECT roofs FROM devices WHERE device = ?", (device,)))
 
+    def knows(self, device: str) -> bool:
+        """Whether there are rows of a device."""
+        return bool(self._fetch("SELECT 1 FROM trials WHERE device = ? LIMIT 1", (device,)))
+
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a query finds; nothing if there is no file to read."""
         nothing: list[tuple[Any, ...]] = []

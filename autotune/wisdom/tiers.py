@@ -52,6 +52,7 @@ class Tier(Protocol):
     def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
     def summary(self, device: str) -> tuple[Any, ...] | None: ...
+    def knows(self, device: str) -> bool: ...
 
 
 class Book:
@@ -94,6 +95,10 @@ class Book:
         """As `Store.summary`."""
         return (str(self.path), *_state(self.path))
 
+    def knows(self, device: str) -> bool:
+        """As `Store.knows`."""
+        return any(key[0] == device for key in self._read().rows)
+
     def _read(self) -> Wisdom:
         if self._wisdom is None:
             self.version()
@@ -122,7 +127,7 @@ def _state(path: Path) -> tuple[Any, ...]:
 class _Look:
     """The tiers as they were when last looked at, and the answers that have held since."""
 
-    tiers: list[tuple[str, Tier]]
+    tiers: list[tuple[str, Tier]]  # that know something of the device
     state: list[tuple[Tier, tuple[Any, ...]]]
     until: float  # of `time.monotonic()`, when to look again
     writes: int  # of this process by then
@@ -158,6 +163,10 @@ class Tiers:
         self._kept = kept
         self._books: dict[Path, Book] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
+
+    def know(self, device: str, *, read_only: bool = True) -> bool:
+        """Whether a tier has rows of a device; `read_only` as for `lookup`."""
+        return bool(self._look(device, read_only).tiers)
 
     def lookup(self, device: str, problem: str, limits: RowLimits, *, read_only: bool = True) -> Found | None:
         """The best row of the first tier that has one within the limits, of the first weights that any tier knows.
@@ -219,7 +228,7 @@ class Tiers:
 
     def state(self, device: str) -> tuple[Any, ...] | None:
         """What is equal in two processes as long as all tiers have the same rows of a device; None if nobody knows."""
-        told = [tier.summary(device) for _, tier in self._look(device).tiers]
+        told = [tier.summary(device) for tier, _ in self._look(device).state]
         return None if None in told else tuple(told)
 
     def forget(self) -> None:
@@ -232,7 +241,9 @@ class Tiers:
             return seen
         written = writes()  # before the tiers are asked: what is written meanwhile is seen the next time
         tiers = list(self._make(device, read_only))
-        look = _Look(tiers, [(tier, tier.version()) for _, tier in tiers], now + self.recheck_seconds, written)
+        state = [(tier, tier.version()) for _, tier in tiers]
+        knowing = [(name, tier) for name, tier in tiers if tier.knows(device)]
+        look = _Look(knowing, state, now + self.recheck_seconds, written)
         if seen is not None and seen.state == look.state:
             look.answers, look.winners = seen.answers, seen.winners
         self._looks[device, read_only] = look

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import assemble
 from cpuconv.elements import BF16
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.steps import Operands, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 
@@ -51,8 +51,8 @@ def steps_of(
     """
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
-    named = {name: replace(operand, ref=Ref(name)) for name, operand in given.items()}  # they may be in workspace
-    recipe = assemble(problem, candidate, Operands(**named))
+    named = {name: Operand(Ref(name), operand.strides) for name, operand in given.items()}  # they may be in workspace
+    recipe = _assembled(problem, candidate, Operands(**named))
     packing = candidate.packing(problem)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
 
@@ -66,6 +66,9 @@ def steps_of(
         "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
+
+
+_assembled = functools.lru_cache(maxsize=64)(assemble)  # a network repeats some of its layers
 
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
@@ -90,4 +93,4 @@ def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
         name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
         for name, value in step.args.items()
     }
-    return replace(step, args=args, parts=0 if alone else step.parts)
+    return Step(step.kernel, step.tile, args, 0 if alone else step.parts, step.clears_tail)

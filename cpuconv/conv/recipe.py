@@ -123,11 +123,14 @@ def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
     return padded
 
 
+_contiguous = functools.lru_cache(maxsize=4096)(contiguous)
+
+
 def dense(problem: ConvProblem) -> tuple[Strides, Strides]:
     """Byte strides of an input and an output that are C-contiguous in the problem's layouts."""
     return (
-        contiguous(problem.in_layout, problem.in_shape, problem.types.x),
-        contiguous(problem.out_layout, problem.out_shape, problem.types.y),
+        _contiguous(problem.in_layout, problem.in_shape, problem.types.x),
+        _contiguous(problem.out_layout, problem.out_shape, problem.types.y),
     )
 
 
@@ -162,7 +165,7 @@ def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | No
         x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in, types.x)
     target = y
     if need_out is not None:
-        wanted = contiguous(need_out, problem.out_shape, types.y)
+        wanted = _contiguous(need_out, problem.out_shape, types.y)
         added_as_is = residual is None or residual.strides == y.strides
         if not _same(wanted, y.strides) or y.strides != wanted and not added_as_is:
             target = Operand(space.reserve(_size(need_out, problem.out_shape, types.y)), wanted)
@@ -190,7 +193,7 @@ def _alone(problem: ConvProblem, operands: Operands) -> Operands:
     x, y = dense(problem)
 
     def normal(operand: Operand, n: int) -> Operand:
-        return replace(operand, strides=operand.strides._replace(n=n))
+        return Operand(operand.ref, operand.strides._replace(n=n))
 
     residual = operands.residual and normal(operands.residual, y.n)
     return Operands(normal(operands.x, x.n), normal(operands.y, y.n), residual)
@@ -216,7 +219,7 @@ def _moved(
 
     `whole`: images follow one another.
     """
-    wanted = contiguous(layout, shape, element)
+    wanted = _contiguous(layout, shape, element)
     if operand.strides == wanted or not whole and _same(operand.strides, wanted):
         return operand
     moved = Operand(space.reserve(_size(layout, shape, element)), wanted)

@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.locks import lazy
 from cpuconv.errors import SourceError
+from cpuconv.graph.sizes import INT64, SIZES
 from cpuconv.runtime.stopping import Stop
 
 Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
@@ -45,7 +46,7 @@ class Value:
     @classmethod
     def of(cls, array: np.ndarray) -> Value:
         """A tensor whose elements are known."""
-        return cls(array.shape, array.dtype, array)
+        return cls(array.shape, INT64 if array.dtype == SIZES else array.dtype, array)
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether an array may have these sizes, as far as they are known."""

@@ -17,9 +17,10 @@ from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.sizes.prepared import Prepared, prepared
+from cpuconv.network.sizes.prepared import Prepared, Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
 from cpuconv.network.sizes.specialise import bound_inputs
+from cpuconv.network.sizes.templates import Templates
 
 
 class Definition:
@@ -56,6 +57,7 @@ class Definition:
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
+        self._templates = Templates(self.inputs)
         if not self.is_fixed:
             watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
             self.graph = passes.apply_without_sizes(graph, skip, watch)
@@ -132,8 +134,21 @@ class Definition:
             graph = self._source()
         check_unchanged(graph.constants.values())
         named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
-        return prepared(with_constants(graph, shape_arrays), named, self.settings.rewriting, noted=noted), None
+        options = self.settings.rewriting
+        if not (noted or shape_arrays or self.is_fixed):
+            ready = self._templates.graph(shapes, graph, partial(_ready, graph, options))
+            if ready is not None:
+                return Prepared(ready, [], None), None
+        return prepared(with_constants(graph, shape_arrays), named, options, noted=noted), None
 
     def let_go(self) -> None:
         """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
         self.graph = None
+
+
+def _ready(graph: Graph, options: Rewriting, shapes: Mapping[str, Sequence[int]]) -> Graph | None:
+    """What `prepared` gives, where all of it is one graph of known operators."""
+    if any(node.meaning is not None for node in graph.nodes):
+        return None
+    made = prepared(graph, shapes, options, noted=False)
+    return made.graph if made.tail is None else None

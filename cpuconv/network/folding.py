@@ -26,7 +26,8 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
             continue
         if any(isinstance(size, int) and size < 0 for size in value.shape):
             raise SourceError(f"{node.label}: an output of shape {value} has a negative size.")
-        check_bytes(value.nbytes, f"{node.label}: an output of shape {value}")
+        if value.nbytes > SMALL:
+            check_bytes(value.nbytes, f"{node.label}: an output of shape {value}")
 
 
 class Folding:

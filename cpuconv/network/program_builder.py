@@ -100,7 +100,7 @@ class ProgramBuilder:
         """
         self.definition, self.target, self.packed = definition, target, packed
         self.auto, self._part = auto, part
-        self._decisions: dict[tuple[int, int], Decisions] = {}  # by `_digits` of inputs, and threads
+        self._decisions: dict[tuple[int, int], Decisions] = {}  # by elements of inputs, and threads
 
     @property
     def choices(self) -> int:
@@ -142,21 +142,25 @@ class ProgramBuilder:
         """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
-        about = _digits(key.shapes), target.threads
-        known = self._decisions.get(about) or self._saved_decisions(key.shapes)
+        known = self._known_decisions(key.shapes, target.threads) or self._saved_decisions(key.shapes)
         if known is not None and winner(graph, target) is None:
             return laid_out(graph, target, known)
         network_plan = laid_out(graph, target)
         if network_plan.decided_by != "raced":
-            self._decisions[about] = network_plan.decisions()
+            self._decisions[_elements(key.shapes), target.threads] = network_plan.decisions()
         return network_plan
+
+    def _known_decisions(self, shapes: Shapes, threads: int) -> Decisions | None:
+        """What was chosen first for a size about as large: a size that is made again follows the same one again."""
+        size, made = _elements(shapes), self._decisions.items()
+        return next((each for (known, count), each in made if count == threads and _about(known, size)), None)
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size about as large, if that is to be followed."""
         saved = self.definition.saved
         if saved is None or not self.definition.follows:
             return None
-        like = next((each for each in saved.shapes if _digits(each) == _digits(shapes)), None)
+        like = next((each for each in saved.shapes if _about(_elements(each), _elements(shapes))), None)
         return None if like is None else saved.decisions(like)
 
     def explained(self, made: ShapeProgram) -> Explanation:
@@ -173,9 +177,13 @@ class ProgramBuilder:
         )
 
 
-def _digits(shapes: Shapes) -> int:
-    """Binary digits of the number of elements: sizes with as many are about as large."""
-    return sum(map(math.prod, shapes)).bit_length()
+def _elements(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes))
+
+
+def _about(one: int, other: int) -> bool:
+    """Whether inputs of so many elements are about as large: neither has more than twice as many."""
+    return one <= 2 * other and other <= 2 * one
 
 
 def _owned(graph: Graph) -> Graph:

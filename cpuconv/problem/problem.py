@@ -31,6 +31,11 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: fie
 }
 
 
+# Names of numbers and tuples, how long these are, and the least that each number may be.
+_NUMBERS = (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads")))
+_TUPLES = (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1))
+
+
 @dataclass(frozen=True)
 class ConvProblem:
     """A 2-D convolution (cross-correlation) with bias, optional residual and activation.
@@ -93,10 +98,18 @@ class ConvProblem:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        for name, least in (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads"))):
-            put(self, name, integer(getattr(self, name), name, least))
-        for name, count, least in (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1)):
-            put(self, name, integers(getattr(self, name), name, count, least))
+        for name, least in _NUMBERS:
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                put(self, name, integer(value, name, least))
+        for name, count, least in _TUPLES:
+            values = getattr(self, name)
+            if (
+                type(values) is not tuple
+                or len(values) != count
+                or any(type(value) is not int or value < least for value in values)
+            ):
+                put(self, name, integers(values, name, count, least))
         if self.c % self.groups or self.k % self.groups:
             channels = f"a divisor of the {self.c} input channels and of the {self.k} output channels"
             raise ArgumentError(must("groups", channels, self.groups))
@@ -119,6 +132,12 @@ class ConvProblem:
         bottom = max(0, (self.oh - 1) * self.stride[0] + rows - self.h - top)
         right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
+
+    def changed(self, **fields: Any) -> ConvProblem:
+        """The problem with other groups, layouts, threads or types, which must be right: nothing is checked again."""
+        made = object.__new__(ConvProblem)
+        made.__dict__.update({name: self.__dict__[name] for name in self.__dataclass_fields__}, **fields)
+        return made
 
     @lazy
     def cg(self) -> int:

@@ -58,7 +58,7 @@ class Window:
             near, far = stated_pads(attributes, rank)
             up = attributes.get("ceil_mode", 0)
             outputs = list(map(_positions, sizes, strides, reach, near, far, [up] * rank))
-        if min(outputs, default=1) < 0:
+        if any(count < 0 for count in outputs):
             raise ValueError(f"a window of {reach} on an input of {tuple(sizes)} with padding {(*near, *far)}")
         return cls(tuple(sizes), tuple(kernel), strides, dilations, tuple(near), tuple(far), tuple(outputs))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -173,6 +174,32 @@ def search(
                 best, place, below = ranked, index, ranked.cost.estimate
                 break
     return best
+
+
+def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slower: float) -> Ranked | None:
+    """The favourite of a solver among candidates that call the micro-kernels of `known`, one of its candidates for
+    another problem; its favourite of all where that is so many times faster. None if the solver cannot run the problem.
+
+    Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
+    """
+    solver, kernels = known.solver, known.micro_kernels
+    if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
+        return None
+    made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
+    alike = [each.micro_kernels == kernels for each in made]
+    own = _least(problem, limits, itertools.compress(made, alike))
+    if own is not None and own.cost.estimate < slower * _bound(problem, solver):
+        return own
+    best = _least(problem, limits, (each for each, same in zip(made, alike, strict=True) if not same))
+    if own is None or best is None:
+        return own or best
+    return own if own.cost.estimate < slower * best.cost.estimate else best
+
+
+def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
+    """The model's favourite of some candidates within the limits."""
+    costed = (Ranked(each, modelled_cost(problem, each)) for each in candidates)
+    return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -11,7 +12,18 @@ from autotune.machine.cores import thread_counts
 from autotune.wisdom.tiers import OLDER
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
-from cpuconv.conv.choice.model import AUTO, Choice, Limits, Ranked, by_model, by_name, favourite, modelled_cost, search
+from cpuconv.conv.choice.model import (
+    AUTO,
+    Choice,
+    Limits,
+    Ranked,
+    by_model,
+    by_name,
+    favourite,
+    modelled_cost,
+    search,
+    with_kernels_of,
+)
 from cpuconv.conv.recipe import Candidate, effective_threads
 from cpuconv.elements import F32, Element
 from cpuconv.isa import current
@@ -120,27 +132,25 @@ def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) ->
     if choice is None:
         if strategy == "cached" and (tuned.lookup(problem, limits) or tuned.older(problem, limits)):
             return None
-        best = search(problem, limits, f"{name.partition('(')[0]}(")
+        best = _with_kernels_of(name, problem, limits)
         if best is None:
             return None
-        choice = Choice(_with_kernels_of(name, problem, limits, best).candidate, "model")
+        choice = Choice(best.candidate, "model")
         choices.put(problem, asked, choice)
     if strategy == "cached":
         session.current.untuned.add(problem, limits, is_tuned)
     return choice
 
 
-def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits, best: Ranked) -> Ranked:
-    """The favourite among candidates that call the micro-kernels of `name`; or `best`, of the same solver, where these
-    are clearly slower."""
+_parsed = functools.lru_cache(maxsize=4096)(Candidate.parse)
+
+
+def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked | None:
     try:
-        known = Candidate.parse(name).micro_kernels
+        known = _parsed(name)
     except ValueError:  # of an older release
-        return best
-    if best.candidate.micro_kernels == known:
-        return best
-    prefix, below = f"{best.candidate.solver.NAME}(", _CLEARLY_SLOWER * best.cost.estimate
-    return search(problem, limits, prefix, below, lambda other: other.micro_kernels == known) or best
+        return search(problem, limits, f"{name.partition('(')[0]}(")
+    return with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:

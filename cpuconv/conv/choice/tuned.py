@@ -21,8 +21,11 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     Rows timed with the weights of the limits, warm or cold, count before others; `read_only=False` asks the store
     that `profile` writes.
     """
+    here = session.current
+    if not here.tiers.know(here.device, read_only=read_only):
+        return None
     asked = _stored_limits(limits, prefix)
-    return session.current.tiers.lookup(session.current.device, problem.key, asked, read_only=read_only)
+    return here.tiers.lookup(here.device, problem.key, asked, read_only=read_only)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
@@ -35,7 +38,10 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
     """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
-    rows = session.current.tiers.older(session.current.device, problem.key, _stored_limits(limits, prefix))
+    here = session.current
+    if not here.tiers.know(here.device):
+        return []
+    rows = here.tiers.older(here.device, problem.key, _stored_limits(limits, prefix))
     return [known.row.candidate for known in rows]
 
 

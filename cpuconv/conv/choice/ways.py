@@ -204,6 +204,6 @@ _parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are re
 
 def _shared(problem: ConvProblem, target: Target, **changes: Any) -> ConvProblem:
     """The problem, with other changes, for as many threads of the target as are worth waking."""
-    problem = replace(problem, threads=target.threads, **changes)
+    problem = problem.changed(threads=target.threads, **changes)
     threads = effective_threads(problem)
-    return problem if threads == problem.threads else replace(problem, threads=threads)
+    return problem if threads == problem.threads else problem.changed(threads=threads)

@@ -14,6 +14,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
+from cpuconv.graph.sizes import SIZES
 from cpuconv.kernels.binding.place import Place
 from cpuconv.runtime.stopping import Stop
 
@@ -182,7 +183,7 @@ def integers(array: np.ndarray) -> list[int]:
     """The elements of a constant of integers, which says something of axes or parts."""
     if array.size > _MOST_INTEGERS:
         raise ValueError(f"{array.size} sizes, axes or places")
-    return [int(item) for item in array.ravel()]
+    return array.ravel().tolist() if array.dtype == SIZES else [int(item) for item in array.ravel()]
 
 
 def axis_in(axis: int, rank: int) -> int:
@@ -190,6 +191,19 @@ def axis_in(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"there is no axis {axis} among {rank}")
     return axis % rank
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all of these broadcast to, as NumPy does it."""
+    made = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis, size in enumerate(shape, len(made) - len(shape)):
+            if size is made[axis] or size == 1:
+                continue
+            if made[axis] != 1 and made[axis] != size:
+                raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast")
+            made[axis] = size
+    return tuple(made)
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------
@@ -203,7 +217,7 @@ def like_first(node: Node, inputs: Inputs) -> list[Value]:
 def broadcast(node: Node, inputs: Inputs) -> list[Value]:
     """One output of the shape that all inputs broadcast to, of the first one's dtype."""
     present = [value for value in inputs if value is not None]
-    return [Value(np.broadcast_shapes(*(value.shape for value in present)), present[0].dtype)]
+    return [Value(broadcast_shapes(*(value.shape for value in present)), present[0].dtype)]
 
 
 def as_reference(reference: Reference) -> Infer:

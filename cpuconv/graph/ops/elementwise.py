@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -184,10 +185,9 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     None where it is none of `FORMS`, reads or gives other types than kernels have, reads nothing at all, or too many
     operands.
     """
-    form = FORMS.get(node.op)
-    if form is None:
+    if node.op not in FORMS:
         return None
-    tree = form(node, *map(_operand, range(len(inputs)), inputs))
+    tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
     given = {inputs[position].dtype for position in (0, *tree.operands)}  # the output is of the first one's type
@@ -196,6 +196,28 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     if node.op in ("DequantizeLinear", "Elementwise"):
         return tree if given <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
     return tree if given == {FLOAT32} else None
+
+
+_Operands = tuple[Expression | None, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _formed(node: Node, operands: _Operands) -> Expression | None:
+    """A node as an expression: the same for all sizes."""
+    return FORMS[node.op](node, *operands)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compact(node: Node, operands: _Operands) -> tuple[tuple[int, ...], Expression]:
+    """The operands that a node's expression reads, and the expression of these by their places among them."""
+    tree = _formed(node, operands)
+    assert tree is not None
+    read = tuple(tree.operands)
+    return read, tree.substituted({position: Operand(at) for at, position in enumerate(read)})
+
+
+def _operands(inputs: Inputs) -> _Operands:
+    return tuple(map(_operand, range(len(inputs)), inputs))
 
 
 def _type_of(node: Node, inputs: Inputs) -> np.dtype:
@@ -270,18 +292,16 @@ def _stored(form: str | None, value: Value) -> bool:
 def _lower(call: Call) -> list[Step]:
     (output,) = call.outputs
     values = [place and Value(place.shape, place.number, place.array) for place in call.inputs]
-    tree = expression_of(call.node, values)
-    assert tree is not None
-    packed = {position: Operand(at) for at, position in enumerate(tree.operands)}
+    read, tree = _compact(call.node, _operands(values))
     operands, turned = [], []
-    for position in packed:
+    for position in read:
         place = _place(call, position, output)
         if crossed(place, output, call.target.isa.lanes):
             there = Place.plain(call.space.reserve(place.size), place.shape, place.dtype)
             turned += copy_steps(call.target, call.space, place, there)
             place = there
         operands.append(place)
-    return [*turned, *elementwise_steps(call.target, tree.substituted(packed), output, operands)]
+    return [*turned, *elementwise_steps(call.target, tree, output, operands)]
 
 
 def _place(call: Call, position: int, output: Place) -> Place:

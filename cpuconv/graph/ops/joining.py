@@ -16,7 +16,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
@@ -76,15 +76,46 @@ def split(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     return tuple(np.split(x, list(accumulate(parts))[:-1], axis))
 
 
+def _infer_split(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    axis = axis_in(node["axis"], len(x.shape))
+    parts = _parts(node, x.shape[axis], known(inputs, 1))
+    return [Value((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype) for part in parts]
+
+
+def _infer_slice(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    sizes = list(x.shape)
+    for axis, taken in _slices(x.shape, *(known(inputs, at) for at in range(1, 5))).items():
+        sizes[axis] = _taken(x.shape[axis], *taken)
+    return [Value(tuple(sizes), x.dtype)]
+
+
+def _slices(
+    shape: Sequence[int], starts: np.ndarray, ends: np.ndarray, axes: np.ndarray | None, steps: np.ndarray | None
+) -> dict[int, tuple[int, int, int]]:
+    """Start, end and step by axis; a start before the first element is one at it."""
+    at = range(len(starts)) if axes is None else integers(axes)
+    stated = [1] * len(starts) if steps is None else integers(steps)
+    columns = zip((axis_in(axis, len(shape)) for axis in at), integers(starts), integers(ends), stated, strict=True)
+    return {axis: (max(start, -shape[axis]), end, step) for axis, start, end, step in columns}
+
+
+def _taken(size: int, start: int, end: int, step: int) -> int:
+    """How many of so many elements Python's slice takes."""
+    if step == 0:
+        raise ValueError("a step of 0")
+    first, last = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (min(max(at + size if at < 0 else at, first), last) for at in (start, end))
+    return max(0, -((start - end) // step))
+
+
 def slice_(node: Node, arrays: Arrays) -> np.ndarray:
     """Every step-th element from start to end along some axes; ends beyond the axis are cut off."""
-    x, starts, ends, axes, steps = arrays[0], arrays[1], arrays[2], given(arrays, 3), given(arrays, 4)
-    axes = range(len(starts)) if axes is None else integers(axes)
-    steps = [1] * len(starts) if steps is None else integers(steps)
+    x = arrays[0]
     index = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(axes, integers(starts), integers(ends), steps, strict=True):
-        axis = axis_in(axis, x.ndim)
-        index[axis] = slice(max(start, -x.shape[axis]), end, step)  # Python starts before the first element too
+    for axis, taken in _slices(x.shape, *(given(arrays, at) for at in range(1, 5))).items():
+        index[axis] = slice(*taken)
     return x[tuple(index)]
 
 
@@ -139,11 +170,11 @@ def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
 
 def _slice_boxes(node: Node, inputs: Inputs) -> list[Box]:
     """Where the output lies in the input."""
-    taken = slice_(node, [_Taken(inputs[0].shape), *(value and value.array for value in inputs[1:])])
+    taken = slice_(node, [_Ranges(inputs[0].shape), *(value and value.array for value in inputs[1:])])
     return [[Cut(part.start, len(part), part.step) for part in taken]]
 
 
-class _Taken:
+class _Ranges:
     """In the place of an array: its index gives the range of elements of every axis."""
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -304,8 +335,8 @@ _SPLIT = {"axis": 0, "num_outputs": None}
 
 OPS = (
     Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID),
-    Op("Split", as_reference(split), split, _SPLIT, parameters=(1,), widened=False, **_cuts(_split_boxes)),
-    Op("Slice", as_reference(slice_), slice_, parameters=(1, 2, 3, 4), widened=False, **_cuts(_slice_boxes)),
+    Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_cuts(_split_boxes)),
+    Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_cuts(_slice_boxes)),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),
     Op("Tile", _infer_tile, tile, parameters=(1,), widened=False, offers=_offer_tile, lower=_lower_tile),
 )

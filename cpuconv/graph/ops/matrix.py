@@ -20,7 +20,7 @@ from cpuconv.conv.recipe import padded_bias
 from cpuconv.elements import BF16, F16, F32, Element, holds
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast_shapes, given
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
@@ -38,7 +38,7 @@ def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """As NumPy: vectors are a row on the left and a column on the right, stacks of matrices broadcast."""
     if a[-1] != b[-2 if len(b) > 1 else 0]:
         raise ValueError("the inner sizes differ")
-    return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+    return (*broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def _infer_matmul(node: Node, inputs: Inputs) -> list[Value]:
@@ -52,7 +52,7 @@ def _infer_gemm(node: Node, inputs: Inputs) -> list[Value]:
     if len(left) != 2 or len(right) != 2:
         raise ValueError("both operands must be matrices")
     shape = matmul_shape(left, right)
-    if c is not None and np.broadcast_shapes(shape, c.shape) != shape:
+    if c is not None and broadcast_shapes(shape, c.shape) != shape:
         raise ValueError(f"the third does not broadcast to {shape}")
     return [Value(shape, a.dtype)]
 
@@ -80,7 +80,7 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
     if not arrow:
         result = "..." + "".join(sorted(letter for letter in sizes if operands.count(letter) == 1))
     before, dots, behind = result.partition("...")
-    stack = np.broadcast_shapes(*stacks) if dots else ()
+    stack = broadcast_shapes(*stacks) if dots else ()
     return [Value((*map(sizes.get, before), *stack, *map(sizes.get, behind)), inputs[0].dtype)]
 
 

@@ -26,6 +26,8 @@ from cpuconv.kernels.copies.place_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 
+_EXACT = 1 << 24  # up to here floats of 32 bits have all integers
+
 # --- which axes, to which sizes -------------------------------------------------------------------------------------
 
 
@@ -41,7 +43,7 @@ def _resized(
     lengths = [shape[axis] for axis in axes]
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
-        outputs = [int(np.float32(length) * np.float32(scale)) for length, scale in zip(lengths, scales, strict=True)]
+        outputs = [_scaled(length, scale) for length, scale in zip(lengths, factors, strict=True)]
     elif sizes is None:
         raise ValueError("there are neither scales nor sizes")
     else:
@@ -56,6 +58,13 @@ def _resized(
         starts, ends = roi.reshape(2, -1).tolist()
     columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
     return [Axis(*fields) for fields in columns]
+
+
+def _scaled(length: int, scale: float) -> int:
+    """A length times a scale, as floats of 32 bits give it."""
+    if scale.is_integer() and 0 <= length * scale <= _EXACT:
+        return length * int(scale)
+    return int(np.float32(length) * np.float32(scale))
 
 
 def _parameters(inputs: Inputs) -> list[np.ndarray | None]:

@@ -6,7 +6,7 @@ Source: ONNX operators of these names.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,13 @@ from cpuconv.graph.ops.base import (
     Reference,
     as_reference,
     axis_in,
+    broadcast_shapes,
     given,
     integers,
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, view_offers
+from cpuconv.graph.sizes import sizes_array
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -37,6 +39,15 @@ from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, un
 from cpuconv.kernels.elementwise.converting import converted
 
 # --- the same elements ----------------------------------------------------------------------------------------------
+
+
+def _same_type(rule: Callable[..., Sequence[int]]) -> Infer:
+    """The rule of an output in the first input's type, whose sizes follow from the node and the inputs."""
+    return lambda node, inputs: [Value(tuple(rule(node, *inputs)), inputs[0].dtype)]
+
+
+def _transposed(node: Node, x: Any) -> list[int]:
+    return [x.shape[axis] for axis in _order(node, len(x.shape))]
 
 
 def transpose(node: Node, arrays: Arrays) -> np.ndarray:
@@ -50,6 +61,42 @@ def reshape(node: Node, arrays: Arrays) -> np.ndarray:
     if not node["allowzero"]:
         sizes = [size or x.shape[axis] for axis, size in enumerate(sizes)]
     return x.reshape(sizes)
+
+
+def _reshaped(node: Node, x: Any, stated: Any) -> list[int]:
+    sizes = integers(stated.array)
+    if not node["allowzero"]:
+        sizes = [size or x.shape[axis] for axis, size in enumerate(sizes)]
+    elements, left = math.prod(x.shape), [at for at, size in enumerate(sizes) if size < 0]
+    others = math.prod(size for at, size in enumerate(sizes) if at not in left)
+    if len(left) > 1 or (elements % others if left and others else elements != others or left):
+        raise ValueError(f"{elements} elements do not make the shape {sizes}")
+    for at in left:
+        sizes[at] = elements // others
+    return sizes
+
+
+def _flattened(node: Node, x: Any) -> list[int]:
+    axis = node["axis"] if node["axis"] == len(x.shape) else axis_in(node["axis"], max(1, len(x.shape)))
+    return [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])]
+
+
+def _squeezed(node: Node, x: Any, stated: Any = None) -> list[int]:
+    rank = len(x.shape)
+    ones = [axis for axis, size in enumerate(x.shape) if size == 1] if stated is None else integers(stated.array)
+    axes = [axis_in(axis, rank) for axis in ones]
+    if len({*axes}) < len(axes) or any(x.shape[axis] != 1 for axis in axes):
+        raise ValueError(f"axes {axes} are not each one of size 1")
+    return [size for axis, size in enumerate(x.shape) if axis not in axes]
+
+
+def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
+    rank = len(x.shape) + stated.array.size
+    axes = [axis_in(axis, rank) for axis in integers(stated.array)]
+    if len({*axes}) < len(axes):
+        raise ValueError(f"axes {axes} are not apart")
+    sizes = iter(x.shape)
+    return [1 if axis in axes else next(sizes) for axis in range(rank)]
 
 
 def flatten(node: Node, arrays: Arrays) -> np.ndarray:
@@ -73,6 +120,10 @@ def unsqueeze(node: Node, arrays: Arrays) -> np.ndarray:
 def identity(node: Node, arrays: Arrays) -> np.ndarray:
     """The input."""
     return arrays[0]
+
+
+def _expanded(node: Node, x: Any, stated: Any) -> tuple[int, ...]:
+    return broadcast_shapes(x.shape, integers(stated.array))
 
 
 def expand(node: Node, arrays: Arrays) -> np.ndarray:
@@ -103,11 +154,11 @@ def size(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _infer_shape(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value.of(np.array(inputs[0].shape[node["start"] : node["end"]], np.int64))]
+    return [Value.of(sizes_array(inputs[0].shape[node["start"] : node["end"]]))]
 
 
 def _infer_size(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value.of(np.array(math.prod(inputs[0].shape), np.int64))]
+    return [Value.of(sizes_array([math.prod(inputs[0].shape)]).reshape(()))]
 
 
 def constant_of_shape(node: Node, arrays: Arrays) -> np.ndarray:
@@ -236,14 +287,16 @@ def _sizes(value: Any) -> tuple[int, ...]:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def _moving(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
-    """An operator whose reference only makes views."""
-    return Op(name, as_reference(reference), reference, attributes or {}, **rest, widened=False)
-
-
-def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
+def _reshaping(
+    name: str,
+    sizes: Callable[..., Sequence[int]],
+    reference: Reference,
+    attributes: Mapping[str, object] | None = None,
+    **rest: Any,
+) -> Op:
     """An operator that only gives the axes other sizes."""
-    return _moving(name, reference, attributes, **rest, offers=_reshapes(as_reference(reference)), view=_view_reshaped)
+    rule, rest = _same_type(sizes), {"widened": False, "view": _view_reshaped, **rest}
+    return Op(name, rule, reference, attributes or {}, offers=_reshapes(rule), **rest)
 
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
@@ -253,18 +306,19 @@ def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: A
 
 _FLOATS = (F16.outside, BF16.outside, FLOAT32)
 
-_TURNS = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
+_EXPANSION: dict[str, Any] = {"offers": _offer_expand, "view": _view_expanded}
+_TURNS: dict[str, Any] = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
 
 OPS = (
-    _moving("Transpose", transpose, {"perm": None}, **_TURNS),
-    _reshaping("Reshape", reshape, {"allowzero": 0}, parameters=(1,)),
-    _reshaping("Flatten", flatten, {"axis": 1}),
-    _reshaping("Squeeze", squeeze, parameters=(1,)),
-    _reshaping("Unsqueeze", unsqueeze, parameters=(1,)),
+    Op("Transpose", _same_type(_transposed), transpose, {"perm": None}, widened=False, **_TURNS),
+    _reshaping("Reshape", _reshaped, reshape, {"allowzero": 0}, parameters=(1,)),
+    _reshaping("Flatten", _flattened, flatten, {"axis": 1}),
+    _reshaping("Squeeze", _squeezed, squeeze, parameters=(1,)),
+    _reshaping("Unsqueeze", _unsqueezed, unsqueeze, parameters=(1,)),
     Op("Identity", like_first, identity, widened=False, offers=_offer_same, view=_view_same),
     _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
     _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),
-    _moving("Expand", expand, parameters=(1,), offers=_offer_expand, view=_view_expanded),
+    Op("Expand", _same_type(_expanded), expand, parameters=(1,), widened=False, **_EXPANSION),
     Op("Shape", _infer_shape, shape, {"start": 0, "end": None}, widened=False),
     Op("Size", _infer_size, size, widened=False),
     Op("ConstantOfShape", as_reference(constant_of_shape), constant_of_shape, {"value": None}, parameters=(0,)),

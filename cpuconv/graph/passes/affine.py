@@ -24,6 +24,7 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
+from cpuconv.graph.sizes import is_followed
 
 OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 
@@ -36,8 +37,9 @@ class Affine(NamedTuple):
 
     @classmethod
     def identity(cls, channels: int) -> Affine:
-        """x itself."""
-        return cls(np.ones(channels), np.zeros(channels))
+        """x itself; of a number of channels that is followed, numbers that all share."""
+        count = 1 if is_followed(channels) else channels
+        return cls(np.ones(count), np.zeros(count))
 
     def then(self, other: Affine) -> Affine:
         """`other` of this."""
@@ -63,8 +65,8 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
         return None
     if node.op == "BatchNormalization":
         return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None
-    same = Affine.identity(shape[axis])
     if node.op == "Neg":
+        same = Affine.identity(shape[axis])
         return Affine(-same.scale, same.shift)
     if node.inputs[0] == node.inputs[1]:
         return None
@@ -73,6 +75,7 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
     vector = None if array is None else per_channel(array, shape, axis)
     if vector is None or (node.op == "Div" and not first):
         return None
+    same = Affine.identity(shape[axis])
     if node.op == "Add":
         return Affine(same.scale, vector)
     if node.op == "Sub":

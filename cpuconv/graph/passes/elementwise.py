@@ -18,6 +18,7 @@ import numpy as np
 from cpuconv.elements import OF_DTYPE, S8, U8
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.elementwise import expression_of
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
@@ -97,7 +98,7 @@ def _piece(graph: Graph, node: Node) -> _Piece | None:
     read = {position: node.inputs[position] for position in tree.operands}
     names = tuple(dict.fromkeys(read.values()))
     shapes = [graph.value(name).shape for name in names]
-    if None in shapes or np.broadcast_shapes(*shapes) != graph.value(node.outputs[0]).shape:  # type: ignore[arg-type]
+    if None in shapes or broadcast_shapes(*shapes) != graph.value(node.outputs[0]).shape:  # type: ignore[arg-type]
         return None  # an operand that became a number has axes of its own
     own = tree.substituted({at: Operand(names.index(name)) for at, name in read.items()})
     return _Piece((node,), names, own, graph.value(node.outputs[0]).dtype or FLOAT32)

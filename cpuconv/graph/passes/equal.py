@@ -14,13 +14,14 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.passes.rewriting import without
+from cpuconv.graph.sizes import bits, own
 
 _SAMPLE = 16  # elements that tell most constants apart
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     """Bit by bit, so that -0 is not 0 and NaN is NaN."""
-    return a is b or a.tobytes() == b.tobytes()
+    return a is b or bits(a) == bits(b)
 
 
 def constants(graph: Graph) -> Graph:
@@ -28,7 +29,7 @@ def constants(graph: Graph) -> Graph:
     kept: dict[tuple[object, ...], list[str]] = {}
     names: dict[str, str] = {}
     for name, array in graph.constants.items():
-        alike = kept.setdefault((array.dtype, array.shape, array.flat[:_SAMPLE].tobytes()), [])
+        alike = kept.setdefault((array.dtype, array.shape, bits(array.flat[:_SAMPLE])), [])
         same = next((other for other in alike if _equal(array, graph.constants[other])), None)
         if same is None or name in graph.outputs:
             alike.append(name)
@@ -40,12 +41,12 @@ def constants(graph: Graph) -> Graph:
 def frozen(value: object) -> Hashable:
     """An attribute as something that can be compared and hashed."""
     if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
+        return (value.dtype.str, value.shape, bits(value))
     if isinstance(value, Mapping):
         return tuple((name, frozen(item)) for name, item in sorted(value.items()))
     if isinstance(value, (list, tuple)):
         return tuple(map(frozen, value))
-    return value if isinstance(value, Hashable) else id(value)
+    return own(value) if isinstance(value, Hashable) else id(value)
 
 
 def nodes(graph: Graph) -> Graph:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.passes.pattern import (
     Applied,
     Formula,
@@ -88,7 +89,7 @@ def _layer_normalization(maker: Maker, found: Found) -> bool:
 def _fits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether a shape broadcasts to another one, but for leading axes of size 1."""
     leading, own = shape[: -len(other)], shape[-len(other) :]
-    return all(size == 1 for size in leading) and np.broadcast_shapes(own, other) == other
+    return all(size == 1 for size in leading) and broadcast_shapes(own, other) == other
 
 
 def _between(p: Pattern, lo: float, hi: float) -> Pattern:

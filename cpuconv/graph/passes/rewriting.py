@@ -12,6 +12,7 @@ import numpy as np
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
+from cpuconv.graph.sizes import is_followed, sizes_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,14 +223,16 @@ def operand(node: Node, position: int) -> str:
 def per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
     """A constant as one number for each place on `axis` of a tensor of `shape`, in float64.
 
-    None if it differs along another axis or makes the tensor larger.
+    None if it differs along another axis or makes the tensor larger. One number for all places, whose count is
+    followed, stays one.
     """
     if array.ndim > len(shape):
         return None
     sizes = (*[1] * (len(shape) - array.ndim), *array.shape)
     if any(size != 1 for at, size in enumerate(sizes) if at != axis) or sizes[axis] not in (1, shape[axis]):
         return None
-    return np.broadcast_to(array.reshape(-1).astype(np.float64), shape[axis])
+    numbers = array.reshape(-1).astype(np.float64)
+    return numbers if is_followed(shape[axis]) else np.broadcast_to(numbers, shape[axis])
 
 
 # --- making ---------------------------------------------------------------------------------------------------------
@@ -271,7 +274,7 @@ class Maker:
 
     def reshape(self, x: str, shape: Sequence[int], part: str = "") -> str:
         """The name of a value in another shape."""
-        sizes = self.constant(np.array(shape, np.int64), f"{part or 'out'}.shape")
+        sizes = self.constant(sizes_array(shape), f"{part or 'out'}.shape")
         return self.node("Reshape", x, sizes, part=part, allowzero=1)
 
     def done(self) -> Rewrite:

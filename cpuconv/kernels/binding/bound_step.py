@@ -5,6 +5,7 @@ Addresses that are known later than the block is made are named in it: their wor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.runtime.code.cache import Code
+from cpuconv.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,24 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
     known : mapping of str to int, or None
         Addresses of bases, as far as they are known.
     """
-    known = known or {}
-    words: dict[str, int] = {}
+    known, places = known or {}, _places(step.kernel)
+    if step.args.keys() != places.keys():
+        raise KeyError(f"{step.kernel.name}: {sorted(step.args.keys() ^ places.keys())}")
+    words = [0] * len(places)
     late: dict[str, list[int]] = {}
     for name, value in step.args.items():
-        if not isinstance(value, Ref):
-            words[name] = word_of(value, kept)
-            continue
-        words[name] = known.get(value.name, 0) + value.offset
-        if value.name not in known:
-            late.setdefault(value.name, []).append(step.kernel.fields.index(name))
-    return BoundStep(step.compile(), step.kernel.pack(words), step.parts, late)
+        if type(value) is int:
+            words[places[name]] = value
+        elif not isinstance(value, Ref):
+            words[places[name]] = word_of(value, kept)
+        else:
+            words[places[name]] = known.get(value.name, 0) + value.offset
+            if value.name not in known:
+                late.setdefault(value.name, []).append(places[name])
+    return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
+
+
+@functools.cache
+def _places(kernel: Kernel) -> dict[str, int]:
+    """Of the fields of a kernel's argument block."""
+    return {name: at for at, name in enumerate(kernel.fields)}

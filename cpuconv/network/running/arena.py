@@ -10,7 +10,7 @@ arXiv:2001.03288).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -247,7 +247,10 @@ def _sizes(value: Value) -> tuple[int, ...]:
 
 def _moved(place: Place, offsets: Mapping[str, int]) -> Place:
     base = offsets.get(place.ref.name)
-    return place if base is None else replace(place, ref=Ref(ARENA, base + place.ref.offset))
+    if base is None:
+        return place
+    ref = Ref(ARENA, base + place.ref.offset)
+    return Place(ref, place.shape, place.strides, place.block, place.dtype, place.array)
 
 
 def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:

@@ -6,13 +6,10 @@ any target of as many lanes and any sizes; an algorithm fits the problem that it
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import SourceError, must
 from cpuconv.graph.ir import Node
@@ -105,11 +102,6 @@ class Decisions:
             for name, each in self.nodes.items()
         }
         return {"isa": self.isa, "lanes": self.lanes, "limits": {**self.limits}, "nodes": nodes}
-
-    @lazy
-    def digest(self) -> bytes:
-        """A hash of all of it."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
 
     def forms_fit(self, target: Target) -> bool:
         """Whether operands may lie for that target as they did."""

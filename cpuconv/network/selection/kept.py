@@ -47,15 +47,16 @@ def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> N
     graph : Graph
     target : Target
     record : Decisions or None
-        What another layout of the network chose, to be followed as by `lay_out`; None: by the plan that won a race,
-        else by the models.
+        What another layout of the network chose, to be followed as by `lay_out`, which takes no longer than to read
+        what was kept; None: by the plan that won a race, else by the models.
     """
-    path = _path(graph, target, record)
+    if record is not None:
+        return lay_out(graph, target, record)
+    path = _path(graph, target)
     known = None if path is None else _read(path, graph, target)
     if known is not None:
         return known
-    plan = winner(graph, target) if record is None else None
-    made = lay_out(graph, target, record, plan=plan)
+    made = lay_out(graph, target, plan=winner(graph, target))
     if path is not None and not _follows_from_weights(made, target):
         _write(path, made)
     return made
@@ -68,7 +69,7 @@ def _follows_from_weights(plan: NetworkPlan, target: Target) -> bool:
     return any(isinstance(detail, Streamed) and detail.w in exact for detail in details)
 
 
-def _path(graph: Graph, target: Target, record: Decisions | None) -> Path | None:
+def _path(graph: Graph, target: Target) -> Path | None:
     """The file of a layout; None where none is kept: candidates are timed, the session keeps nothing on disk, or there
     is no place."""
     if not session.current.attended or target.strategy == "profile" or target.tuner is not None:
@@ -78,7 +79,6 @@ def _path(graph: Graph, target: Target, record: Decisions | None) -> Path | None
     if known is None or package is None:
         return None
     told = hashlib.sha256(repr((key_of(graph, target), known, package, session.current.device, machine())).encode())
-    told.update(b"" if record is None else record.digest)
     told.update(repr((target.strategy, target.limits, target.precision, target.isa)).encode())
     for node in graph.nodes:
         told.update(f"{name_of(node)} {node.sources}\n".encode())

@@ -128,7 +128,9 @@ def lay_out(
     offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
     if decisions is not None:
-        return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
+        decided = all(len(options) == 1 for options in offers)
+        picked = [0] * len(offers) if decided else planner.cheapest()[0]
+        return _with_copies(planner, picked, "", "record", {}, anew)
     name = plan or CHEAPEST
     picked = RULES[name](planner)
     return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))

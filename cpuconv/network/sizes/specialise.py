@@ -16,8 +16,10 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.sizes import SIZES
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
+from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
 from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
@@ -91,9 +93,12 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
         if any(known[name].array is None for name in node.outputs if name):
             nodes.append(node)
     kept = {name for node in nodes for name in node.outputs if name}
-    constants = {name: value.array for name, value in known.items() if name not in kept and value.array is not None}
+    folded = {name: value for name, value in known.items() if name not in kept and value.array is not None}
+    constants = {name: value.array for name, value in folded.items() if value.array is not None}
     values = {name: Value(value.shape, value.dtype) for name, value in known.items() if name not in constants}
-    return replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
+    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
+    exact = {name: as_constant(folded[name]) for name, array in made.constants.items() if array.dtype == SIZES}
+    return replace(made, constants={**made.constants, **exact}) if exact else made
 
 
 def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") -> dict[str, Value]:
@@ -141,7 +146,7 @@ def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> Value:
     """An input with the sizes stated for it, or for its symbols."""
     if sizes is not None:
-        return Value(tuple(int(size) for size in sizes), value.dtype)
+        return Value(tuple(size if isinstance(size, int) else int(size) for size in sizes), value.dtype)
     if value.shape is None:
         return value
     return Value(tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape), value.dtype)
@@ -158,6 +163,8 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
         return values
     folding.take(node, wanted)
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
+    if any(array is not None and array.dtype == SIZES for array in arrays):
+        return of_sizes(node, inputs, values)
     if isinstance(node.meaning, Foreign):  # it may have a graph that runs many times
         results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
     else:

@@ -94,16 +94,9 @@ def _tuned(here) -> None:
     here.tiers._kept.put([row])
 
 
-def test_what_follows_another_size_is_kept_too(folder, target, searches, here, monkeypatch):
+def test_what_follows_another_size_is_not_kept(folder, target):
     first = kept.laid_out(graph(), target).decisions()
-    taller = graph(height=10)
-    followed = kept.laid_out(taller, target, first)
-    assert followed.decided_by == "record" and len(list(folder.iterdir())) == 2
-    here.forget_choices()
-    monkeypatch.setattr(ways, "following", None)  # nobody asks it
-    again = kept.laid_out(taller, target, first)
-    assert told(again) == told(followed)
-    assert told(kept.laid_out(taller, target)) != told(followed)
+    assert kept.laid_out(graph(height=10), target, first).decided_by == "record" and len(list(folder.iterdir())) == 1
 
 
 OTHERS = {

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import cpuconv
-from cpuconv.network import definition
+from cpuconv.network.definition import Definition
 from cpuconv.network.running.packed import Packed
 from support import oracle
 from support.graphs import close, definition_of, parse, programs_of, run
@@ -198,21 +198,21 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     model = _convolutional()
     made, x = _compiled(model, threads=1), _x(1, 3, 12, 12)
     expected = made(x)
-    begun, go, prepared = threading.Event(), threading.Event(), definition.prepared
+    begun, go, prepared = threading.Event(), threading.Event(), Definition.prepared
 
     def slow(*arguments, **options):
         begun.set()
         go.wait()
         return prepared(*arguments, **options)
 
-    monkeypatch.setattr(definition, "prepared", slow)
+    monkeypatch.setattr(Definition, "prepared", slow)
     thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))
     thread.start()
     begun.wait()  # from now on it holds the model's lock
     child = os.fork()
     if not child:
         signal.alarm(60)
-        definition.prepared = prepared
+        Definition.prepared = prepared
         other = _x(1, 3, 13, 12)
         alike = np.array_equal(made(x), expected) and np.allclose(made(other), run(model, {"x": other})[0], atol=1e-4)
         os._exit(0 if alike else 1)

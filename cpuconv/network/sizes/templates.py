@@ -1,0 +1,188 @@
+"""Graphs made ready for some sizes, kept as what they are for others.
+
+Which rewrites fit, and what they make, follows from sizes only by what is asked of these. A template is the graph that
+was made while sizes were followed (`cpuconv.graph.sizes`): for sizes that answer all questions alike it is the same
+graph with other numbers, which are computed in a hundredth of the time that the rewrites take.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.sizes import INT64, SIZES, Size, Trace
+
+MOST = 8  # templates of a network, of which the one that served last is asked first
+Shapes = Sequence[Sequence[int]]
+_PLAIN = (int, float, str, bool, bytes, type(None))
+
+Make = Callable[[Mapping[str, Sequence[Any]]], Graph | None]
+
+
+class Template:
+    """A graph for all sizes that answer the same questions alike.
+
+    Parameters
+    ----------
+    graph : Graph
+        Made of sizes that `trace` follows.
+    trace : Trace
+    given : Graph
+        What it was made from: its nodes hold no sizes.
+
+    Raises
+    ------
+    TypeError
+        A node holds something that may hide sizes.
+    """
+
+    def __init__(self, graph: Graph, trace: Trace, given: Graph) -> None:
+        self._graph, self._trace = graph, trace
+        known = set(map(id, given.nodes))
+        _lasting(graph, given)
+        self._nodes = {
+            at: node
+            for at, node in enumerate(graph.nodes)
+            if id(node) not in known and any(_holds_sizes(value) for value in node.attributes.values())
+        }
+        self._values = {
+            name: value for name, value in graph.values.items() if value.shape is not None and _holds_sizes(value.shape)
+        }
+        self._constants = {name: array for name, array in graph.constants.items() if array.dtype == SIZES}
+
+    def graph(self, numbers: Sequence[int]) -> Graph | None:
+        """The graph for other sizes, None where it is not that of this template."""
+        known = self._trace.numbers(numbers)
+        if known is None:
+            return None
+        values = {name: Value(_numbered(value.shape, known), value.dtype) for name, value in self._values.items()}
+        constants = {name: _constant(array, known) for name, array in self._constants.items()}
+        nodes = list(self._graph.nodes)
+        for at, node in self._nodes.items():
+            attributes = {name: _numbered(value, known) for name, value in node.attributes.items()}
+            nodes[at] = replace(node, attributes=attributes)
+        made = self._graph
+        return replace(
+            made, nodes=tuple(nodes), constants={**made.constants, **constants}, values={**made.values, **values}
+        )
+
+
+class Templates:
+    """The templates of a network; for one thread at a time.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Value
+        Of the network; sizes that it states do not differ.
+    """
+
+    def __init__(self, inputs: Mapping[str, Value]) -> None:
+        """Hold none yet."""
+        self._inputs = inputs
+        self._made: list[Template] = []
+        self._left = MOST  # that may be made
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def graph(self, shapes: Shapes, given: Graph, make: Make) -> Graph | None:
+        """The graph for inputs of these shapes, by a template that is there or is made now; None where none can be.
+
+        Parameters
+        ----------
+        shapes : tuple of tuple of int
+            Of all inputs.
+        given : Graph
+            What it is made from.
+        make : callable
+            Makes it, of shapes by input name; None where a template cannot hold it.
+        """
+        numbers = [size for _, size in self._open(shapes)]
+        for template in self._made:
+            made = template.graph(numbers)
+            if made is not None:
+                self._made.remove(template)
+                self._made.insert(0, template)
+                return made
+        return self._new(shapes, numbers, given, make) if self._left else None
+
+    def _open(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], int]]:
+        """The sizes that are not stated, each with its input and axis."""
+        for at, (value, shape) in enumerate(zip(self._inputs.values(), shapes, strict=True)):
+            for axis, size in enumerate(shape):
+                if value.shape is None or not isinstance(value.shape[axis], int):
+                    yield (at, axis), size
+
+    def _new(self, shapes: Shapes, numbers: Sequence[int], given: Graph, make: Make) -> Graph | None:
+        """The graph by a new template. Whatever hinders that, as sizes that do not fit do, is told where the graph is
+        made without one."""
+        trace = Trace(numbers)
+        followed: list[list[Any]] = [[*shape] for shape in shapes]
+        for ((at, axis), _), size in zip(self._open(shapes), trace.inputs, strict=True):
+            followed[at][axis] = size
+        self._left -= 1
+        try:
+            made = make(dict(zip(self._inputs, map(tuple, followed), strict=True)))
+            template = None if made is None else Template(made, trace, given)
+        except Exception:  # of code that takes no size for a number
+            template = None
+        if template is None:
+            self._left = 0
+            return None
+        self._made.insert(0, template)
+        return template.graph(numbers)
+
+
+def _lasting(graph: Graph, given: Graph) -> None:
+    """Let nobody write to the constants that were made, so that they are recognised without being read again."""
+    known = {id(_owner(array)) for array in given.constants.values()}
+    for array in graph.constants.values():
+        owner = _owner(array)
+        if isinstance(owner, np.ndarray) and id(owner) not in known:
+            each: Any = array
+            while isinstance(each, np.ndarray):
+                each.flags.writeable = False
+                each = each.base
+
+
+def _owner(array: np.ndarray) -> Any:
+    """What has the memory of an array."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    return owner
+
+
+def _holds_sizes(value: Any) -> bool:
+    """Whether sizes that are followed are somewhere in what a node or value holds."""
+    if type(value) is Size:
+        return True
+    if type(value) in _PLAIN or isinstance(value, (np.dtype, np.generic)):
+        return False
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_sizes, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype == SIZES
+    pickle.dumps(value)  # which a size refuses
+    return False
+
+
+def _numbered(value: Any, numbers: Sequence[Any]) -> Any:
+    """The same with numbers in the place of sizes."""
+    if type(value) is Size:
+        return numbers[value.place]
+    if isinstance(value, (tuple, list)):
+        return type(value)(_numbered(each, numbers) for each in value)
+    return _constant(value, numbers) if isinstance(value, np.ndarray) and value.dtype == SIZES else value
+
+
+def _constant(array: np.ndarray, numbers: Sequence[Any]) -> np.ndarray:
+    """A constant of sizes, with numbers."""
+    made = np.array([_numbered(each, numbers) for each in array.ravel()], INT64).reshape(array.shape)
+    made.flags.writeable = False
+    return made

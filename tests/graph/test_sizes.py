@@ -1,0 +1,92 @@
+"""Sizes that are followed: what is computed from them holds for other sizes that answer the same questions alike."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpuconv.graph.sizes import SIZES, Size, Trace, bits, own, sizes_array
+
+SIZE = st.integers(1, 40)
+COMPUTED = (
+    lambda a, b: a + b,
+    lambda a, b: 3 * a - b,
+    lambda a, b: 7 - a,
+    lambda a, b: a * b // 2,
+    lambda a, b: -(-a // b),
+    lambda a, b: a % b,
+    lambda a, b: math.floor(a * 1.5),
+    lambda a, b: math.ceil(a / b),
+    lambda a, b: math.prod((a, b, 2)),
+    lambda a, b: sum((a, b)),
+    lambda a, b: max(a, b),
+    lambda a, b: min(4, a, b),
+    lambda a, b: abs(a - b),
+    lambda a, b: a if a != b else 0,
+    lambda a, b: b if a else a,
+    lambda a, b: (a, 1) == (b, 1) and a,
+    lambda a, b: a + np.int64(3),
+)
+
+
+def _followed(*numbers: int) -> tuple[Trace, list[Size]]:
+    trace = Trace(numbers)
+    return trace, trace.inputs
+
+
+@given(st.sampled_from(COMPUTED), SIZE, SIZE, SIZE, SIZE)
+def test_what_was_computed_holds_for_sizes_of_the_same_answers(compute, a, b, other_a, other_b):
+    trace, (x, y) = _followed(a, b)
+    made, _ = compute(x, y), compute(a, b)
+    numbers = trace.numbers([other_a, other_b])
+    if numbers is not None:
+        assert (numbers[made.place] if type(made) is Size else made) == compute(other_a, other_b)
+    same = trace.numbers([a, b])
+    assert same is not None
+    assert (same[made.place] if type(made) is Size else made) == compute(a, b)
+
+
+def test_other_answers_are_other_graphs():
+    trace, (x, y) = _followed(4, 9)
+    assert x < y and (x + 5, 1) == (y, 1)
+    assert trace.numbers([5, 10]) is not None and trace.numbers([5, 11]) is None
+    assert trace.numbers([9, 4]) is None
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [hash, str, repr, "{:d}".format, int, float, range, [0, 1, 2, 3, 4].__getitem__, "ab".__mul__]
+    + [round, np.zeros, lambda size: np.array([size], np.int64), lambda size: {size: 1}, lambda size: size.bit_length()]
+    + [lambda size: np.broadcast_shapes((size,), (1,)), lambda size: 2**size, lambda size: divmod(size, 2)],
+)
+def test_whatever_needs_the_number_keeps_it(needs):
+    trace, (x,) = _followed(3)
+    needs(x)
+    assert trace.numbers([3]) is not None and trace.numbers([4]) is None
+
+
+def test_a_size_passes_for_a_number_of_its_type():
+    _, (x,) = _followed(3)
+    assert isinstance(x, int) and isinstance(x / 2, float) and not isinstance(x, str)
+    with pytest.raises(TypeError, match="kept"):
+        pickle.dumps(x)
+
+
+def test_what_fails_for_other_sizes_is_no_answer():
+    trace, (x, y) = _followed(8, 2)
+    assert type(x // y) is Size and trace.numbers([8, 0]) is None
+
+
+def test_constants_of_sizes():
+    trace, (x, y) = _followed(3, 3)
+    array = sizes_array([x, 7, y])
+    assert array.dtype == SIZES and [type(each) for each in array] == [Size, int, Size]
+    assert sizes_array([3, 7]).dtype == np.int64
+    assert bits(array) == bits(sizes_array([x, 7, y])) != bits(sizes_array([y, 7, x]))
+    assert own(x) != own(y) and own("x") == "x"
+    assert trace.numbers([5, 6]) is not None  # nobody asked for a number
