@@ -6,9 +6,9 @@ import math
 import statistics
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
+from autotune.data_classes import dataclass
 from autotune.workload import WEIGHTS, Problem
 
 WARM, COLD = WEIGHTS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.equal import frozen
 

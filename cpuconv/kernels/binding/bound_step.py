@@ -6,11 +6,11 @@ Addresses that are known later than the block is made are named in it: their wor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.runtime.code.cache import Code
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import SourceError, must

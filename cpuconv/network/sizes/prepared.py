@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from autotune.data_classes import dataclass
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.quantised import OPERATORS

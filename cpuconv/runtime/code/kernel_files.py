@@ -19,9 +19,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import version_of
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
