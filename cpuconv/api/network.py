@@ -18,9 +18,6 @@ from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
-from cpuconv.network.precision.automatic import chosen_for
-from cpuconv.network.precision.errors import Metric, relative_rms
-from cpuconv.network.precision.trials import Listener
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
@@ -29,6 +26,9 @@ from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threa
 
 if TYPE_CHECKING:
     import onnx
+
+    from cpuconv.network.precision.errors import Metric
+    from cpuconv.network.precision.trials import Listener
 
 
 def compile(
@@ -142,6 +142,9 @@ def compile(
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads}
     if not auto:
         return compiled(graph, target, shapes, options, **made)
+    from cpuconv.network.precision.automatic import chosen_for
+    from cpuconv.network.precision.errors import relative_rms
+
     feeds = feeds_of(samples, graph)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
     chosen, table = chosen_for(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import secrets
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -46,7 +46,7 @@ BESIDE = (
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
 _PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
-_OURS_ALONE = secrets.token_hex(8)  # the stamp of what has none that holds in other processes
+_OURS_ALONE = os.urandom(8).hex()  # the stamp of what has none that holds in other processes
 
 
 @functools.cache
