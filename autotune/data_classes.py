@@ -1,43 +1,49 @@
-"""Frozen data classes as `dataclasses.dataclass` makes them, but at their first use.
+"""Frozen data classes as `dataclasses.dataclass` makes them, but at their first use, and quickly.
 
-`dataclass` compiles some six methods for each class, a tenth of a millisecond each: while a package of many small
-classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here the
-methods are made when the first of them is called, or when the fields are asked for. Until then stand-ins lie in their
-place; what comes of a class is what the standard library makes of it. To be imported in the place of its decorator:
-`from autotune.data_classes import dataclass`.
+`dataclass` compiles six or seven functions for each class, a tenth of a millisecond each: while a package of many small
+classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here each
+method is made when it is called first, and only `__init__` is compiled; what tells of the fields is the standard
+library's, asked for when somebody asks for it. To be imported in the place of its decorator: `from
+autotune.data_classes import dataclass`. A class without a docstring is not given one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
+import operator
+import reprlib
 from collections.abc import Callable
+from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
 from autotune.locks import Lock
 
-_PUT_OFF = {"eq", "frozen", "init", "kw_only", "match_args", "order", "repr"}  # options; of others nothing is put off
-_METHODS = {  # by option, with its default
-    ("init", True): ("__init__",),
-    ("repr", True): ("__repr__",),
-    ("eq", True): ("__eq__", "__hash__"),
-    ("order", False): ("__lt__", "__le__", "__gt__", "__ge__"),
-}
-_ALWAYS = ("__replace__",) if sys.version_info >= (3, 13) else ()
-_ABOUT = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__signature__")
-_REFUSED = {"__delattr__", "__setattr__", "__slots__"}  # the library says why, or makes another class
+_OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with others, and with what is below, the library makes a class at once
+_OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
+_OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
 _OF_CREATION = {"__dict__", "__weakref__"}
+_OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
 _making = Lock()
+
+
+class _Left:
+    """Stands in a signature for a default that is made."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_LEFT_OUT = _Left()
 
 
 def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
     """The standard library's decorator of that name, put off where a class is frozen."""
     if cls is None:
         return lambda each: _dataclass(each, **options)
-    if options.get("frozen") and options.keys() <= _PUT_OFF and _REFUSED.isdisjoint(vars(cls)):
-        _Later(cls, options).stand_in()
+    if options.get("frozen") and options.keys() <= _OPTIONS and _is_usual(cls):
+        _Later(cls, options).put()
         return cls
     return dataclasses.dataclass(cls, **options)
 
@@ -48,55 +54,162 @@ else:
     dataclass = _dataclass
 
 
-class _Later:
-    """The making of a class that is put off: what it was, and what stands in for what it lacks."""
+def _is_usual(cls: type) -> bool:
+    annotations = cls.__annotations__.values()
+    return _OTHER_NAMES.isdisjoint(vars(cls)) and all(
+        isinstance(each, str) and not any(word in each for word in _OTHER_ANNOTATIONS) for each in annotations
+    )
 
-    def __init__(self, cls: type, options: dict[str, Any]) -> None:
+
+class _Later:
+    """What makes the parts of a class when they are asked for."""
+
+    def __init__(self, cls: Any, options: dict[str, Any]) -> None:
         self._cls, self._options = cls, options
         self._was = {name: value for name, value in vars(cls).items() if name not in _OF_CREATION}
-        self._put: dict[str, Any] = {}
+        self._put: set[str] = set()  # what stands in for what is not made
 
-    def stand_in(self) -> None:
-        """Put stand-ins into the class, and what needs no making: defaults, and methods that refuse to set a field."""
-        cls = self._cls
+    def put(self) -> None:
+        """Put stand-ins into the class, and what needs no making."""
+        cls, was = self._cls, self._was
         for name in cls.__annotations__:
-            value = self._was.get(name)
-            if isinstance(value, dataclasses.Field):
-                if value.default is dataclasses.MISSING:
-                    delattr(cls, name)
-                else:
-                    setattr(cls, name, value.default)
-        asked = [names for (option, default), names in _METHODS.items() if self._options.get(option, default)]
-        for name in [name for names in (*asked, _ALWAYS) for name in names if self._was.get(name) is None]:
-            self._put[name] = self._method(name)
-        self._put |= {name: _Asked(self, name) for name in _ABOUT if name not in self._was}
-        for name, value in {**self._put, **_refusals(cls)}.items():
-            setattr(cls, name, value)
+            field = was.get(name)
+            if isinstance(field, Field) and field.default is MISSING:
+                delattr(cls, name)
+            elif isinstance(field, Field):
+                setattr(cls, name, field.default)
+        asked = {
+            "__init__": True,
+            "__repr__": self._options.get("repr", True) and "__repr__" not in was,
+            "__eq__": self._options.get("eq", True) and "__eq__" not in was,
+            "__hash__": self._options.get("eq", True) and was.get("__hash__") is None,
+        }
+        for name in (name for name, is_asked in asked.items() if is_asked):
+            self._put.add(name)
+            setattr(cls, name, self._named(name, self._stand_in(name)))
+        for name in ("__signature__", *_OF_LIBRARY):
+            if name not in was and (name != "__replace__" or hasattr(dataclasses, "_replace")):
+                self._put.add(name)
+                setattr(cls, name, _Asked(self, name))
+        for name, method in _refusals(cls).items():
+            setattr(cls, name, self._named(name, method))
 
-    def _method(self, name: str) -> Callable[..., Any]:
+    def _named(self, name: str, method: Any) -> Any:
+        method.__name__, method.__qualname__ = name, f"{self._cls.__qualname__}.{name}"
+        return method
+
+    def _stand_in(self, name: str) -> Callable[..., Any]:
+        def method(self_: Any, /, *given: Any, **named: Any) -> Any:
+            return self.made(name)(self_, *given, **named)
+
+        return method
+
+    def made(self, name: str) -> Any:
+        """A part of the class, which is made and put there if it is not yet; other threads wait for it."""
         cls = self._cls
-
-        def stand_in(self_: Any, /, *given: Any, **named: Any) -> Any:
-            self.make()
-            return getattr(cls, name)(self_, *given, **named)
-
-        stand_in.__name__, stand_in.__qualname__ = name, f"{cls.__qualname__}.{name}"
-        return stand_in
-
-    def make(self) -> None:
-        """Put what the standard library makes into the class, once; each part at once, as other threads may use it."""
         with _making:
-            if not self._put:
-                return
-            cls = self._cls
-            made = vars(dataclasses.dataclass(type(cls)(cls.__name__, cls.__bases__, self._was), **self._options))
-            for name in self._put:
-                if name in made:
-                    setattr(cls, name, made[name])
-                else:
-                    delattr(cls, name)
-            cls.__doc__ = cls.__doc__ or made["__doc__"]
-            self._put, self._was = {}, {}
+            if name not in self._put:
+                return vars(cls)[name]
+            if name in _OF_LIBRARY:
+                found = vars(self._of_library())
+                self._put -= {*_OF_LIBRARY}
+                for each in _OF_LIBRARY:
+                    if each in found and each not in self._was:
+                        setattr(cls, each, found[each])
+                return vars(cls)[name]
+            made = self._named(name, _MAKERS[name](self))
+            setattr(cls, name, made)
+            self._put.remove(name)
+            if name == "__init__":
+                self._put.remove("__signature__")
+                del cls.__signature__
+            return made
+
+    def signature(self, cls: type) -> inspect.Signature:
+        """That of this class, or of one that follows it."""
+        with _making:
+            if "__signature__" in self._put:
+                self.made("__init__")
+        return inspect.signature(cls)
+
+    def _of_library(self) -> type:
+        """A class like this one that the standard library has made, without methods."""
+        was = {**self._was, "__doc__": "It needs none."}  # the library would make one
+        like = type(self._cls)(self._cls.__name__, self._cls.__bases__, was)
+        methods = {"init": False, "repr": False, "eq": False}
+        follows = any(hasattr(base, "__dataclass_fields__") for base in self._cls.__bases__)
+        dataclasses.dataclass(**{**self._options, "frozen": follows, **methods})(like)
+        params: Any = vars(like)["__dataclass_params__"]
+        for option, default in {"init": True, "repr": True, "eq": True, "frozen": False}.items():
+            setattr(params, option, self._options.get(option, default))
+        return like
+
+    def _fields(self) -> dict[str, Field[Any]]:
+        return self._cls.__dataclass_fields__
+
+    def _init(self) -> Callable[..., None]:
+        """`__init__`, compiled: `replace` and many others call it."""
+        cls = self._cls
+        names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _LEFT_OUT}
+        positional, named, lines = ["__self"], list[str](), list[str]()
+        for name, field in cls.__dataclass_fields__.items():
+            parameters, value = named if field.kw_only else positional, name
+            if field.default_factory is not MISSING:
+                names[f"__make_{name}"] = field.default_factory
+                value = f"__make_{name}() if {name} is __left else {name}" if field.init else f"__make_{name}()"
+                parameters += [f"{name}=__left"] if field.init else []
+            elif not field.init:
+                continue
+            elif field.default is not MISSING:
+                names[f"__default_{name}"] = field.default
+                parameters.append(f"{name}=__default_{name}")
+            else:
+                parameters.append(name)
+            lines.append(f" __set(__self, {name!r}, {value})\n")
+        if hasattr(cls, "__post_init__"):
+            lines.append(" __self.__post_init__()\n")
+        told = ", ".join([*positional, *(["*"] if named else []), *named])
+        exec(f"def __init__({told}):\n{''.join(lines) or ' pass'}", names)
+        made = names["__init__"]
+        arguments = {name: field.type for name, field in cls.__dataclass_fields__.items() if field.init}
+        made.__annotations__ = {**arguments, "return": None}
+        return made
+
+    def _repr(self) -> Callable[..., str]:
+        names = [name for name, field in self._fields().items() if field.repr]
+
+        def __repr__(self_: Any) -> str:
+            told = [f"{name}={getattr(self_, name)!r}" for name in names]
+            return f"{type(self_).__qualname__}({', '.join(told)})"
+
+        return reprlib.recursive_repr()(__repr__)
+
+    def _eq(self) -> Callable[..., Any]:
+        values = _values([name for name, field in self._fields().items() if field.compare])
+
+        def __eq__(self_: Any, other: Any) -> Any:
+            return values(self_) == values(other) if other.__class__ is self_.__class__ else NotImplemented
+
+        return __eq__
+
+    def _hash(self) -> Callable[..., int]:
+        fields = self._fields().items()
+        values = _values([name for name, field in fields if (field.compare if field.hash is None else field.hash)])
+
+        def __hash__(self_: Any) -> int:
+            return hash(values(self_))
+
+        return __hash__
+
+
+_MAKERS = {"__init__": _Later._init, "__repr__": _Later._repr, "__eq__": _Later._eq, "__hash__": _Later._hash}
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of attributes."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda of: tuple([getattr(of, name) for name in names])
 
 
 class _Asked:
@@ -106,14 +219,16 @@ class _Asked:
         self._later, self._name = later, name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        self._later.make()
-        if instance is None and self._name == "__signature__":  # the class has none of its own: it follows from methods
-            return inspect.signature(owner)
+        if self._name == "__signature__":
+            if instance is None:
+                return self._later.signature(owner)
+            raise AttributeError(f"{owner.__name__!r} object has no attribute '__signature__'")
+        self._later.made(self._name)
         return getattr(owner if instance is None else instance, self._name)
 
 
 def _refusals(cls: Any) -> dict[str, Callable[..., None]]:
-    """What keeps instances as they are; these are the library's own, but need no compiling."""
+    """What keeps instances as they are, as the library has it."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in cls.__dataclass_fields__:
