@@ -155,10 +155,11 @@ def _module(parts: Sequence[str]) -> str | None:
 @functools.cache
 def files() -> dict[str, Path]:
     """Each module of the kernel rooms that shapes code with its file."""
+    root = os.fspath(_ROOT)
     found = {}
     for room in ROOMS:
-        for path in (_ROOT / room).rglob("*.py"):
-            module = _module(path.relative_to(_ROOT).with_suffix("").parts)
+        for path in origin.source_files(os.path.join(root, room)):
+            module = _module(path[len(root) + 1 : -len(".py")].split(os.sep))
             if module is not None:
-                found[module] = path
+                found[module] = Path(path)
     return found
