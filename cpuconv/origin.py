@@ -38,10 +38,12 @@ def files_state() -> str | None:
     if not _AT_IMPORT:
         return RELEASE and hashlib.sha256(RELEASE.encode()).hexdigest()
     beside = [state for name in _BUILT_ON for state in _files(str(ROOT.parent / name))]
-    digest = hashlib.sha256()
-    for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside]):
-        digest.update(f"{os.path.relpath(path, ROOT)} {size} {changed // 10**9}\n".encode())
-    return digest.hexdigest()
+    above = len(str(ROOT.parent)) + 1
+    told = [
+        f"{path[above:]} {size} {changed // 10**9}\n"
+        for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside])
+    ]
+    return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
 def release() -> str | None:
