@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autotune.collecting import resting
+
 
 def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str, Any]) -> Callable[[str], Any]:
     """The `__getattr__` of a package whose names lie in modules that it does not import.
@@ -23,7 +25,8 @@ def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = namespace[name] = getattr(importlib.import_module(modules[name]), name)
+        with resting():
+            value = namespace[name] = getattr(importlib.import_module(modules[name]), name)
         return value
 
     return find

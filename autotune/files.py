@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ def write_whole(files: Mapping[Path, str | bytes | Iterable[Any]]) -> None:
     OSError
         A file cannot be written; none has been replaced unless the renaming itself failed.
     """
+    import tempfile  # takes 5 ms, and most processes write nothing
+
     mask = os.umask(0)
     os.umask(mask)
     with contextlib.ExitStack() as leftovers:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
-
 VARIABLE = "CPUCONV_CACHE_DIR"
 
 
@@ -24,7 +22,7 @@ def cache_folder() -> Path:
     """
     chosen = os.environ.get(VARIABLE)
     try:
-        folder = Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv"))
+        folder = Path(chosen).expanduser().absolute() if chosen else _users()
     except (RuntimeError, OSError) as error:
         raise NoFolderError(_TROUBLE.format(error)) from error
     if not folder.is_absolute():  # older versions of platformdirs give "~/..." there
@@ -35,6 +33,12 @@ def cache_folder() -> Path:
 def store_path() -> Path:
     """The store's file inside the cache folder; raises NoFolderError."""
     return cache_folder() / "autotune.sqlite"
+
+
+def _users() -> Path:
+    import platformdirs  # takes 4 ms
+
+    return Path(platformdirs.user_cache_dir("cpuconv"))
 
 
 _TROUBLE = f"there is no folder to keep things in ({{}}); name one in {VARIABLE}"

@@ -6,10 +6,11 @@ import importlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from autotune.data_classes import dataclass
 from autotune.machine.roofline import Work
 
 GROUP = "autotune.workloads"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from autotune.data_classes import dataclass
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -23,7 +24,7 @@ State = tuple[int, int, int, int, int]
 def is_unchanged(paths: Iterable[Path]) -> bool:
     """Whether these source files of the package are those that lay there when it was imported."""
     try:
-        return all(_AT_IMPORT.get(str(path)) == _state(path.stat()) for path in paths)
+        return all(_AT_IMPORT.get(name) == _state(os.stat(name)) for name in map(os.fspath, paths))
     except OSError:
         return False
 
@@ -37,10 +38,12 @@ def files_state() -> str | None:
     if not _AT_IMPORT:
         return RELEASE and hashlib.sha256(RELEASE.encode()).hexdigest()
     beside = [state for name in _BUILT_ON for state in _files(str(ROOT.parent / name))]
-    digest = hashlib.sha256()
-    for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside]):
-        digest.update(f"{os.path.relpath(path, ROOT)} {size} {changed // 10**9}\n".encode())
-    return digest.hexdigest()
+    above = len(str(ROOT.parent)) + 1
+    told = [
+        f"{path[above:]} {size} {changed // 10**9}\n"
+        for path, (_, _, size, changed, _) in sorted([*_AT_IMPORT.items(), *beside])
+    ]
+    return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
 def release() -> str | None:
@@ -64,16 +67,23 @@ def _state(status: os.stat_result) -> State:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _files(folder: str) -> Iterator[tuple[str, State]]:
+def source_files(folder: str) -> Iterator[str]:
+    """The paths of the source files in a folder and those below it."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
-                    yield entry.path, _state(os.stat(entry.path))
+                    yield entry.path
                 elif entry.is_dir() and entry.name != "__pycache__":
-                    yield from _files(entry.path)
+                    yield from source_files(entry.path)
     except OSError:
         return  # an archive has no folders
+
+
+def _files(folder: str) -> Iterator[tuple[str, State]]:
+    for path in source_files(folder):
+        with contextlib.suppress(OSError):  # it is gone
+            yield path, _state(os.stat(path))
 
 
 _AT_IMPORT = dict(_files(str(ROOT)))

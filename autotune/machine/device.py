@@ -12,10 +12,11 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from autotune.machine import host_cpu
 from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
+
+from autotune.data_classes import dataclass
 
 FMA, STORES, MEMORY = "FMA", "stores", "memory"
 COMPUTE, BANDWIDTH, OVERHEAD = "compute", "bandwidth", "overhead"

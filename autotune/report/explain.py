@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from tabulate import tabulate
 
+from autotune.data_classes import dataclass
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.store.rows import COLD, PROVISIONAL, RowLimits
 from autotune.store.store import Store

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from autotune.machine.device import microarchitecture
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for

@@ -14,9 +14,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 
+from autotune.data_classes import dataclass
 from autotune.timing.stack import with_random_stack_offset
 
 Run = Callable[[], None]

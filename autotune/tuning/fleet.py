@@ -6,10 +6,11 @@ import collections
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.warmup import warmup

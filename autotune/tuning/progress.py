@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from autotune.data_classes import dataclass
 from autotune.tuning.effort import Effort
 
 TYPICAL_COMPILE = 0.5  # seconds a candidate and worker, until some were seen

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
 from autotune.tuning.candidates import choose

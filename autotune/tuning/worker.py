@@ -18,10 +18,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import IO, Any
 
+from autotune.data_classes import dataclass
 from autotune.interpreter import python_main
 from autotune.machine.device import allowed_cores
 from autotune.workload import Searchable, Verdict, Workload, check, discover

@@ -210,19 +210,28 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
             raise WisdomError(f"{where} must differ from the devices before it")
         wisdom.devices[device.key] = device
         wisdom.roofs[device.key] = _roofs(entry["roofs"], f"{where}.roofs")
-        for record in _table(entry["rows"], ROW_RULES, f"{where}.rows", left):
-            record |= {name: math.nan if record[name] is None else float(record[name]) for name in REALS}
-            row = Row._make(device.key if name == "device" else record[name] for name in Row._fields)
+        rows = _rows(device.key, _table(entry["rows"], ROW_RULES, f"{where}.rows", left))
+        for row in rows:
             if not row.is_sound():
                 raise WisdomError(
                     f"{where}.rows: {row.candidate!r:.60} must have a median and a score, as it is {row.state}"
                 )
-            wisdom.add([row])
-            left -= 1
+        wisdom.add(rows)
+        left -= len(rows)
         finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", most_rows)
-        wisdom.finished += [Finished(device.key, **record) for record in finished]
-    wisdom.uses = [Use(**record) for record in _table(document["uses"], USE_RULES, "uses", most_rows)]
+        wisdom.finished += [Finished(device.key, **dict(zip(FINISHED_RULES, each, strict=True))) for each in finished]
+    uses = _table(document["uses"], USE_RULES, "uses", most_rows)
+    wisdom.uses = [Use(**dict(zip(USE_RULES, each, strict=True))) for each in uses]
     return wisdom
+
+
+def _rows(device: str, records: list[list[Any]]) -> list[Row]:
+    """The rows of records, column by column: a table is read by every process that looks for a tuned problem."""
+    columns: dict[str, Iterable[Any]] = dict(zip(ROW_RULES, zip(*records, strict=True), strict=True)) if records else {}
+    for name in REALS & columns.keys():
+        columns[name] = [math.nan if value is None else float(value) for value in columns[name]]
+    columns["device"] = [device] * len(records)
+    return [*map(Row._make, zip(*(columns[name] for name in Row._fields if records), strict=True))]
 
 
 def device_of(fields: Any, where: str) -> Device:
@@ -242,14 +251,30 @@ def _roofs(roofs: Any, where: str) -> KeptRoofs:
     return roofs
 
 
-def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> Iterator[dict[str, Any]]:
-    for at, values in enumerate(_list(records, where, most)):
+def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> list[list[Any]]:
+    """The records of a table, which are lists of values as the rules say; most values occur many times."""
+    records = _list(records, where, most)
+    for at, values in enumerate(records):
         if not isinstance(values, list) or len(values) != len(rules):
             raise WisdomError(f"{where}[{at}] must be a list of {len(rules)} values")
-        for value, (name, (must_be, is_that)) in zip(values, rules.items(), strict=True):
-            if not is_that(value):
-                raise WisdomError(f"{where}[{at}].{name} must be {must_be}, not {value!r:.60}")
-        yield dict(zip(rules, values, strict=True))
+    columns = zip(*records, strict=True)
+    wrong = [
+        (column.index(value), name, must_be, value)
+        for column, (name, (must_be, is_that)) in zip(columns, rules.items(), strict=False)
+        for value in _each_once(column)
+        if not is_that(value)
+    ]
+    for at, name, must_be, value in sorted(wrong, key=lambda found: found[0])[:1]:
+        raise WisdomError(f"{where}[{at}].{name} must be {must_be}, not {value!r:.60}")
+    return records
+
+
+def _each_once(column: Sequence[Any]) -> Iterable[Any]:
+    """The values of a column, those that are equal and of one type once."""
+    try:
+        return (value for _, value in dict.fromkeys(zip(map(type, column), column, strict=True)))
+    except TypeError:  # a list or an object
+        return column
 
 
 def _list(value: Any, where: str, most: int) -> list[Any]:

@@ -84,12 +84,12 @@ class Book:
         return sorted(winners)
 
     def version(self) -> tuple[Any, ...]:
-        """As `Store.version`; reads the file if it is another than before."""
+        """As `Store.version`; what was read of another file than this one is forgotten."""
         with self._lock:
             state = _state(self.path)
-            if self._wisdom is None or state != self._state:
-                self._wisdom, self._state = self._load(), state
-            return self._state
+            if state != self._state:
+                self._wisdom, self._state = None, state
+            return state
 
     def summary(self, device: str) -> tuple[Any, ...]:
         """As `Store.summary`."""
@@ -100,9 +100,11 @@ class Book:
         return any(key[0] == device for key in self._read().rows)
 
     def _read(self) -> Wisdom:
-        if self._wisdom is None:
-            self.version()
-        return self._wisdom or Wisdom()
+        with self._lock:
+            if self._wisdom is None:
+                self._state = _state(self.path)
+                self._wisdom = self._load()
+            return self._wisdom
 
     def _load(self) -> Wisdom:
         try:

@@ -13,22 +13,20 @@ from cpuconv.api.precision import AUTO, check_left_out, check_metric, feeds_of, 
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
-from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
-from cpuconv.network.precision.automatic import chosen_for
-from cpuconv.network.precision.errors import Metric, relative_rms
-from cpuconv.network.precision.trials import Listener
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.reading.onnx_reader import read
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 
 if TYPE_CHECKING:
     import onnx
+
+    from cpuconv.network.precision.errors import Metric
+    from cpuconv.network.precision.trials import Listener
 
 
 def compile(
@@ -122,6 +120,9 @@ def compile(
         check_precision(precision)
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
             check_left_out(name, f"where precision is not {AUTO!r}", value)
+    from cpuconv.graph import passes  # what `load` does not need
+    from cpuconv.reading.onnx_reader import read
+
     unknown = [name for name in skip_passes if name not in passes.NAMES]
     if unknown:
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
@@ -142,6 +143,9 @@ def compile(
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads}
     if not auto:
         return compiled(graph, target, shapes, options, **made)
+    from cpuconv.network.precision.automatic import chosen_for
+    from cpuconv.network.precision.errors import relative_rms
+
     feeds = feeds_of(samples, graph)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
     chosen, table = chosen_for(
@@ -289,6 +293,8 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
     def again() -> Graph:
         if _identity(path) != known:
             raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
+        from cpuconv.reading.onnx_reader import read
+
         return read(path)
 
     return again

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.conv import session
 from cpuconv.conv.choice import select
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options

@@ -12,7 +12,6 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.quantizing.data.samples import feed_of
 
 AUTO = "auto"
 TOLERANCE = 0.01  # where none is stated
@@ -105,6 +104,8 @@ def _of_path(path: Path, graph: Graph) -> Feeds:
 
 def _of_file(path: Path, graph: Graph) -> Feeds:
     """The feed of a file; several, one behind another, where arrays have one more axis than the inputs."""
+    from cpuconv.quantizing.data.samples import feed_of
+
     feed = feed_of(path, graph.inputs, "samples", "an .npz file that can be read, or a folder of such")
     shapes = {name: graph.value(name).shape for name in graph.inputs}
     stacked = [name for name, shape in shapes.items() if shape is not None and name in feed]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.conv import session
 from cpuconv.conv.ending_block import Numbers
 from cpuconv.elements import F32, OF_DTYPE, S8, S16, S32, Element, floats

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import layouts
+from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step

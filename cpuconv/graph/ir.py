@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.errors import SourceError
 from cpuconv.graph.sizes import INT64, SIZES

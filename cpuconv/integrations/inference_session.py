@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.api import network as api
 from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must

@@ -11,11 +11,12 @@ much as float32's FMA here: it does twice as much on AMD's CPUs, and half as muc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, widened
 
 X86, ARM = "x86_64", "aarch64"

@@ -8,9 +8,10 @@ measurements of an earlier emitter; those of SSE are AVX2's.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import microarchitecture
 from cpuconv.elements import Element
 from cpuconv.isa import dots

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
-from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.notes import Note, note
@@ -59,6 +58,8 @@ class Definition:
         self.notes: list[Note] = []
         self._templates = Templates(self.inputs)
         if not self.is_fixed:
+            from cpuconv.graph import passes  # what was saved with all sizes fixed needs no rewrites
+
             watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
             self.graph = passes.apply_without_sizes(graph, skip, watch)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.network.interpret import Timed, interpret
 from cpuconv.network.reports.explain import Explanation, late_rows
-from cpuconv.network.reports.profile import Profile, of_references
 from cpuconv.network.sizes.cutting import Stages
 from cpuconv.runtime.stopping import Stop
+
+if TYPE_CHECKING:
+    from cpuconv.network.reports.profile import Profile
 
 
 class Network(Protocol):
@@ -68,6 +70,8 @@ class Tail:
 
     def profiles(self, arrays: Mapping[str, np.ndarray], runs: int) -> list[Profile]:
         """The nodes that references run, and those that kernels run then."""
+        from cpuconv.network.reports.profile import of_references
+
         rows: dict[int, tuple[Node, list[tuple[float, int]]]] = {id(node): (node, []) for node in self._first.nodes}
         for _ in range(runs):
             found = self._found(arrays, lambda node, *figures: rows[id(node)][1].append(figures))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs
-from cpuconv.network.reports.explain import Explanation
-from cpuconv.network.reports.precisions import PrecisionTable
-from cpuconv.network.reports.profile import Profile, combined, profile
-from cpuconv.network.saved.writing import write
 from cpuconv.runtime.stopping import Stop
+
+if TYPE_CHECKING:
+    from cpuconv.network.reports.explain import Explanation
+    from cpuconv.network.reports.precisions import PrecisionTable
+    from cpuconv.network.reports.profile import Profile
 
 
 class Model:
@@ -139,6 +140,8 @@ class Model:
         ArgumentError, ArgumentTypeError
             `runs` is no integer from 1 on, or the feed is wrong, as for `run`.
         """
+        from cpuconv.network.reports.profile import combined, profile
+
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
         arrays = fed(self.inputs, feed)
@@ -230,6 +233,8 @@ class Model:
             The file that the model was compiled from has changed or is gone, or the network has something that cannot
             be saved; the message names it.
         """
+        from cpuconv.network.saved.writing import write
+
         definition, programs = self._definition, self._programs
         with programs.making:
             graph = definition.graph

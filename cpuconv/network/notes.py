@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.equal import frozen
 
 
 class Mention(NamedTuple):
@@ -103,6 +102,8 @@ def _by_output(graph: Graph) -> dict[str, Node]:
 def _differ(old: Node, before: Graph, new: Node, after: Graph) -> bool:
     if old is new:
         return False
+    from cpuconv.graph.passes.equal import frozen  # notes that were saved need no rewrites
+
     return (old.op, frozen(old.attributes), _constants(old, before)) != (
         new.op,
         frozen(new.attributes),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
 from cpuconv.memory.aligned import aligned

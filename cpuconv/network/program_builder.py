@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from autotune.collecting import resting
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.mapped_files import let_go, own
@@ -109,7 +111,7 @@ class ProgramBuilder:
 
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
-        with noting() as kernels:
+        with resting(), noting() as kernels:
             made = self._built(key, shape_arrays)
         return replace(made, kernels=frozenset(kernels))
 

@@ -6,10 +6,10 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import layouts
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import S32
 from cpuconv.errors import ArgumentError, must

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.problem.reference import overlap
 
 Index = tuple[Any, ...]  # of the last axes of an array

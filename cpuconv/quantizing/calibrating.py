@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph
 from cpuconv.quantizing.correcting import locally
 from cpuconv.quantizing.data.samples import Samples

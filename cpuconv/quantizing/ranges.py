@@ -8,9 +8,10 @@ quantization" (2021), section 3.1, for the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+
+from autotune.data_classes import dataclass
 
 STEPS = 255  # between the least and the largest byte
 _SHRUNK = np.linspace(0.05, 1.0, 96)  # parts of the whole range that are tried

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from autotune.data_classes import dataclass
 from autotune.text import count_of
 
 BYTES, FLOATS = "int8", "float32"

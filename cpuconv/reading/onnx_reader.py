@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes

@@ -7,10 +7,10 @@ Mobile Devices" (AAAI 2020): weights in registers, each input vector loaded once
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine

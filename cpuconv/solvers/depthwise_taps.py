@@ -12,8 +12,8 @@ import collections
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import S8, S16, U8
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args

@@ -12,10 +12,11 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import S8, S16, U8
 from cpuconv.isa import Isa

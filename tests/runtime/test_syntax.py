@@ -101,6 +101,11 @@ def test_what_code_follows_from_counts(what: str) -> None:
     assert changed(*OTHER[what]) != parse(SOURCE.encode())
 
 
+def test_what_stands_for_another_packages_module_counts_as_that() -> None:
+    line = "from {} import dataclass"
+    assert parse(line.format("autotune.data_classes").encode()) == parse(line.format("dataclasses").encode())
+
+
 def test_every_python_gives_the_same() -> None:
     """What the rows of a store that several versions of Python share are stamped with."""
     found = parse(SOURCE.encode())

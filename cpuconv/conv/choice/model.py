@@ -6,11 +6,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 
 import layouts
 from autotune import workload
+from autotune.data_classes import dataclass
 from cpuconv.conv.recipe import Candidate, workspace_bytes
 from cpuconv.elements import Element
 from cpuconv.errors import ArgumentError, WorkspaceError, must

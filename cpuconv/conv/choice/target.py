@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.select import Tuner
 from cpuconv.errors import ArgumentError, must

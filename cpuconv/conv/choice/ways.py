@@ -11,9 +11,10 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.model import Choice, applicable, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.target import Target

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
 from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.conv.choice.ways import restored, way

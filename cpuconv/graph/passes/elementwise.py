@@ -11,10 +11,11 @@ computed anew wherever it is broadcast to: that is done where it costs next to n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE, S8, U8
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops import TABLE

@@ -12,11 +12,12 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import near

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit

@@ -9,9 +9,9 @@ side is held in registers meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
 from cpuconv.kernels.elementwise.exponential import factors

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import F32 as FLOATS
 from cpuconv.elements import Element

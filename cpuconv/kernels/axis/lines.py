@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import Kernel

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from cpuconv.isa import Isa, current
 from cpuconv.problem.problem import ConvProblem

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from autotune.data_classes import dataclass
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 

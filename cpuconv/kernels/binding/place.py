@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine

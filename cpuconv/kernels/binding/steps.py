@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide

@@ -7,11 +7,11 @@ others even out. A call for one worker is a part of one of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.atomics import call_kernel, word
 from cpuconv.runtime.code.cache import Code

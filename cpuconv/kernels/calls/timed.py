@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.atomics import call_5, call_kernel, put
 from cpuconv.runtime.code.cache import Code

@@ -7,11 +7,11 @@ is a constant of a micro-kernel, which blocks share where they can: a channel sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector

@@ -7,11 +7,11 @@ they are; of the last one, lanes behind the channels are zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.constants import Constants

@@ -7,11 +7,11 @@ are channels, and a window is the same vector shifted against those of the block
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
 from cpuconv.kernels.binding.place import Place, image_shape

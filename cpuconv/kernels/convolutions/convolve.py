@@ -12,8 +12,7 @@ blocks, only the columns under the tiles at a border are copied; the tiles betwe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line
 from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.emit.parts import last_unit

@@ -10,8 +10,7 @@ rows, and from there to any view; the residual comes through a buffer like it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, unpack_sums, zero_tail
 from cpuconv.kernels.copies.rows import RowTile, channel_offset
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector

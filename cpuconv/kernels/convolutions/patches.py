@@ -8,8 +8,7 @@ go from there to any view; the residual comes through a buffer like it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, unpack_sums, zero_tail
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_element

@@ -10,8 +10,7 @@ Where a panel does not stay in L1, the reduction is cut into parts, and the sums
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.convolutions.im2col import LINES, pack_columns
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit

@@ -8,8 +8,7 @@ output rows follow each other (with a stride: rows of each phase of it), so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, copy_bytes
 from cpuconv.kernels.emit.channels import copy_kept, spread_pixels, zip_planes
 from cpuconv.kernels.emit.intrinsics import copy_element, copy_vector, fill_vector, zero_element

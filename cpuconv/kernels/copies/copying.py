@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor

@@ -8,8 +8,7 @@ past the last channels, pixels pass through a buffer of the worker that stays in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import (
     WORDS,
     RowTile,

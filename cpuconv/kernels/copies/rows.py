@@ -9,8 +9,7 @@ many of narrower elements. Where a view has the elements of a word side by side,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.emit.interleave import (
     lines_from_words,

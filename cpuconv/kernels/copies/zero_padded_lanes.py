@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter

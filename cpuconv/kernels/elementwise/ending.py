@@ -20,9 +20,9 @@ stored as float32, or as bytes: clamp(rint(r / divisor) + zero). Products and su
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, S8, S32, U8, Element
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.elementwise.epilogue import finish

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import chebyshev
 
 from cpuconv.isa import avx512
 from cpuconv.isa.vector import Vector
@@ -95,6 +94,8 @@ def _cubics(g: Callable[[float], float]) -> tuple[tuple[float, ...], ...]:
 
 def _cubic(g: Callable[[float], float], low: float, high: float) -> tuple[float, ...]:
     """The cubic through g(√s)/√s at four points of [low, high], those of Chebyshev's polynomial."""
+    from numpy.polynomial import chebyshev  # takes 3 ms
+
     middle, reach = (low + high) / 2, (high - low) / 2
 
     def values(points: Any) -> Any:

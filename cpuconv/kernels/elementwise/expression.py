@@ -6,11 +6,11 @@ The text of an expression says everything about it: expressions of one text are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.functions.table import FUNCTIONS
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math

@@ -6,9 +6,9 @@ elsewhere each byte is a load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import U8
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import load_narrow, store_narrow

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted

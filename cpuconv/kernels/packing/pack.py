@@ -18,11 +18,11 @@ elements go to a buffer, from which each channel is transformed into its planes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.kernels.emit.transpose import NARROW, first_lanes, four_columns, keep_first

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element, floats, narrowed
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.kernels.emit.product import BY_NAME, WORD
 from cpuconv.kernels.packing.packing import Packing, Room, room

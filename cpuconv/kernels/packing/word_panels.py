@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element, floats
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room

@@ -25,9 +25,9 @@ themselves, but not `cols` streams that change with every segment (figures in do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.emit.transpose import first_lanes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME

@@ -9,11 +9,11 @@ combined at the end ("dots").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv import elements
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.table import Isa
 from cpuconv.problem.integers import divide

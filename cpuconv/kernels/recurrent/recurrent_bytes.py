@@ -6,11 +6,11 @@ with a zero point that is known beforehand, so that what it adds to sums of prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import U8, Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import store_int

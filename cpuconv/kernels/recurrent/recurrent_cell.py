@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32
 from cpuconv.isa.vector import I64
 from cpuconv.kernels.copies.rounding import PAIR

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import Place

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter, zero_vector
 from cpuconv.runtime.kernel import kernel

@@ -5,9 +5,9 @@ A tile holds a few taps among zeros. The zeros are known when code is emitted an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, L2
 from cpuconv.kernels.emit.double import ZERO, Double
 from cpuconv.kernels.emit.loop import loop

@@ -11,9 +11,9 @@ transforms are those of `forward` and `backward` below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.kernels.emit.intrinsics import copy_piece, copy_vector, fill_vector, word, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip

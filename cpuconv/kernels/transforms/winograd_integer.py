@@ -7,9 +7,9 @@ factor, read as a signed number, and shifted. That is exact where the sum is les
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import U8, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector

@@ -8,9 +8,9 @@ addresses are chosen by masks: by conditional moves, LLVM loads the rows of a co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.problem.problem import ConvProblem
 

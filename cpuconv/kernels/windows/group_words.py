@@ -6,9 +6,9 @@ is shuffled to every lane. With four channels of bytes a group, one product adds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product

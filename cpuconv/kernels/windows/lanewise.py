@@ -12,8 +12,7 @@ side by side (`pieces`). Where padding is not zero, each worker fills a row with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
 from cpuconv.kernels.emit.intrinsics import fill_vector
 from cpuconv.kernels.windows.depthwise_tile import call_lane_strip

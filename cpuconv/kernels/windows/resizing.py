@@ -6,11 +6,11 @@ The work is cut into units (image, channel block, output row).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float

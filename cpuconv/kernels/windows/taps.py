@@ -7,8 +7,7 @@ worker fills with the zero point. Of bytes, pieces without channels are set to z
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autotune.data_classes import dataclass
 from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.windows.tap_tile import call_tap_strip
 from cpuconv.runtime.kernel import inline, kernel

@@ -14,8 +14,9 @@ quantizers" (IEEE Trans. ASSP 36, 1988).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from autotune.data_classes import dataclass
 
 Rounding = frozenset[int]  # the operators that may round, by number
 

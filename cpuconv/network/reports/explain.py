@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.ir import Node
 from cpuconv.network.notes import Note

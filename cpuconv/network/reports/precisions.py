@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.network.reports.explain import shortened
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.conv.choice.tuned import roofs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.network.running.caller import Host
 from cpuconv.network.running.executable import Executable

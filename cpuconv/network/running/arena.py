@@ -10,10 +10,10 @@ arXiv:2001.03288).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph import ops

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value

@@ -8,9 +8,10 @@ touch does not overlap; what they touch also has the last word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
+from autotune.data_classes import dataclass
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step

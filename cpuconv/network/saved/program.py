@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.target import FULL, Target

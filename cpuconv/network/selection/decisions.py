@@ -7,9 +7,10 @@ any target of as many lanes and any sizes; an algorithm fits the problem that it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import SourceError, must
 from cpuconv.graph.ir import Node

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph import ops

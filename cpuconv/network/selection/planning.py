@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 import layouts
+from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer

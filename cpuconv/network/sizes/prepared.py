@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from cpuconv.graph import passes
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.passes.quantised import OPERATORS
-from cpuconv.graph.passes.quantised import run as with_integers
 from cpuconv.network.notes import Note, note
 from cpuconv.network.sizes.cutting import cut
 from cpuconv.network.sizes.specialise import specialise
@@ -42,6 +39,10 @@ class Prepared(NamedTuple):
 
 def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
     """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
+    from cpuconv.graph import passes  # a model that was saved is rewritten
+    from cpuconv.graph.passes.quantised import OPERATORS
+    from cpuconv.graph.passes.quantised import run as with_integers
+
     quantised = any(node.op in OPERATORS for node in graph.nodes) and "quantised" not in options.skip_passes
     early = with_integers if quantised else None
     head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early))

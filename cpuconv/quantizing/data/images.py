@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.errors import ArgumentError, must
 from cpuconv.network.ports import Port
 

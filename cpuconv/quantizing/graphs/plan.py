@@ -9,11 +9,11 @@ that clamps is a part of the range of what stands before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.passes.quantised import MOVES
 from cpuconv.graph.passes.rewriting import constant, operand, sole_reader

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from cpuconv.runtime.code import ownership
@@ -51,6 +50,8 @@ def write(path: Path, body: bytes) -> None:
     OSError
         It cannot be written.
     """
+    import tempfile  # takes 5 ms, and most processes write nothing
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:

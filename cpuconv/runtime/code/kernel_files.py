@@ -15,13 +15,12 @@ import hashlib
 import itertools
 import os
 import re
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.data_classes import dataclass
 from autotune.machine.device import version_of
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
@@ -67,10 +66,26 @@ def folder() -> Folder:
         place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
         if (trouble := ownership.claim(kernels.parent, kernels, place)) is not None:
             return Folder(None, trouble)
-        with tempfile.TemporaryFile(dir=place):
-            return Folder(place)
+        _write(place)
+        return Folder(place)
     except OSError as error:
         return Folder(place, str(error))
+
+
+def _write(place: Path) -> None:
+    """Make a file without a name.
+
+    Raises
+    ------
+    OSError
+        None can be made there.
+    """
+    try:
+        os.close(os.open(place, os.O_WRONLY | os.O_TMPFILE, 0o600))
+    except (AttributeError, OSError):  # not every system has such files
+        import tempfile  # takes 5 ms
+
+        tempfile.TemporaryFile(dir=place).close()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ change the interpreter, and images of containers hold kernels that root has comp
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from pathlib import Path
 
@@ -55,6 +54,8 @@ def fault(folder: Path) -> str | None:
         return None
     if not _is_owned(status):
         return f"{folder} belongs to another user (uid {status.st_uid}); name a folder of your own in {VARIABLE}"
+    import shlex
+
     return f"others may write to {folder}; 'chmod go-w {shlex.quote(str(folder))}' mends it"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import secrets
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -46,7 +46,7 @@ BESIDE = (
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
 _PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
-_OURS_ALONE = secrets.token_hex(8)  # the stamp of what has none that holds in other processes
+_OURS_ALONE = os.urandom(8).hex()  # the stamp of what has none that holds in other processes
 
 
 @functools.cache
@@ -155,10 +155,11 @@ def _module(parts: Sequence[str]) -> str | None:
 @functools.cache
 def files() -> dict[str, Path]:
     """Each module of the kernel rooms that shapes code with its file."""
+    root = os.fspath(_ROOT)
     found = {}
     for room in ROOMS:
-        for path in (_ROOT / room).rglob("*.py"):
-            module = _module(path.relative_to(_ROOT).with_suffix("").parts)
+        for path in origin.source_files(os.path.join(root, room)):
+            module = _module(path[len(root) + 1 : -len(".py")].split(os.sep))
             if module is not None:
-                found[module] = path
+                found[module] = Path(path)
     return found

@@ -4,7 +4,8 @@ Left out are comments, formatting, texts that stand alone (docstrings), annotati
 blocks under `TYPE_CHECKING` and the modules of `_FOR_ANNOTATIONS`. Outside of classes `x: int = 1` counts as `x = 1`.
 
 Imports lie apart from the tree, as a file that is moved changes their order. Those of our own packages are listed for
-`runtime.stamp`, which hashes what they import and not where that lies; the others are part of the digest.
+`runtime.stamp`, which hashes what they import and not where that lies; the others are part of the digest. So is a
+module of ours that makes the same as one of another package: it counts as that.
 
 The tree is written out by a walk of our own: `ast.dump` and `ast.unparse` say other things in other versions of Python,
 of which this module needs nothing but the standard library.
@@ -18,6 +19,7 @@ import itertools
 from typing import NamedTuple
 
 OWN = ("autotune", "cpuconv", "layouts")
+_STANDS_FOR = {"autotune.data_classes": "dataclasses"}  # modules of ours that make what one of another package makes
 _FOR_ANNOTATIONS = ("__future__", "collections.abc", "types", "typing", "typing_extensions")
 _LEFT_OUT = ("annotation", "returns", "type_comment", "type_params", "kind")  # fields of nodes
 
@@ -72,7 +74,7 @@ class _Essence(ast.NodeTransformer):
 
     def _note(self, found: Import) -> None:
         if found.module not in _FOR_ANNOTATIONS:
-            self.imports.add(found)
+            self.imports.add(found._replace(module=_STANDS_FOR.get(found.module, found.module)))
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -14,7 +14,6 @@ import contextvars
 import importlib
 import os
 import pickle
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,6 +96,8 @@ class _Helper:
     """A process that compiles what it is given."""
 
     def __init__(self, number: int) -> None:
+        import subprocess  # takes 5 ms
+
         command = python_main(__name__, repr(target()), str(number))
         null = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null)
@@ -109,6 +110,8 @@ class _Helper:
 
     def finish(self) -> None:
         """Wait until it is done."""
+        import subprocess
+
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product, as_seen
 from cpuconv.kernels.products.matrix_strip import matrix_cycles

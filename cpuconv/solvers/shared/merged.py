@@ -8,10 +8,11 @@ spans of words (`spans.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.packing.packing import Packing, Room, room
 from cpuconv.problem.problem import ConvProblem

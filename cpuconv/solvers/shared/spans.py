@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD, product_of
 from cpuconv.problem.integers import divide

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from autotune.data_classes import dataclass
 
 MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 RELOCATABLE = 1

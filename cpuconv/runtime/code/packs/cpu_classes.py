@@ -11,7 +11,8 @@ threads, of cryptography), as virtual machines hide them at will.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from autotune.data_classes import dataclass
 
 X86, ARM = "x86_64", "aarch64"
 

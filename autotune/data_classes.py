@@ -1,0 +1,243 @@
+"""Frozen data classes as `dataclasses.dataclass` makes them, but at their first use, and quickly.
+
+`dataclass` compiles six or seven functions for each class, a tenth of a millisecond each: while a package of many small
+classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here each
+method is made when it is called first, and only `__init__` is compiled; what tells of the fields is the standard
+library's, asked for when somebody asks for it. To be imported in the place of its decorator: `from
+autotune.data_classes import dataclass`. A class without a docstring is not given one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+import reprlib
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from typing import TYPE_CHECKING, Any
+
+from autotune.locks import Lock
+
+_OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with others, and with what is below, the library makes a class at once
+_OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
+_OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
+_OF_CREATION = {"__dict__", "__weakref__"}
+_OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
+
+_making = Lock()
+
+
+class _Left:
+    """Stands in a signature for a default that is made."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_LEFT_OUT = _Left()
+
+
+def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
+    """The standard library's decorator of that name, put off where a class is frozen."""
+    if cls is None:
+        return lambda each: _dataclass(each, **options)
+    if options.get("frozen") and options.keys() <= _OPTIONS and _is_usual(cls):
+        _Later(cls, options).put()
+        return cls
+    return dataclasses.dataclass(cls, **options)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    dataclass = _dataclass
+
+
+def _is_usual(cls: type) -> bool:
+    annotations = cls.__annotations__.values()
+    return _OTHER_NAMES.isdisjoint(vars(cls)) and all(
+        isinstance(each, str) and not any(word in each for word in _OTHER_ANNOTATIONS) for each in annotations
+    )
+
+
+class _Later:
+    """What makes the parts of a class when they are asked for."""
+
+    def __init__(self, cls: Any, options: dict[str, Any]) -> None:
+        self._cls, self._options = cls, options
+        self._was = {name: value for name, value in vars(cls).items() if name not in _OF_CREATION}
+        self._put: set[str] = set()  # what stands in for what is not made
+
+    def put(self) -> None:
+        """Put stand-ins into the class, and what needs no making."""
+        cls, was = self._cls, self._was
+        for name in cls.__annotations__:
+            field = was.get(name)
+            if isinstance(field, Field) and field.default is MISSING:
+                delattr(cls, name)
+            elif isinstance(field, Field):
+                setattr(cls, name, field.default)
+        asked = {
+            "__init__": True,
+            "__repr__": self._options.get("repr", True) and "__repr__" not in was,
+            "__eq__": self._options.get("eq", True) and "__eq__" not in was,
+            "__hash__": self._options.get("eq", True) and was.get("__hash__") is None,
+        }
+        for name in (name for name, is_asked in asked.items() if is_asked):
+            self._put.add(name)
+            setattr(cls, name, self._named(name, self._stand_in(name)))
+        for name in ("__signature__", *_OF_LIBRARY):
+            if name not in was and (name != "__replace__" or hasattr(dataclasses, "_replace")):
+                self._put.add(name)
+                setattr(cls, name, _Asked(self, name))
+        for name, method in _refusals(cls).items():
+            setattr(cls, name, self._named(name, method))
+
+    def _named(self, name: str, method: Any) -> Any:
+        method.__name__, method.__qualname__ = name, f"{self._cls.__qualname__}.{name}"
+        return method
+
+    def _stand_in(self, name: str) -> Callable[..., Any]:
+        def method(self_: Any, /, *given: Any, **named: Any) -> Any:
+            return self.made(name)(self_, *given, **named)
+
+        return method
+
+    def made(self, name: str) -> Any:
+        """A part of the class, which is made and put there if it is not yet; other threads wait for it."""
+        cls = self._cls
+        with _making:
+            if name not in self._put:
+                return vars(cls)[name]
+            if name in _OF_LIBRARY:
+                found = vars(self._of_library())
+                self._put -= {*_OF_LIBRARY}
+                for each in _OF_LIBRARY:
+                    if each in found and each not in self._was:
+                        setattr(cls, each, found[each])
+                return vars(cls)[name]
+            made = self._named(name, _MAKERS[name](self))
+            setattr(cls, name, made)
+            self._put.remove(name)
+            if name == "__init__":
+                self._put.remove("__signature__")
+                del cls.__signature__
+            return made
+
+    def signature(self, cls: type) -> inspect.Signature:
+        """That of this class, or of one that follows it."""
+        with _making:
+            if "__signature__" in self._put:
+                self.made("__init__")
+        return inspect.signature(cls)
+
+    def _of_library(self) -> type:
+        """A class like this one that the standard library has made, without methods."""
+        was = {**self._was, "__doc__": "It needs none."}  # the library would make one
+        like = type(self._cls)(self._cls.__name__, self._cls.__bases__, was)
+        methods = {"init": False, "repr": False, "eq": False}
+        follows = any(hasattr(base, "__dataclass_fields__") for base in self._cls.__bases__)
+        dataclasses.dataclass(**{**self._options, "frozen": follows, **methods})(like)
+        params: Any = vars(like)["__dataclass_params__"]
+        for option, default in {"init": True, "repr": True, "eq": True, "frozen": False}.items():
+            setattr(params, option, self._options.get(option, default))
+        return like
+
+    def _fields(self) -> dict[str, Field[Any]]:
+        return self._cls.__dataclass_fields__
+
+    def _init(self) -> Callable[..., None]:
+        """`__init__`, compiled: `replace` and many others call it."""
+        cls = self._cls
+        names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _LEFT_OUT}
+        positional, named, lines = ["__self"], list[str](), list[str]()
+        for name, field in cls.__dataclass_fields__.items():
+            parameters, value = named if field.kw_only else positional, name
+            if field.default_factory is not MISSING:
+                names[f"__make_{name}"] = field.default_factory
+                value = f"__make_{name}() if {name} is __left else {name}" if field.init else f"__make_{name}()"
+                parameters += [f"{name}=__left"] if field.init else []
+            elif not field.init:
+                continue
+            elif field.default is not MISSING:
+                names[f"__default_{name}"] = field.default
+                parameters.append(f"{name}=__default_{name}")
+            else:
+                parameters.append(name)
+            lines.append(f" __set(__self, {name!r}, {value})\n")
+        if hasattr(cls, "__post_init__"):
+            lines.append(" __self.__post_init__()\n")
+        told = ", ".join([*positional, *(["*"] if named else []), *named])
+        exec(f"def __init__({told}):\n{''.join(lines) or ' pass'}", names)
+        made = names["__init__"]
+        arguments = {name: field.type for name, field in cls.__dataclass_fields__.items() if field.init}
+        made.__annotations__ = {**arguments, "return": None}
+        return made
+
+    def _repr(self) -> Callable[..., str]:
+        names = [name for name, field in self._fields().items() if field.repr]
+
+        def __repr__(self_: Any) -> str:
+            told = [f"{name}={getattr(self_, name)!r}" for name in names]
+            return f"{type(self_).__qualname__}({', '.join(told)})"
+
+        return reprlib.recursive_repr()(__repr__)
+
+    def _eq(self) -> Callable[..., Any]:
+        values = _values([name for name, field in self._fields().items() if field.compare])
+
+        def __eq__(self_: Any, other: Any) -> Any:
+            return values(self_) == values(other) if other.__class__ is self_.__class__ else NotImplemented
+
+        return __eq__
+
+    def _hash(self) -> Callable[..., int]:
+        fields = self._fields().items()
+        values = _values([name for name, field in fields if (field.compare if field.hash is None else field.hash)])
+
+        def __hash__(self_: Any) -> int:
+            return hash(values(self_))
+
+        return __hash__
+
+
+_MAKERS = {"__init__": _Later._init, "__repr__": _Later._repr, "__eq__": _Later._eq, "__hash__": _Later._hash}
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of attributes."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda of: tuple([getattr(of, name) for name in names])
+
+
+class _Asked:
+    """An attribute of a class that is made when it is asked for."""
+
+    def __init__(self, later: _Later, name: str) -> None:
+        self._later, self._name = later, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if self._name == "__signature__":
+            if instance is None:
+                return self._later.signature(owner)
+            raise AttributeError(f"{owner.__name__!r} object has no attribute '__signature__'")
+        self._later.made(self._name)
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def _refusals(cls: Any) -> dict[str, Callable[..., None]]:
+    """What keeps instances as they are, as the library has it."""
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in cls.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def __delattr__(self: Any, name: str) -> None:
+        if type(self) is cls or name in cls.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return {"__setattr__": __setattr__, "__delattr__": __delattr__}

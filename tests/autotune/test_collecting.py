@@ -1,0 +1,86 @@
+"""The collector rests while it is asked to, and is left as it was."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from autotune.collecting import AT_REST, resting
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    """Thresholds of this test, whatever the process has."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield gc.get_threshold()
+    gc.set_threshold(*before)
+
+
+def test_nothing_is_collected_meanwhile(thresholds) -> None:
+    found = []
+    gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
+    try:
+        gc.collect()
+        found.clear()
+        with resting():
+            kept = [[each] for each in range(AT_REST // 2)]
+            assert found == []
+        assert gc.get_threshold() == thresholds
+        kept += [[each] for each in range(2000)]
+        assert found
+    finally:
+        gc.callbacks.pop()
+
+
+def test_what_others_leave_is_collected_all_the_same() -> None:
+    found = []
+    gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
+    try:
+        with resting():
+            kept = [[each] for each in range(2 * AT_REST)]
+        assert len(kept) == 2 * AT_REST and found
+    finally:
+        gc.callbacks.pop()
+
+
+def test_it_may_rest_within_itself(thresholds) -> None:
+    with resting():
+        with resting():
+            pass
+        assert gc.get_threshold()[0] == AT_REST
+    assert gc.get_threshold() == thresholds
+
+
+def test_an_error_ends_it(thresholds) -> None:
+    with pytest.raises(ValueError, match="wrong"), resting():
+        raise ValueError("wrong")
+    assert gc.get_threshold() == thresholds
+
+
+def test_threads_may_do_so_at_once(thresholds) -> None:
+    def rest(times: int) -> None:
+        for _ in range(times):
+            with resting():
+                assert gc.get_threshold()[0] == AT_REST
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(rest, [200] * 4)) == [None] * 4
+    assert gc.get_threshold() == thresholds
+
+
+@pytest.mark.parametrize("stated", [0, AT_REST, 1_000_000])
+def test_a_collector_that_is_off_or_rarer_stays_so(stated: int) -> None:
+    gc.set_threshold(stated)
+    with resting():
+        assert gc.get_threshold()[0] == stated
+    assert gc.get_threshold()[0] == stated
+
+
+def test_what_is_set_meanwhile_stays() -> None:
+    with resting():
+        gc.set_threshold(123)
+    assert gc.get_threshold()[0] == 123
