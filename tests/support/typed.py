@@ -82,7 +82,7 @@ def operands(problem: ConvProblem, seed: int) -> Given:
 
 
 def _of_two_sizes(w: np.ndarray) -> np.ndarray:
-    """The same weights, every other tap of every other 32 channels without their lowest bit: kernels tell small ones."""
+    """Weights, every other tap of every other 32 channels without their lowest bit: kernels tell small ones."""
     tap = sum(np.ix_(np.arange(w.shape[1]) // 32, np.arange(w.shape[2]), np.arange(w.shape[3])))
     return np.where(tap % 2 == 0, w >> 1, w)
 
