@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         groups=words(args.groups, GROUPS, "--groups"),
         batch=args.batch,
     )
-    asked = in_types(asked, args.types)
+    asked = replace(in_types(asked, args.types), w_bits=args.weight_bits)
     if args.draw:
         lines = shapes.at_random(args.draw, args.seed, args.lines, args.types)
     else:
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add_measuring(p)
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--types", type=types, default=ALL_F32, help="f32, bf16, int8, or x:w:y as in u8:s8:f32 (f32)")
+    p.add_argument("--weight-bits", type=bits, default=typed.W_BITS, help="of weights that are integers (%(default)s)")
     p.add_argument("--draw", type=positive, metavar="N", help="N lines drawn at random in place of those of a file")
     p.add_argument("--seed", type=int, default=0, help="of --draw (0)")
     p.add_argument("--batch", type=positive, metavar="N", help="images of every line, in place of its own")
@@ -93,6 +94,13 @@ def positive(text: str) -> int:
     """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
+    return int(text)
+
+
+def bits(text: str) -> int:
+    """Bits that int8 has room for, the sign among them."""
+    if not text.isdecimal() or not 2 <= int(text) <= typed.W_BITS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 2 to {typed.W_BITS}, not {text!r}")
     return int(text)
 
 

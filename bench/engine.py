@@ -93,9 +93,9 @@ class Engine:
             raise
         self._pause()
 
-    def prepare(self, problem: ConvProblem | NetworkProblem) -> list[Prepared]:
-        """Make the engine ready for a problem and check the output of every form of it."""
-        return self.ask("prepare", problem)
+    def prepare(self, problem: ConvProblem | NetworkProblem, w_bits: int = typed.W_BITS) -> list[Prepared]:
+        """Make the engine ready for a problem and check the output of every form of it; `w_bits` as in `Settings`."""
+        return self.ask("prepare", problem, w_bits)
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
         """Load a network; seconds of each part (`LOADING`). A process's first load tells what it takes from nothing."""
@@ -204,7 +204,7 @@ class Session:
         self.peer, self.threads = peer, threads
         self.forms: dict[str, Form] = {}
 
-    def prepare(self, problem: ConvProblem | NetworkProblem) -> list[Prepared]:
+    def prepare(self, problem: ConvProblem | NetworkProblem, w_bits: int = typed.W_BITS) -> list[Prepared]:
         """Prepare every form of a problem, forget the ones of the problem before, and check the outputs."""
         self.forms.clear()
         if isinstance(problem, NetworkProblem):
@@ -213,7 +213,7 @@ class Session:
             with self._converted(problem) as path:
                 forms = self.peer.network(path, problem.feed(), self.threads)
         else:
-            forms, references = self._convolution(problem)
+            forms, references = self._convolution(problem, w_bits)
         prepared = []
         for form in forms:
             form.run()
@@ -225,11 +225,11 @@ class Session:
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
         return prepared
 
-    def _convolution(self, problem: ConvProblem) -> tuple[list[Form], list[np.ndarray]]:
+    def _convolution(self, problem: ConvProblem, w_bits: int) -> tuple[list[Form], list[np.ndarray]]:
         if problem.types == ALL_F32:
             x, w, bias = oracle.arrays(problem)
             return self.peer.prepare(problem, x, w, bias, self.threads), [oracle.convolve(problem, x, w, bias)]
-        given = typed.data(problem)
+        given = typed.data(problem, w_bits)
         if not hasattr(self.peer, "typed"):
             raise RuntimeError(f"{self.peer.name} is compared in float32 only")
         return self.peer.typed(problem, given, self.threads), [typed.answer(problem, given)]

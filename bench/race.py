@@ -106,7 +106,8 @@ def measure(
     for engine in engines:
         with _noting(result, engine):
             engine.revive()
-            admitted = [form for form in engine.prepare(line.problem) if form.plain or not settings.plain]
+            prepared = engine.prepare(line.problem, settings.w_bits)
+            admitted = [form for form in prepared if form.plain or not settings.plain]
             limit = _limit(engine.key, settings)
             right = [form for form in admitted if form.error <= limit]
             result.notes += [

@@ -177,6 +177,7 @@ def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
         "layouts": list(asked.layouts),
         "batch": asked.batch,
         "types": FLOAT32 if asked.types == ALL_F32 else str(asked.types),
+        "weight_bits": asked.w_bits,
         "engines": {key: {"name": name, "version": run.versions[key]} for key, name in run.names.items()},
         "roofs": [each.to_dict() for each in roofs],
         "geomean": _geomeans(results, run),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from autotune.machine.device import fingerprint
 from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
 from bench.peers import OURS, OWN_F32, PEERS
+from bench.typed import W_BITS
 from cpuconv.problem.types import ALL_F32, Types
 
 ALL = "all-five"
@@ -55,6 +56,8 @@ class Settings:
         Whether to measure the machine's roofs.
     types : Types
         Of every line.
+    w_bits : int
+        Bits of the numbers of weights that are integers.
     own_tolerance : float
         Error of ours above which its figure does not count, of lines in float32 and of networks.
     options : Mapping[str, Mapping[str, object]]
@@ -75,6 +78,7 @@ class Settings:
     tolerance: float = PEER_TOLERANCE
     roofs: bool = True
     types: Types = ALL_F32
+    w_bits: int = W_BITS
     own_tolerance: float = OUR_TOLERANCE
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
@@ -94,6 +98,7 @@ class Settings:
         parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
         parts += [] if self.call == "plan" else [f"call {self.call}"]
         parts += [] if self.types == ALL_F32 else [f"types {self.types}"]
+        parts += [] if self.w_bits == W_BITS else [f"weights of {self.w_bits} bits"]
         return ", ".join(parts if self.batch is None else [*parts, f"batch {self.batch}"])
 
 

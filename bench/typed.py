@@ -25,7 +25,7 @@ NAMES = {
 RANGES = {U8: (0, 255), S8: (-128, 127)}
 X_ZEROS = {U8: 121, S8: -7}  # no power of two, so that a forgotten one shows
 Y_ZEROS = {U8: 131, S8: 5}
-W_BITS = 8  # of the weights' numbers
+W_BITS = 8  # of weights that are integers, unless said
 X_SCALE, W_SCALES = np.float32(0.05), (0.01, 0.02)
 SPREAD = 3.5  # standard deviations of the output that its bytes hold: a few sums saturate
 BF16_LIMITS = (4.2e-3, 8e-3)  # ours and a peer's, relative to the largest value: half a last place is up to 3.9e-3
@@ -69,8 +69,8 @@ def types_of(text: str) -> Types:
     return NAMES.get(text) or Types.parse(text)
 
 
-def data(problem: ConvProblem) -> Data:
-    """Data of a problem, the same in every process.
+def data(problem: ConvProblem, w_bits: int = W_BITS) -> Data:
+    """Data of a problem, the same in every process; weights that are integers have `w_bits` bits.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def data(problem: ConvProblem) -> Data:
     """
     types = problem.types
     if types.x in RANGES and types.w == S8 and types.y in (*RANGES, F32, S32):
-        return _integers(problem)
+        return _integers(problem, w_bits)
     if {types.x, types.w} <= {BF16, F16, F32} and types.y in (BF16, F16, F32):
         x, w, bias = oracle.arrays(problem)
         return Data(_as(types.x, x), _as(types.w, w), widened(rounded(bias)))
@@ -144,11 +144,11 @@ def _as(element: Element, array: np.ndarray) -> np.ndarray:
     return rounded(array) if element == BF16 else array.astype(element.dtype)
 
 
-def _integers(problem: ConvProblem) -> Data:
+def _integers(problem: ConvProblem, w_bits: int) -> Data:
     types, rng = problem.types, np.random.default_rng(0)
     low, high = RANGES[types.x]
     x = rng.integers(low, high, (problem.n, problem.c, problem.h, problem.w), endpoint=True).astype(types.x.dtype)
-    w = rng.integers(-127, 127, problem.weight_shape, endpoint=True).astype(np.int8) >> (8 - W_BITS)
+    w = rng.integers(-127, 127, problem.weight_shape, endpoint=True).astype(np.int8) >> (8 - w_bits)
     w_scale = rng.uniform(*W_SCALES, problem.k).astype(np.float32)
     bias = rng.integers(-5000, 5000, problem.k).astype(np.int32)
     spread = 74.0 * 73.5 * np.sqrt(problem.cg * problem.r * problem.s) * float(w_scale.mean() * X_SCALE)

@@ -61,8 +61,9 @@ class Sizes(NamedTuple):
         """Those of a problem: by AMX where there is any."""
         product = matrix_product_of(problem.types) or words.product(problem, isa)
         group = words.group(problem)
-        pixel = divide(problem.c, group) * group
-        run = problem.s * pixel // group
+        beside = problem.types.x.integer and problem.dilation[1] == 1 and not product.matrix
+        pixel = problem.c if beside else divide(problem.c, group) * group
+        run = divide(problem.s * pixel, group)
         segments = divide(run, isa.lanes)
         piece = segments * (isa.lanes if product.matrix else divide(run, segments))
         return cls(product, divide(problem.k, isa.lanes), pixel, run, piece, problem.r * piece * product.parts)
@@ -187,7 +188,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[panel][kernel row][word][part][v][lanes of K][elements]."""
     sizes = Sizes.of(problem, isa)
     row = sizes.piece * words.group(problem)
-    return PatchPanels.of(problem, isa.lanes, params.v, sizes.product, sizes.pixel, row)
+    return PatchPanels.of(problem, isa.lanes, params.v, sizes.product, sizes.pixel, row, _segment(sizes, isa))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -204,7 +205,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pad_left = min(problem.pads[2], line_width)
     line_step = max(line_width, pad_left + problem.w) * sizes.pixel * types.x.bytes + 4 * lanes * WORD
     taps = np.arange(problem.r, dtype=np.int64) * problem.dilation[0]
-    unroll = sizes.piece // divide(sizes.piece, lanes)
+    unroll = _segment(sizes, isa)
     pieces_of_row = np.arange(divide(sizes.piece, unroll), dtype=np.int64) * unroll * WORD
     table = (taps % stride * phase + taps // stride * band_line)[:, None] + pieces_of_row
     used = sizes.vectors - (panels - 1) * params.v
@@ -238,6 +239,11 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, pieces, product.matrix
     )
     return [Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)]
+
+
+def _segment(sizes: Sizes, isa: Isa) -> int:
+    """Words of a segment: an equal share of those of a kernel row."""
+    return sizes.piece // divide(sizes.piece, isa.lanes)
 
 
 def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[int, int]:

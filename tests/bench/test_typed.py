@@ -167,6 +167,29 @@ def test_option_of_types(capsys):
     assert "one of f32, bf16" in capsys.readouterr().err
 
 
+def test_option_of_the_bits_of_weights(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compare.Race, "go", lambda self: asked.append(self.settings))
+    for more in ([], ["--weight-bits", "7"]):
+        assert compare.main(["--types", "int8", "--draw", "1", *more]) == 1
+    assert [(each.w_bits, "weights of" in each.title) for each in asked] == [(8, False), (7, True)]
+    for wrong in ("1", "9", "seven"):
+        with pytest.raises(SystemExit):
+            compare.parser().parse_args(["--weight-bits", wrong])
+        assert "a whole number from 2 to 8" in capsys.readouterr().err
+
+
+def test_engines_get_weights_of_the_bits_asked_for():
+    """The same numbers without their lowest bits, in whichever process they are made."""
+    engine = FakeEngine(OURS, {"auto": 1.0})
+    race.measure(Measurement(), replace(LINE, problem=replace(LINE.problem, types=INT8)), [engine],
+                 Settings(rounds=1, types=INT8, w_bits=7), lambda: None)  # fmt: skip
+    assert engine.w_bits == 7
+    whole, narrow = (typed.data(replace(PROBLEMS[0], types=INT8), bits).w for bits in (8, 7))
+    np.testing.assert_array_equal(narrow, whole >> 1)
+    assert whole.min() < -64 and narrow.min() >= -64 and narrow.max() <= 63
+
+
 def test_lines_take_the_types_asked_for():
     assert {line.problem.types for line in shapes.load(pattern="vgg16", types=BF16)} == {BF16}
     drawn = shapes.at_random(5, seed=1, types=INT8)
@@ -214,11 +237,10 @@ def test_shares_of_the_roof_count_where_solvers_are_direct():
 @needs("onnxruntime")
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 @pytest.mark.parametrize(("text", "bits"), [("u8:s8:u8", 7), ("u8:s8:u8", 8), ("s8:s8:s8", 8)])
-def test_onnxruntime_gives_every_bit(problem, text, bits, monkeypatch):
+def test_onnxruntime_gives_every_bit(problem, text, bits):
     if text.startswith("u8"):
         saturation.need(bits)
-    monkeypatch.setattr(typed, "W_BITS", bits)
-    found = Session(make("onnxruntime"), 1).prepare(replace(problem, types=Types.parse(text)))
+    found = Session(make("onnxruntime"), 1).prepare(replace(problem, types=Types.parse(text)), bits)
     assert [(form.form, form.plain, form.error) for form in found] == [("nchw", True, 0.0), ("nhwc", False, 0.0)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from cpuconv.isa.table import MICROARCHITECTURES, TABLE
 from cpuconv.kernels.emit.product import BY_NAME, as_seen
 from cpuconv.kernels.products.tiling import cycles
-from support.asm import hot_loop, vector_spills
+from support.asm import blocks, vector_spills
 from support.running import processes
 
 LISTED = """
@@ -51,11 +51,26 @@ def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, inst
     parts = BY_NAME[product].cuts
     assert chosen == product
     assert code.count(instruction) >= 2 * 4 * lanes * parts
-    if instruction == "vpmaddubsw":  # what is flipped, the product, two sums, and no sum that waits in memory
-        body = hot_loop(code)
-        assert not vector_spills(body)
-        for name in ("vpxor", "vpmaddubsw", "vpmaddwd", "vpaddd"):
-            assert sum(line.startswith(name) for line in body) == 2 * 4 * lanes, name
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")
+@pytest.mark.parametrize(
+    ("cpu", "types"), [("haswell", "u8:s8:u8"), ("haswell", "s8:s8:s8"), ("skylake-avx512", "u8:s8:u8")]
+)
+def test_bytes_meet_weights_one_word_at_a_time_and_two(cpu: str, types: str) -> None:
+    """Flips, products, sums of pairs and sums, each for every word; of two words at once, two sums in 16 bits for a sum
+    of pairs. No sum waits in memory.
+    """
+    lanes = 16 if cpu == "skylake-avx512" else 8
+    whole, half = 2 * 4 * lanes, 4 * lanes
+    code = processes.run("-c", LISTED, types, "2", NUMBA_CPU_NAME=cpu).stdout
+    bodies = [each for each in blocks(code) if sum(line.startswith("vpmaddubsw") for line in each) == whole]
+    one, two = sorted(bodies, key=lambda body: sum(line.startswith("vpmaddwd") for line in body), reverse=True)
+    names = "vpxor", "vpmaddubsw", "vpaddw", "vpmaddwd", "vpaddd"
+    counted = [[sum(line.startswith(name) for line in body) for name in names] for body in (one, two)]
+    signed = 4 * lanes if types.startswith("s8") else 0  # their highest bit is flipped before they meet weights
+    assert counted == [[whole, whole, 0, whole, whole], [signed, whole, whole, half, half]]
+    assert not [line for line in vector_spills([*one, *two]) if "%rsp" in line]
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")

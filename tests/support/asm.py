@@ -43,6 +43,17 @@ def loops(assembly: str) -> list[list[str]]:
     return [[line for line in lines[start : end + 1] if _is_instruction(line)] for start, end in innermost]
 
 
+def blocks(assembly: str) -> list[list[str]]:
+    """Instructions from each label to the next."""
+    found: list[list[str]] = [[]]
+    for line in map(_clean, assembly.splitlines()):
+        if _LABEL.match(line):
+            found.append([])
+        elif _is_instruction(line):
+            found[-1].append(line)
+    return found
+
+
 def count_fma(lines: Iterable[str]) -> int:
     """FMA instructions, of vectors or scalars."""
     return sum(bool(_FMA.match(line)) for line in lines)

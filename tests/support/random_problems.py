@@ -163,6 +163,8 @@ def _integers(
     if points:
         scales = replace(scales, w_zero_point=128 if w == "u8" else int(rng.integers(-128, 128)))
     weights = _values(rng, made.w, w, scales.w_zero_point)
+    if w == "s8" and not points and _chance(rng, 0.5):  # kernels tell small ones
+        weights = weights >> np.int8(rng.integers(3))
     bias = _one(rng, (made.bias, made.float_bias, None))
     if y == "s32" and w == "s8" and not points and _chance(rng, 0.3):  # sums that nobody scales
         scales, bias = Quantization(x_scale=1, x_zero_point=scales.x_zero_point, w_scale=1), made.bias

@@ -1,8 +1,9 @@
 """First layers of any element types: kernel rows side by side, so that few channels fill whole words.
 
-An image row becomes a line of pixels whose few channels fill whole words; from it, for each output column, the pixels
-under a kernel row are copied side by side, with zeros up to a whole piece. Those rows of pieces are the band of a block
-of output rows. A segment of the GEMM tile is one kernel row. Rows of a band that one kernel row meets in consecutive
+An image row becomes a line of pixels; from it, for each output column, the pixels under a kernel row are copied side by
+side, with zeros up to a whole piece. Pixels of a line fill whole words; those of bytes lie side by side: what a word
+has of the next pixel meets weights of zero, and every byte is a number. Those rows of pieces are the band of a block of
+output rows. A segment of the GEMM tile is one kernel row. Rows of a band that one kernel row meets in consecutive
 output rows follow each other (with a stride: rows of each phase of it), so that the output of a block is one row.
 """
 

@@ -30,8 +30,11 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
+JOINED_WORDS = 2  # that meet weights together where these are small enough (`products/gemm_bytes.py`)
+JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
-_FEW_REACH = (0.97, 1.0, 0.9, 0.8)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
+_FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
+_FEW_CROWDING = 0.06  # the same: weights that no register is left for are read for each pixel
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
 
 
@@ -216,8 +219,8 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
-    Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, latency=1.0, flipped=True),
-    Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, latency=1.0, flipped=True),
+    Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
+    Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0, latency=1.0),
@@ -233,7 +236,7 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
 )
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
 
-_X86 = {  # of the vectors' bytes: LLVM's intrinsic
+X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
     "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
     "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
@@ -300,7 +303,7 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
-        isa = replace(isa, efficiency=_FEW_REACH)
+        isa = replace(isa, efficiency=_FEW_REACH, crowding=_FEW_CROWDING)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)
@@ -318,7 +321,7 @@ def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
     pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     if vec.builder.module.triple.startswith("x86"):
         operands = [builder.bitcast(value, pairs) for value in (part, weight)]
-        return call(vec.builder, _X86["pmaddwd"][vec.size], vec.int_type, operands)
+        return call(vec.builder, X86["pmaddwd"][vec.size], vec.int_type, operands)
     half = vec.int_constant(16)
     low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
     high = [builder.ashr(value, half) for value in (part, weight)]
@@ -335,8 +338,8 @@ def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> 
     kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
     operands = [builder.bitcast(each, kind) for each in (magnitude, builder.xor(part, flips))]
     ones = ir.Constant(twos, [1] * (2 * vec.lanes))
-    pairs = call(builder, _X86["vpmaddubsw"][vec.size], twos, operands)
-    added = builder.add(total, call(builder, _X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
+    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
+    added = builder.add(total, call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
     return hidden(vec, added, ordered=True)
 
 
@@ -344,11 +347,11 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
     """An instruction of `Isa.dots`; of NEON's the operands are vectors of elements."""
     if name == "vpdpwssd":
         _keep_whole(vec)
-    if name in _X86:
+    if name in X86:
         # Of one type, either operand may come first, and the last can be a broadcast from memory: 1.33 times as fast
         # on a Zen 4 where a pixel meets one vector of weights.
         operands = [weight, part] if product.x == product.packed else [part, weight]
-        return call(vec.builder, _X86[name][vec.size], total.type, [total, *operands])
+        return call(vec.builder, X86[name][vec.size], total.type, [total, *operands])
     element: Any = _bfloat() if product.x == BF16 else ir.IntType(8)
     kind = ir.VectorType(element, vec.size // product.x.bytes)
     suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"

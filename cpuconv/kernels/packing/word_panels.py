@@ -10,6 +10,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element, floats
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
+from cpuconv.kernels.packing.joined_words import join
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
 from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.problem.integers import divide
@@ -96,6 +97,8 @@ class WordPanels(Packing):
                 words = np.moveaxis(split[:, :, :, first : first + self.block, :, row:end], 4, -1)
                 block = _in_order(in_parts(words, product), product)
                 elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
+                if product.flipped:
+                    join(words, elements)
                 start = (row * self.words + first * (end - row)) * self.s * step
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
                 target[group, :, start : start + piece.shape[1]] = piece
@@ -195,13 +198,13 @@ class PatchPanels(Packing):
 
     @classmethod
     def of(
-        cls, problem: ConvProblem, lanes: int, v: int, product: Product, pixel: int = 0, row: int = 0
+        cls, problem: ConvProblem, lanes: int, v: int, product: Product, pixel: int = 0, row: int = 0, segment: int = 0
     ) -> PatchPanels:
-        """The panels of a problem; by default elements lie side by side."""
+        """The panels of a problem; by default elements lie side by side, in segments of as many words as lanes."""
         pixel = pixel or problem.cg
         row = row or problem.s * pixel
         patch = replace(problem, c=problem.groups * problem.r * row, r=1, s=1, pads=(0, 0, 0, 0), dilation=(1, 1))
-        form = WordPanels.of(patch, lanes, v, product)
+        form = WordPanels.of(patch, lanes, v, product, segment)
         return cls(form, problem.r, problem.s, problem.cg, pixel, row)
 
     @property

@@ -25,21 +25,19 @@ themselves, but not `cols` streams that change with every segment (figures in do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from autotune.data_classes import dataclass
-from cpuconv.isa.vector import I64, L1, L2, Vector
-from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.kernels.products import gemm_bytes
 from cpuconv.kernels.products.gemm_pairs import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
+from cpuconv.kernels.products.gemm_walk import LINE, State, Walk, lines_ahead, prefetch
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
-
-_AHEAD = 2048  # bytes of weights between prefetch and use
-_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
-LINE = 64  # bytes of a cache line
 
 # Products of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, whether subtracted).
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
@@ -67,8 +65,8 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     columns = [builder.mul(column_step, I64(col)) for col in range(tile.cols)]
     table = builder.inttoptr(memory.table, I64.as_pointer())
     fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
-    walk = _Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
-    state = _State(w, upcoming, initial)
+    walk = Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
+    state = State(w, upcoming, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
         state = _unless_none(tile, vec, walk, tile.unroll, I64(0), whole, state)
@@ -97,31 +95,7 @@ def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any
     return rows * len(tile.pixels)
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, its columns, the tile to the right, the segments."""
-
-    x: Any
-    row_offsets: list[Any]
-    columns: list[Any]
-    tile_step: Any
-    fetch_step: Any  # bytes, between what is fetched beside two scalars
-    table: Any
-    segments: Any
-    kstep: Any
-    valid: Any
-
-
-@dataclass(frozen=True)
-class _State:
-    """What passes from segment to segment: addresses of weights, addresses to prefetch, and the sums by pixel."""
-
-    w: Any
-    fetch: Any
-    sums: list[Any]
-
-
-def _unless_none(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State) -> _State:
+def _unless_none(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: Any, last: Any, start: State) -> State:
     """`_sum_segments`, which may be none."""
     builder = vec.builder
     before = builder.block
@@ -136,15 +110,12 @@ def _unless_none(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: A
         return phi
 
     sums = [merged(none, some) for none, some in zip(start.sums, end.sums, strict=True)]
-    return _State(merged(start.w, end.w), merged(start.fetch, end.fetch), sums)
+    return State(merged(start.w, end.w), merged(start.fetch, end.fetch), sums)
 
 
-def _sum_segments(
-    tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State
-) -> _State:
+def _sum_segments(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: Any, last: Any, start: State) -> State:
     """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
-    builder, product = vec.builder, BY_NAME[tile.product]
-    size = 4 * vec.lanes
+    builder = vec.builder
     entry = builder.block
     loop = builder.append_basic_block("segment")
     done = builder.append_basic_block("segments.done")
@@ -157,25 +128,64 @@ def _sum_segments(
         return phi
 
     index = carried(first)
-    now = _State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
+    now = State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
     x_now = vec.offset(walk.x, builder.load(builder.gep(walk.table, [index])))
     starts = [x_now, *(vec.offset(x_now, offset) for offset in walk.row_offsets)]
     following = builder.add(index, I64(1))
-    ahead = _lines_ahead(tile, vec, walk, unroll, following)
-    far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
+    ahead = lines_ahead(tile, vec, walk, unroll, following)
+    segment = tile, vec, walk, unroll, starts, ahead, now
+    if not BY_NAME[tile.product].flipped:
+        end = _sum_segment(*segment)
+    elif unroll < JOINED_WORDS:
+        end = _sum_bytes(*segment, 1)
+    else:
+        joined = gemm_bytes.is_joined(tile, vec, now.w)
+        end = _either(vec, joined, lambda: _sum_bytes(*segment, JOINED_WORDS), lambda: _sum_bytes(*segment, 1))
+    last_block = builder.block
+    pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
+    for phi, value in pairs:
+        phi.add_incoming(value, last_block)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+    return end
+
+
+def _either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[[], State]) -> State:
+    """The state after one of two ways through a segment."""
+    builder = vec.builder
+    found = []
+    with builder.if_else(condition) as branches:
+        for branch, way in zip(branches, (yes, no), strict=True):
+            with branch:
+                state = way()
+                found.append(((state.w, state.fetch, *state.sums), builder.block))
+    merged = []
+    for values in zip(*(values for values, _ in found), strict=True):
+        phi = builder.phi(values[0].type)
+        for value, (_, block) in zip(values, found, strict=True):
+            phi.add_incoming(value, block)
+        merged.append(phi)
+    w, fetch, *sums = merged
+    return State(w, fetch, sums)
+
+
+def _sum_segment(
+    tile: GemmTile,
+    vec: Vector,
+    walk: Walk,
+    unroll: int,
+    starts: list[Any],
+    ahead: list[Any],
+    now: State,
+) -> State:
+    """Emit a segment of `unroll` scalars whose first lie at `starts`, one for each tile row."""
+    product = BY_NAME[tile.product]
+    size = 4 * vec.lanes
+    step = tile.vectors * size
     sums = list(now.sums)
     w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
-        wanted = [(address, L1) for address in ahead[k::unroll]]
-        if tile.ks == 0:
-            wanted += [(vec.offset(start, far), L1) for start in starts]
-        if tile.stream:
-            wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        if tile.fetch:
-            wanted += [(vec.offset(fetch_now, j * LINE), L2) for j in range(tile.fetch)]
-            fetch_now = vec.offset(fetch_now, walk.fetch_step)
-        for address, level in wanted:
-            vec.prefetch(address, level)
+        fetch_now = prefetch(tile, vec, walk, starts, ahead[k::unroll], vec.offset(now.w, k * step), fetch_now)
         if product.paired:
             if k % 2 == 0:
                 add_pairs(tile, vec, starts, now.w, k, sums)
@@ -205,13 +215,33 @@ def _sum_segments(
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
     w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
-    end = _State(w_end, fetch_now, sums)
-    pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
-    for phi, value in pairs:
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
-    builder.position_at_end(done)
-    return end
+    return State(w_end, fetch_now, sums)
+
+
+def _sum_bytes(
+    tile: GemmTile,
+    vec: Vector,
+    walk: Walk,
+    unroll: int,
+    starts: list[Any],
+    ahead: list[Any],
+    now: State,
+    at_once: int,
+) -> State:
+    """`_sum_segment` of products that flip pixels, so many words at once, and those left over one by one."""
+    step = tile.vectors * vec.size
+    sums, fetch_now, k = list(now.sums), now.fetch, 0
+    while k < unroll:
+        count = at_once if k + at_once <= unroll else 1
+        for i in range(k, k + count):
+            fetch_now = prefetch(tile, vec, walk, starts, ahead[i::unroll], vec.offset(now.w, i * step), fetch_now)
+        pixels = [vec.offset(vec.offset(starts[row], walk.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels]
+        words = [[vec.offset(pixel, 4 * i * tile.ks) for i in range(count)] for pixel in pixels]
+        gemm_bytes.add(tile, vec, words, vec.offset(now.w, k * step), sums)
+        k += count
+        if tile.xs <= (unroll - 1) * tile.ks:
+            starts = [vec.opaque(start) for start in starts]
+    return State(vec.offset(now.w, unroll * step), fetch_now, sums)
 
 
 def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: int) -> list[tuple[int, int, Any, bool]]:
@@ -226,22 +256,6 @@ def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> A
     """Vector j of a row of pixels; reads no more of it than will be stored."""
     mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first(vec.lanes)
     return vec.load_first(vec.offset(row, 4 * vec.lanes * j), mask)
-
-
-def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
-    """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
-    if tile.ks == 0:
-        return []
-    builder = vec.builder
-    inside = builder.icmp_signed("<", following, walk.segments)
-    entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
-    step = builder.select(inside, I64(0), walk.tile_step)
-    start = vec.offset(walk.x, builder.add(entry, step))
-    last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
-    offsets = range(0, last + 1, max(LINE, 4 * tile.xs))
-    apart = walk.row_offsets if tile.xs else walk.columns[1:]
-    rows = (start, *(vec.offset(start, offset) for offset in apart))
-    return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
 @MicroKernel

@@ -55,8 +55,9 @@ def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
     return max(v * n / isa.fma_rate, loads, isa.latency, stream) + _LOADS_BESIDE * (loads + stream)
 
 
-def _efficiency(isa: Isa, v: int) -> float:
-    return isa.efficiency[min(v, len(isa.efficiency)) - 1]
+def _efficiency(isa: Isa, v: int, n: int) -> float:
+    crowded = max(0, v * n - isa.registers // 2) * isa.crowding
+    return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + crowded)
 
 
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
@@ -65,7 +66,7 @@ def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     A panel of weights that does not stay in L1 streams from L2 for every tile.
     """
     step = _step(isa, v, n, streams(isa, v, reduction))
-    return step * reduction / _efficiency(isa, v) + v * n * isa.store_cost + _LOOP_OVERHEAD
+    return step * reduction / _efficiency(isa, v, n) + v * n * isa.store_cost + _LOOP_OVERHEAD
 
 
 def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
@@ -119,7 +120,7 @@ class _Table(NamedTuple):
             wide=np.array([v for v, _ in wide]),
             step=np.array([_step(isa, v, n, False) for v, n in wide]),
             streamed=np.array([_step(isa, v, n, True) for v, n in wide]),
-            efficiency=np.array([_efficiency(isa, v) for v, _ in wide]),
+            efficiency=np.array([_efficiency(isa, v, n) for v, n in wide]),
             stores=stores,
             unstored=stores * (1 - 1 / scale),
         )

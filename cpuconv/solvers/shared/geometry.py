@@ -15,6 +15,8 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import inside, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
 
+_ALONE = 1.35  # cycles of flipped products of words that are segments by themselves, to those of words side by side
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -33,7 +35,8 @@ class Geometry:
         if self.product.matrix:
             return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
         ending = v * rows * cols * ending_cycles(self.problem, v)
-        return cycles(as_seen(isa, self.product), v, rows * cols, round(self.multiplied(rows))) + ending
+        alone = _ALONE if self.product.flipped and words.words(self.problem) == 1 else 1.0
+        return alone * cycles(as_seen(isa, self.product), v, rows * cols, round(self.multiplied(rows))) + ending
 
     def multiplied(self, rows: int = 1) -> float:
         """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""

@@ -67,7 +67,8 @@ class FakeEngine:
     def roofs(self) -> Roofs:
         return ROOFS
 
-    def prepare(self, problem):
+    def prepare(self, problem, w_bits=8):
+        self.w_bits = w_bits
         return [Prepared(form, self.error, not form.startswith("blocked"), self.algorithm) for form in self.forms]
 
     def time(self, form: str, seconds: float) -> list[float]:

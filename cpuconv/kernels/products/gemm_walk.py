@@ -1,0 +1,70 @@
+"""The walk of a GEMM tile over the segments of its reduction: where it stands, and what it prefetches on its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.isa.vector import I64, L1, L2, Vector
+from cpuconv.kernels.products.gemm_tile import GemmTile
+
+_AHEAD = 2048  # bytes of weights between prefetch and use
+_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
+LINE = 64  # bytes of a cache line
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a tile reads: pixel 0, the tile rows after the first, its columns, the tile to the right, the segments."""
+
+    x: Any
+    row_offsets: list[Any]
+    columns: list[Any]
+    tile_step: Any
+    fetch_step: Any  # bytes, between what is fetched beside two scalars
+    table: Any
+    segments: Any
+    kstep: Any
+    valid: Any
+
+
+@dataclass(frozen=True)
+class State:
+    """What passes from segment to segment: addresses of weights, addresses to prefetch, and the sums by pixel."""
+
+    w: Any
+    fetch: Any
+    sums: list[Any]
+
+
+def lines_ahead(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, following: Any) -> list[Any]:
+    """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
+    if tile.ks == 0:
+        return []
+    builder = vec.builder
+    inside = builder.icmp_signed("<", following, walk.segments)
+    entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
+    step = builder.select(inside, I64(0), walk.tile_step)
+    start = vec.offset(walk.x, builder.add(entry, step))
+    last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
+    offsets = range(0, last + 1, max(LINE, 4 * tile.xs))
+    apart = walk.row_offsets if tile.xs else walk.columns[1:]
+    rows = (start, *(vec.offset(start, offset) for offset in apart))
+    return [vec.offset(row, offset) for row in rows for offset in offsets]
+
+
+def prefetch(tile: GemmTile, vec: Vector, walk: Walk, starts: list[Any], ahead: list[Any], w: Any, fetch: Any) -> Any:
+    """Prefetch what belongs to a scalar whose weights are at `w`; the next scalar's `fetch`."""
+    builder = vec.builder
+    wanted = [(address, L1) for address in ahead]
+    if tile.ks == 0:
+        far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
+        wanted += [(vec.offset(start, far), L1) for start in starts]
+    if tile.stream:
+        wanted += [(vec.offset(w, at + _AHEAD), L1) for at in range(0, tile.vectors * vec.size, LINE)]
+    if tile.fetch:
+        wanted += [(vec.offset(fetch, j * LINE), L2) for j in range(tile.fetch)]
+        fetch = vec.offset(fetch, walk.fetch_step)
+    for address, level in wanted:
+        vec.prefetch(address, level)
+    return fetch
