@@ -20,11 +20,13 @@ import numpy as np
 
 import cpuconv
 from autotune.machine import device
+from bench import described
 from bench.packs import wanted
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
+from cpuconv.kernels.binding.machine import Machine
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.runtime.code.cache import noting
@@ -69,8 +71,8 @@ def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[C
         yield lambda problem=problem, candidate=candidate: _assembled(problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
             yield lambda problem=problem: _called(problem, _STRATEGY)
-            for key in wanted.devices():
-                yield lambda problem=problem, key=key: _on(key, lambda: _called(problem))
+            for other in wanted.devices().items():
+                yield lambda problem=problem, other=other: _on(*other, lambda: _called(problem))
 
 
 def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
@@ -78,11 +80,12 @@ def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
         step.compile()
 
 
-def _on(key: str, call: Callable[[], None]) -> None:
+def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
     """A call as on a device that a table is shipped for: rows of problems that are like its own decide."""
     here, session.current = session.current, session.Session(attended=False, device=key)
     try:
-        call()
+        with described.on(machine):
+            call()
     finally:
         session.current = here
 
@@ -102,9 +105,9 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
         for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
             for threads in wanted.threads():
                 yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
-                for key in wanted.devices():
-                    yield lambda path=path, precision=precision, threads=threads, key=key: _on(
-                        key, lambda: _tabled_network(path, precision, threads)
+                for other in wanted.devices().items():
+                    yield lambda path=path, precision=precision, threads=threads, other=other: _on(
+                        *other, lambda: _tabled_network(path, precision, threads)
                     )
 
 
@@ -130,8 +133,8 @@ def _network(path: Path, precision: str, threads: int) -> None:
 def _drawn(count: int) -> Iterator[Callable[[], None]]:
     for number in range(count):
         yield lambda number=number: _drawn_network(number, _STRATEGY)
-        for key in wanted.devices():
-            yield lambda number=number, key=key: _on(key, lambda: _drawn_network(number))
+        for other in wanted.devices().items():
+            yield lambda number=number, other=other: _on(*other, lambda: _drawn_network(number))
 
 
 def _drawn_network(number: int, strategy: str = "cached") -> None:

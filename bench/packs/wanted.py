@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.machine.device import microarchitecture
 from bench.shapes import CANONICAL
@@ -15,6 +16,8 @@ from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.session import TABLES
 from cpuconv.errors import CpuconvError
+from cpuconv.isa import table
+from cpuconv.kernels.binding.machine import Machine
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import Types
@@ -63,23 +66,28 @@ def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
 
 def _tabled() -> Iterator[tuple[ConvProblem, Candidate]]:
     """The fastest candidate of each problem in the tables of devices that this class serves."""
-    for _, rows in _tables():
+    for _, _, rows in _tables():
         yield from _fastest(rows)
 
 
-def devices() -> list[str]:
-    """The keys of the devices that a table is shipped for and this class of CPUs serves."""
-    return [key for key, _ in _tables()]
+def devices() -> dict[str, Machine]:
+    """The devices that a table is shipped for and this class of CPUs serves: their keys, and what they are."""
+    return {key: _machine(fields) for key, fields, _ in _tables()}
 
 
-def _tables() -> Iterator[tuple[str, Iterator[dict]]]:
-    """The key of each device in shipped tables that this class of CPUs serves, and its rows."""
+def _machine(fields: Mapping[str, Any]) -> Machine:
+    caches = {name.lower(): size for name, size in fields["caches"].items()}
+    return Machine(table.of(fields["cpu_name"], fields["features"]), caches["l1d"], caches["l2"], caches["l3"])
+
+
+def _tables() -> Iterator[tuple[str, Mapping[str, Any], Iterator[dict]]]:
+    """The key of each device in shipped tables that this class of CPUs serves, its fields, and its rows."""
     for path in sorted(TABLES.glob("*.json")):
         document = json.loads(path.read_text())
         columns = document["columns"]["rows"]
         for device in document["devices"]:
             if _serves(device["fields"]):
-                yield path.stem, (dict(zip(columns, row, strict=True)) for row in device["rows"])
+                yield path.stem, device["fields"], (dict(zip(columns, row, strict=True)) for row in device["rows"])
 
 
 def _serves(fields: Mapping[str, str]) -> bool:

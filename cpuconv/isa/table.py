@@ -118,6 +118,11 @@ def current() -> Isa:
 
 def _found() -> Isa:
     _, cpu, features = target()
+    return of(cpu, features)
+
+
+def of(cpu: str, features: str) -> Isa:
+    """The widest instruction set of a CPU that LLVM names so, with those features; where none tells, of the target."""
     isa = stated(features) or probed()
     return replace(isa, **MICROARCHITECTURES.get((isa.name, microarchitecture(cpu, features)), {}))
 

@@ -6,16 +6,10 @@ the one that the tests happen to run on.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 
-import pytest
-
-from cpuconv.conv import session
+from bench.described import on as on
 from cpuconv.isa import table
-from cpuconv.kernels.binding import machine
 from cpuconv.kernels.binding.machine import Machine
 
 AVX512, AVX2, SSE, NEON = table.TABLE
@@ -32,23 +26,3 @@ MACHINES: dict[str, Machine] = {
     "sse": Machine(SSE, 32 * KIB, 256 * KIB, 3 * MIB),
     "generic": Machine(table.GENERIC, 32 * KIB, 512 * KIB, 8 * MIB),
 }
-
-
-@contextlib.contextmanager
-def on(described: Machine) -> Iterator[Machine]:
-    """Problems are ranked and choices made as on that machine; nothing may be compiled or run meanwhile."""
-    caches = {"L1d": described.l1, "L2": described.l2, "L3": described.l3}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "_found", lambda: described.isa)
-        patch.setattr(machine, "fingerprint", lambda: SimpleNamespace(caches=tuple(caches.items())))
-        _forget()
-        assert machine.machine() == described
-        yield described
-    _forget()
-
-
-def _forget() -> None:
-    """Drop what a process remembers of its machine; other caches have the machine in their keys."""
-    table.current.cache_clear()
-    machine.machine.cache_clear()
-    session.current.forget_choices()
