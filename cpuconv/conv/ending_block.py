@@ -49,8 +49,9 @@ class Numbers(NamedTuple):
 
 def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
     """The word that padding is filled with: the zero point in each of its elements."""
-    point = 0 if quantization is None else quantization.x_zero_point
-    word = np.full(F32.bytes // problem.types.x.bytes, point, problem.types.x.dtype)
+    if quantization is None:
+        return 0
+    word = np.full(F32.bytes // problem.types.x.bytes, quantization.x_zero_point, problem.types.x.dtype)
     return int(word.view(np.uint32)[0])
 
 

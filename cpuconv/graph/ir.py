@@ -74,6 +74,10 @@ class Value:
         return f"{dtype}[{','.join('?' if size is None else str(size) for size in self.shape)}]"
 
 
+UNKNOWN = Value()
+"""Of which nothing is known."""
+
+
 class Meaning(Protocol):
     """What an operator does: the rows of the operators' table, and whatever a reader attaches to a node of its own."""
 
@@ -230,7 +234,7 @@ class Graph:
     def value(self, name: str) -> Value:
         """What is known of a value."""
         array = self.constants.get(name)
-        return self.values.get(name, Value()) if array is None else Value.of(array)
+        return self.values.get(name, UNKNOWN) if array is None else Value.of(array)
 
     def operands(self, node: Node) -> list[Value | None]:
         """What is known of the inputs of a node; None for those left out."""

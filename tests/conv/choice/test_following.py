@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
@@ -42,3 +46,36 @@ def test_a_name_of_another_release_is_no_hindrance():
     assert (
         select.following(problem, "heuristic", Limits(), "pointwise(v=2,tiles=7)").candidate.solver.NAME == "pointwise"
     )
+
+
+def test_the_choice_is_that_of_all_candidates():
+    """What the solver's bound settles is what costing all of them would."""
+    rng, limits, kept = np.random.default_rng(3), Limits(), 0
+    for solver, line in LINES.items():
+        names = [str(each.candidate) for each in model.ranking(line, solver)]
+        for name in rng.choice(names, 3):
+            h, w = (int(size) for size in rng.integers(5, 60, 2))
+            problem = replace(line, h=h, w=w, pads=(*line.pads[:1], 0, *line.pads[2:3], 0))
+            chosen = select.following(problem, "heuristic", limits, name).candidate
+            ranked = model.ranking(problem, solver)
+            known = Candidate.parse(name).micro_kernels
+            same = [each for each in ranked if each.candidate.micro_kernels == known]
+            best = ranked[0].cost.estimate
+            if same and same[0].cost.estimate < select._CLEARLY_SLOWER * best:
+                assert chosen == same[0].candidate
+                kept += 1
+            else:
+                others = [each for each in ranked if each not in same]
+                assert chosen == others[0].candidate
+            assert model.modelled_cost(problem, chosen).estimate <= select._CLEARLY_SLOWER * best
+    assert kept
+
+
+def test_few_candidates_are_costed_where_the_bound_is_near(monkeypatch):
+    problem, costed = LINES["pointwise"], []
+    best = model.ranking(problem, "pointwise")[0].candidate
+    whole = model.modelled_cost
+    monkeypatch.setattr(model, "modelled_cost", lambda asked, each: costed.append(each) or whole(asked, each))
+    near = replace(problem, w=problem.w + 1)
+    assert select.following(near, "heuristic", Limits(), str(best)).candidate.micro_kernels == best.micro_kernels
+    assert 0 < len(costed) < len(model.ranking(near, "pointwise")) / 2
