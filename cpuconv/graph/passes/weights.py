@@ -131,7 +131,7 @@ def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.nd
 
 
 def _multiply(array: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
-    """Products in float64, rounded once: NumPy widens, multiplies and rounds as many elements at a time as it buffers."""
+    """Products in float64, rounded once: NumPy widens, multiplies and rounds as many at a time as it buffers."""
     before = np.setbufsize(_BUFFERED)
     try:
         np.multiply(array, scales, out=out, casting="same_kind")
