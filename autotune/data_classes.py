@@ -25,6 +25,7 @@ _OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
 _OF_CREATION = {"__dict__", "__weakref__"}
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
+_NAME = "__later__"  # of what makes the parts, in a class
 _making = Lock()
 
 
@@ -68,6 +69,8 @@ class _Later:
         self._cls, self._options = cls, options
         self._was = {name: value for name, value in vars(cls).items() if name not in _OF_CREATION}
         self._put: set[str] = set()  # what stands in for what is not made
+        self._known: dict[str, tuple[str, Field[Any]]] | None = None
+        setattr(cls, _NAME, self)
 
     def put(self) -> None:
         """Put stand-ins into the class, and what needs no making."""
@@ -144,15 +147,31 @@ class _Later:
             setattr(params, option, self._options.get(option, default))
         return like
 
-    def _fields(self) -> dict[str, Field[Any]]:
-        return self._cls.__dataclass_fields__
+    def fields(self) -> dict[str, tuple[str, Field[Any]]]:
+        """Annotations and fields by name, those of bases first, as the library finds them: it takes longer."""
+        if self._known is None:
+            found: dict[str, tuple[str, Field[Any]]] = {}
+            for base in self._cls.__mro__[-1:0:-1]:
+                later: _Later | None = vars(base).get(_NAME)
+                if later is not None:
+                    found |= later.fields()
+                elif "__dataclass_fields__" in vars(base):
+                    found |= {name: (field.type, field) for name, field in base.__dataclass_fields__.items()}
+            for name, told in self._cls.__annotations__.items():
+                value: Any = self._was[name] if name in self._was else getattr(self._cls, name, MISSING)
+                field: Field[Any] = value if isinstance(value, Field) else dataclasses.field(default=value)
+                if field.kw_only is MISSING:
+                    field.kw_only = self._options.get("kw_only", False)
+                found[name] = told, field
+            self._known = found
+        return self._known
 
     def _init(self) -> Callable[..., None]:
         """`__init__`, compiled: `replace` and many others call it."""
         cls = self._cls
         names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _LEFT_OUT}
         positional, named, lines = ["__self"], list[str](), list[str]()
-        for name, field in cls.__dataclass_fields__.items():
+        for name, (_, field) in self.fields().items():
             parameters, value = named if field.kw_only else positional, name
             if field.default_factory is not MISSING:
                 names[f"__make_{name}"] = field.default_factory
@@ -171,12 +190,12 @@ class _Later:
         told = ", ".join([*positional, *(["*"] if named else []), *named])
         exec(f"def __init__({told}):\n{''.join(lines) or ' pass'}", names)
         made = names["__init__"]
-        arguments = {name: field.type for name, field in cls.__dataclass_fields__.items() if field.init}
+        arguments = {name: told for name, (told, field) in self.fields().items() if field.init}
         made.__annotations__ = {**arguments, "return": None}
         return made
 
     def _repr(self) -> Callable[..., str]:
-        names = [name for name, field in self._fields().items() if field.repr]
+        names = [name for name, (_, field) in self.fields().items() if field.repr]
 
         def __repr__(self_: Any) -> str:
             told = [f"{name}={getattr(self_, name)!r}" for name in names]
@@ -185,7 +204,7 @@ class _Later:
         return reprlib.recursive_repr()(__repr__)
 
     def _eq(self) -> Callable[..., Any]:
-        values = _values([name for name, field in self._fields().items() if field.compare])
+        values = _values([name for name, (_, field) in self.fields().items() if field.compare])
 
         def __eq__(self_: Any, other: Any) -> Any:
             return values(self_) == values(other) if other.__class__ is self_.__class__ else NotImplemented
@@ -193,8 +212,8 @@ class _Later:
         return __eq__
 
     def _hash(self) -> Callable[..., int]:
-        fields = self._fields().items()
-        values = _values([name for name, field in fields if (field.compare if field.hash is None else field.hash)])
+        fields = self.fields().items()
+        values = _values([name for name, (_, field) in fields if (field.compare if field.hash is None else field.hash)])
 
         def __hash__(self_: Any) -> int:
             return hash(values(self_))

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cpuconv.errors import SourceError
+from cpuconv.memory.passing import is_passing
 
 Data = bytes | mmap.mmap
 
@@ -94,8 +95,8 @@ def lender(array: np.ndarray) -> Data | None:
 
 
 def own(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of a lent one."""
-    return array if lender(array) is None else np.array(array, order="C")
+    """The array, or a copy of a lent one, and of one that keeps others' memory."""
+    return array if lender(array) is None and not is_passing(array) else np.array(array, order="C")
 
 
 def let_go(arrays: Iterable[np.ndarray]) -> None:
