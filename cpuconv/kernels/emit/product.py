@@ -7,9 +7,9 @@ is split in two parts, each with a vector of weights of its own: the even elemen
 `vpmaddubsw` adds two products of unsigned and signed bytes, and saturates where they are beyond int16. With magnitudes
 of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
 pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
-magnitudes, and what is flipped. GEMM tiles take two words at once where weights are small enough (`gemm_bytes.py`), with
-the same sums. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
-unsigned ones, another flip of the highest bit, is packed with the others.
+magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
+unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
+take two words at once, with the same sums (`products/gemm_bytes.py`).
 """
 
 from __future__ import annotations
