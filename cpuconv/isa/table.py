@@ -48,7 +48,7 @@ class Isa:
         1.0,
         1.0,
     )  # of those, what weights reach that a single pixel uses, by vectors
-    crowding: float = 0.0  # share of its time that a GEMM tile takes more for each sum beyond half of the registers
+    uneven: float = 0.0  # share of its time that a tile takes more for each sum more or less than half of the registers
     fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
 
     def __post_init__(self) -> None:

@@ -8,7 +8,8 @@ is split in two parts, each with a vector of weights of its own: the even elemen
 of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
 pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
 magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
-unsigned ones, another flip of the highest bit, is packed with the others.
+unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
+take two words at once, with the same sums (`products/gemm_bytes.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ JOINED_WORDS = 2  # that meet weights together where these are small enough (`pr
 JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
-_FEW_CROWDING = 0.06  # the same: weights that no register is left for are read for each pixel
+_FEW_UNEVEN = 0.045  # the same: with more sums weights are read for each pixel, with fewer there are more loads
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
 
 
@@ -303,7 +304,7 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
-        isa = replace(isa, efficiency=_FEW_REACH, crowding=_FEW_CROWDING)
+        isa = replace(isa, efficiency=_FEW_REACH, uneven=_FEW_UNEVEN)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)

@@ -56,8 +56,8 @@ def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
 
 
 def _efficiency(isa: Isa, v: int, n: int) -> float:
-    crowded = max(0, v * n - isa.registers // 2) * isa.crowding
-    return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + crowded)
+    uneven = abs(v * n - isa.registers // 2) * isa.uneven
+    return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + uneven)
 
 
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
