@@ -35,19 +35,24 @@ def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
     return GemmTile(ISA.lanes, v, rows, cols, **{"unroll": ISA.lanes, "xs": ISA.lanes, "ys": ISA.lanes, **options})
 
 
+def lines(vectors: int) -> int:
+    """Cache lines of so many vectors side by side."""
+    return -(-vectors * 4 * ISA.lanes // 64)
+
+
 def gemm_tiles() -> Iterator[tuple[GemmTile, int, float, int | None]]:
     """Tiles, each with the FMAs of a turn of its loop, the most spills a FMA, and its prefetches if it has any."""
     for v, rows, cols in FULL + FLAT:
         assert tiling.fits(ISA, v, rows * cols)
         yield gemm(v, rows, cols), v * rows * cols * ISA.lanes, MOST_SPILLS, None
     for v, rows, cols in FULL:
-        ahead = (v + 1) * ISA.lanes + -(-cols * 4 * ISA.lanes // 64)
+        ahead = lines(v * ISA.lanes) + ISA.lanes + lines(cols)
         tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
         yield tile, v * rows * cols * ISA.lanes, MOST_STREAM_SPILLS, ahead
         for unroll, stride in ((3, 1), (3, 2), (7, 2), (11, 4), (4, 4)):
             yield gemm(v, rows, cols, unroll=unroll, xs=stride), v * cols * unroll, MOST_STREAM_SPILLS, None
     for v, n in enumerate(ISA.pairs, 1):
-        ahead = (2 * v + 2) * ISA.lanes + 2 * -(-n * 4 * ISA.lanes // 64)
+        ahead = lines(2 * v * ISA.lanes) + 2 * ISA.lanes + 2 * lines(n)
         tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
         yield tile, 4 * v * n * ISA.lanes, MOST_SPILLS, ahead
     for v, loose in itertools.product(range(1, len(ISA.pixels) + 1), range(ISA.lanes)):

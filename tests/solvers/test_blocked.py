@@ -10,7 +10,7 @@ import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.kernels.convolutions.convolve import PLANAR_BAND
-from cpuconv.kernels.products.gemm_walk import LINE
+from cpuconv.kernels.products.gemm_tile import LINE
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct, pointwise, winograd
 from cpuconv.solvers.shared import blocked

@@ -9,7 +9,7 @@ import cpuconv
 import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
-from cpuconv.kernels.products.gemm_walk import LINE
+from cpuconv.kernels.products.gemm_tile import LINE
 from cpuconv.kernels.transforms import fft as micro
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem

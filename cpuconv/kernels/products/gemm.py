@@ -34,8 +34,8 @@ from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products import gemm_bytes
 from cpuconv.kernels.products.gemm_pairs import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
-from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
-from cpuconv.kernels.products.gemm_walk import LINE, State, Walk, lines_ahead, prefetch
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile, Memory
+from cpuconv.kernels.products.gemm_walk import State, Walk, lines_ahead, prefetch
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -181,11 +181,10 @@ def _sum_segment(
     """Emit a segment of `unroll` scalars whose first lie at `starts`, one for each tile row."""
     product = BY_NAME[tile.product]
     size = 4 * vec.lanes
-    step = tile.vectors * size
     sums = list(now.sums)
     w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
-        fetch_now = prefetch(tile, vec, walk, starts, ahead[k::unroll], vec.offset(now.w, k * step), fetch_now)
+        fetch_now = prefetch(tile, vec, walk, k, starts, ahead[k::unroll], now.w, fetch_now)
         if product.paired:
             if k % 2 == 0:
                 add_pairs(tile, vec, starts, now.w, k, sums)
@@ -234,7 +233,7 @@ def _sum_bytes(
     while k < unroll:
         count = at_once if k + at_once <= unroll else 1
         for i in range(k, k + count):
-            fetch_now = prefetch(tile, vec, walk, starts, ahead[i::unroll], vec.offset(now.w, i * step), fetch_now)
+            fetch_now = prefetch(tile, vec, walk, i, starts, ahead[i::unroll], now.w, fetch_now)
         pixels = [vec.offset(vec.offset(starts[row], walk.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels]
         words = [[vec.offset(pixel, 4 * i * tile.ks) for i in range(count)] for pixel in pixels]
         gemm_bytes.add(tile, vec, words, vec.offset(now.w, k * step), sums)

@@ -10,6 +10,8 @@ from cpuconv.elements import F32, Element
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME
 
+LINE = 64  # bytes of a cache line
+
 
 @dataclass(frozen=True)
 class GemmTile:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpuconv.isa.vector import I64, L1, L2, Vector
-from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
+from cpuconv.problem.integers import divide
 
 _AHEAD = 2048  # bytes of weights between prefetch and use
 _ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
-LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,19 @@ def lines_ahead(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, following:
     return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
-def prefetch(tile: GemmTile, vec: Vector, walk: Walk, starts: list[Any], ahead: list[Any], w: Any, fetch: Any) -> Any:
-    """Prefetch what belongs to a scalar whose weights are at `w`; the next scalar's `fetch`."""
+def prefetch(
+    tile: GemmTile, vec: Vector, walk: Walk, k: int, starts: list[Any], ahead: list[Any], w: Any, fetch: Any
+) -> Any:
+    """Prefetch what belongs to scalar k of a segment whose weights are at `w`; the next scalar's `fetch`."""
     builder = vec.builder
     wanted = [(address, L1) for address in ahead]
     if tile.ks == 0:
         far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
         wanted += [(vec.offset(start, far), L1) for start in starts]
     if tile.stream:
-        wanted += [(vec.offset(w, at + _AHEAD), L1) for at in range(0, tile.vectors * vec.size, LINE)]
+        size = tile.vectors * vec.size
+        lines = range(divide(k * size, LINE), divide((k + 1) * size, LINE))  # which begin within its weights
+        wanted += [(vec.offset(w, LINE * at + _AHEAD), L1) for at in lines]
     if tile.fetch:
         wanted += [(vec.offset(fetch, j * LINE), L2) for j in range(tile.fetch)]
         fetch = vec.offset(fetch, walk.fetch_step)

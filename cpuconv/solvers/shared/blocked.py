@@ -16,7 +16,7 @@ from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
-from cpuconv.kernels.products.gemm_walk import LINE
+from cpuconv.kernels.products.gemm_tile import LINE
 from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide

@@ -13,8 +13,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.gemm_walk import LINE
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
 from cpuconv.problem.integers import divide

@@ -20,8 +20,7 @@ from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.gemm_walk import LINE
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide
