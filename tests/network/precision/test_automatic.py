@@ -88,8 +88,10 @@ def test_the_tolerance_holds_on_feeds_that_were_not_seen(share, monkeypatch):
     assert told.error <= tolerance
     assert error(made, MODEL, feeds(3)) == pytest.approx(told.error, rel=1e-3)
     assert error(made, MODEL, feeds(6, first=100)) <= BEYOND * tolerance
-    assert told.chosen == ("bfloat16" if share > 1.1 else "mixed")
-    assert rounds(made)
+    alone = [row for row in told.rows if row.error is not None and row.step_seconds < 0 and row.step_error <= tolerance]
+    mixed = told.chosen == "mixed" or (told.chosen == "float32" and not alone)  # where none that is faster fits
+    assert told.chosen == "bfloat16" if share > 1.1 else mixed
+    assert rounds(made) == (told.chosen != "float32")
 
 
 def _by_the_models(monkeypatch):
