@@ -182,7 +182,7 @@ def test_what_a_template_cannot_hold_is_rewritten_each_time(monkeypatch):
 
 
 def test_constants_that_were_made_last():
-    """They are read-only; what lies in memory of others is copied, what lies in a file or is a caller's is left as it is."""
+    """They are read-only; what lies in memory of others is copied, a file's or a caller's is left as it is."""
     whole, mine, file = np.zeros(64, np.float32), np.ones(8, np.float32), np.frombuffer(bytes(32), np.float32)
     made, shared = np.arange(8, dtype=np.float32), np.frombuffer(whole.data[8:16], np.float32)
     given = Graph((), ("a",), (), {"a": mine, "b": file})
