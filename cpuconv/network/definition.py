@@ -19,7 +19,7 @@ from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.sizes.prepared import Prepared, Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
 from cpuconv.network.sizes.specialise import bound_inputs
-from cpuconv.network.sizes.templates import Templates
+from cpuconv.network.sizes.templates import Templates, lasting
 
 
 class Definition:
@@ -61,7 +61,7 @@ class Definition:
             from cpuconv.graph import passes  # what was saved with all sizes fixed needs no rewrites
 
             watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
-            self.graph = passes.apply_without_sizes(graph, skip, watch)
+            self.graph = lasting(passes.apply_without_sizes(graph, skip, watch), graph)
 
     @property
     def is_fixed(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.sizes import INT64, SIZES, Size, Trace
+from cpuconv.memory.mapped_files import lender
 
 MOST = 8  # templates of a network, of which the one that served last is asked first
 Shapes = Sequence[Sequence[int]]
@@ -42,9 +43,9 @@ class Template:
     """
 
     def __init__(self, graph: Graph, trace: Trace, given: Graph) -> None:
+        graph = lasting(graph, given)
         self._graph, self._trace = graph, trace
         known = set(map(id, given.nodes))
-        _lasting(graph, given)
         self._nodes = {
             at: node
             for at, node in enumerate(graph.nodes)
@@ -138,16 +139,25 @@ class Templates:
         return template.graph(numbers)
 
 
-def _lasting(graph: Graph, given: Graph) -> None:
-    """Let nobody write to the constants that were made, so that they are recognised without being read again."""
+def lasting(graph: Graph, given: Graph) -> Graph:
+    """A graph whose constants last, beside those of the graph that it was made from.
+
+    Nobody may write to constants that were made, so that they are recognised without being read again; those in memory
+    that belongs to others are copied.
+    """
     known = {id(_owner(array)) for array in given.constants.values()}
-    for array in graph.constants.values():
-        owner = _owner(array)
-        if isinstance(owner, np.ndarray) and id(owner) not in known:
-            each: Any = array
-            while isinstance(each, np.ndarray):
-                each.flags.writeable = False
-                each = each.base
+    made = {name: array for name, array in graph.constants.items() if id(_owner(array)) not in known}
+    copied = {
+        name: np.array(array, order="C")
+        for name, array in made.items()
+        if lender(array) is None and not isinstance(_owner(array), np.ndarray)
+    }
+    for array in (made | copied).values():
+        each: Any = array
+        while isinstance(each, np.ndarray):
+            each.flags.writeable = False
+            each = each.base
+    return replace(graph, constants={**graph.constants, **copied}) if copied else graph
 
 
 def _owner(array: np.ndarray) -> Any:

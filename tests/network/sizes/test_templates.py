@@ -179,3 +179,16 @@ def test_what_a_template_cannot_hold_is_rewritten_each_time(monkeypatch):
         shapes = ((1, 3, 16, width),)
         assert _by_template(definition, shapes) == _plain(definition, shapes)
     assert not len(definition._templates)
+
+
+def test_constants_that_were_made_last():
+    """They are read-only; what lies in memory of others is copied, a file's or a caller's is left as it is."""
+    whole, mine, file = np.zeros(64, np.float32), np.ones(8, np.float32), np.frombuffer(bytes(32), np.float32)
+    made, shared = np.arange(8, dtype=np.float32), np.frombuffer(whole.data[8:16], np.float32)
+    given = Graph((), ("a",), (), {"a": mine, "b": file})
+    graph = templates.lasting(Graph((), ("a",), (), {"a": mine, "b": file, "c": made[2:], "d": shared}), given)
+    assert graph.constants["a"] is mine and mine.flags.writeable and graph.constants["b"] is file
+    assert not made.flags.writeable and not graph.constants["c"].flags.writeable
+    copy = graph.constants["d"]
+    assert not np.shares_memory(copy, whole) and not copy.flags.writeable and whole.flags.writeable
+    np.testing.assert_array_equal(copy, shared)
