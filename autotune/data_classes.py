@@ -26,7 +26,7 @@ _OF_CREATION = {"__dict__", "__weakref__"}
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
 _NAME = "__later__"  # of what makes the parts, in a class
-_making = Lock()
+_making = Lock(brief=False)  # a thread that compiles takes it: a fork that held it would wait for that one
 
 
 class _Left:
@@ -90,7 +90,8 @@ class _Later:
         for name in (name for name, is_asked in asked.items() if is_asked):
             self._put.add(name)
             setattr(cls, name, self._named(name, self._stand_in(name)))
-        for name in ("__signature__", *_OF_LIBRARY):
+        cls.__signature__ = _Asked(self, "__signature__")
+        for name in _OF_LIBRARY:
             if name not in was and (name != "__replace__" or hasattr(dataclasses, "_replace")):
                 self._put.add(name)
                 setattr(cls, name, _Asked(self, name))
@@ -115,24 +116,21 @@ class _Later:
                 return vars(cls)[name]
             if name in _OF_LIBRARY:
                 found = vars(self._of_library())
-                self._put -= {*_OF_LIBRARY}
                 for each in _OF_LIBRARY:
                     if each in found and each not in self._was:
                         setattr(cls, each, found[each])
+                self._put -= {*_OF_LIBRARY}  # last, as a process may be forked at any moment
                 return vars(cls)[name]
             made = self._named(name, _MAKERS[name](self))
+            if name == "__init__" and "__signature__" in vars(cls):
+                del cls.__signature__
             setattr(cls, name, made)
             self._put.remove(name)
-            if name == "__init__":
-                self._put.remove("__signature__")
-                del cls.__signature__
             return made
 
     def signature(self, cls: type) -> inspect.Signature:
         """That of this class, or of one that follows it."""
-        with _making:
-            if "__signature__" in self._put:
-                self.made("__init__")
+        self.made("__init__")
         return inspect.signature(cls)
 
     def _of_library(self) -> type:

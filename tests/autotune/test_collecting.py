@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 import pytest
 
@@ -84,3 +87,29 @@ def test_what_is_set_meanwhile_stays() -> None:
     with resting():
         gc.set_threshold(123)
     assert gc.get_threshold()[0] == 123
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("mine", [False, True])
+def test_in_a_child_it_rests_for_the_thread_that_is_there(mine: bool, thresholds) -> None:
+    entered, leave = Event(), Event()
+
+    def rest() -> None:
+        with resting():
+            entered.set()
+            leave.wait()
+
+    other = Thread(target=rest)
+    other.start()
+    entered.wait()
+    with resting() if mine else contextlib.nullcontext():
+        child = os.fork()
+        if not child:
+            during = gc.get_threshold()[0]
+            with contextlib.nullcontext() if mine else resting():
+                pass
+            os._exit(0 if during == (AT_REST if mine else 700) else 1)
+    leave.set()
+    other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.get_threshold() == thresholds

@@ -63,9 +63,8 @@ def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray
 
 
 def cuts(size: int, tile: Any, step: int) -> Any:
-    """The number of tiles of an axis, for a tile size or an array of them.
-
-    `rest` of the phases are an output longer than the others.
+    """The number of tiles of an axis, for a tile size or an array of them; `rest` of the phases are an output longer
+    than the others.
     """
     if step == 1:
         return divide(size, tile)
