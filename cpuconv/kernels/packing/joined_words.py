@@ -26,16 +26,27 @@ def join(words: np.ndarray, packed: np.ndarray) -> None:
     whole = count // JOINED_WORDS * JOINED_WORDS
     if not whole:
         return
-    given = words[:, :, :, :whole].transpose(0, 4, 5, 3, 1, 2, 6)  # (panels, R, S, words, v, lanes, 4)
-    pairs = given.reshape(panels, r, s, whole // JOINED_WORDS, JOINED_WORDS, v, lanes, 2, 2).astype(np.int16)
-    above, below = np.maximum(pairs, 0).sum(-1, dtype=np.int16), -np.minimum(pairs, 0).sum(-1, dtype=np.int16)
-    small = (np.maximum(above, below) <= _PAIR).all((3, 4, 5, 6, 7))
-    small &= ((above + below).sum(4) <= _ALL).all((3, 4, 5, 6))
-    added = (above * _AT_LEAST_ZERO - below * _BELOW).sum(4, dtype=np.int16)
-    target = packed[:, :, :, :whole].reshape(panels, r, s, whole // JOINED_WORDS, 2 * JOINED_WORDS, v, lanes, 4)
-    joined = np.zeros_like(target)
-    joined[..., :JOINED_WORDS, :, :, :] = given.reshape(panels, r, s, -1, JOINED_WORDS, v, lanes, 4)
-    joined[..., JOINED_WORDS, :, :, :] = np.ascontiguousarray(added).view(S8.dtype)
-    joined[..., JOINED_WORDS + 1, -1, -1, -1] = JOINED
-    target[small] = joined[small]
-    packed[:, :, :, :whole] = target.reshape(panels, r, s, whole, 2, v, lanes, 4)
+    given = np.ascontiguousarray(words[:, :, :, :whole].transpose(0, 4, 5, 3, 1, 2, 6))  # [panel][R][S][word][v][lane]
+    first, second = (given[..., at::2].astype(np.int16) for at in range(2))  # of pairs
+    above = np.maximum(first, 0) + np.maximum(second, 0)
+    below = above - (first + second)
+    twos = (above + below)[:, :, :, ::2] + (above + below)[:, :, :, 1::2]
+    small = _most(np.maximum(above, below)) <= _PAIR
+    small &= _most(twos) <= _ALL
+    if not small.any():
+        return
+    each = above * np.int16(_AT_LEAST_ZERO) - below * np.int16(_BELOW)
+    added = np.ascontiguousarray(each[:, :, :, ::2] + each[:, :, :, 1::2]).view(S8.dtype)
+    pairs = packed[:, :, :, :whole].reshape(panels, r, s, whole // JOINED_WORDS, 2 * JOINED_WORDS, v, lanes, 4)
+    joined = pairs[small]
+    joined[:, :, :JOINED_WORDS] = given.reshape(panels, r, s, -1, JOINED_WORDS, v, lanes, 4)[small]
+    joined[:, :, JOINED_WORDS] = added[small]
+    joined[:, :, JOINED_WORDS + 1] = 0
+    joined[:, :, JOINED_WORDS + 1, -1, -1, -1] = JOINED
+    pairs[small] = joined
+    packed[:, :, :, :whole] = pairs.reshape(panels, r, s, whole, 2, v, lanes, 4)
+
+
+def _most(array: np.ndarray) -> np.ndarray:
+    """The largest of each segment."""
+    return array.reshape(*array.shape[:3], -1).max(-1)
