@@ -259,7 +259,7 @@ def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> list[
             raise WisdomError(f"{where}[{at}] must be a list of {len(rules)} values")
     columns = zip(*records, strict=True)
     wrong = [
-        (column.index(value), name, must_be, value)
+        (next(at for at, each in enumerate(column) if each is value), name, must_be, value)
         for column, (name, (must_be, is_that)) in zip(columns, rules.items(), strict=False)
         for value in _each_once(column)
         if not is_that(value)

@@ -160,6 +160,12 @@ HOSTILE = {
     "no time": (set_in(f"{ROW}/{COLUMN['median']}", None), "must have a median"),
     "text for a time": (set_in(f"{ROW}/{COLUMN['score']}", "1e-3"), "score must be"),
     "truth for a number": (set_in(f"{ROW}/{COLUMN['workspace']}", True), "workspace must be an integer"),
+    "truth beside its number": (
+        lambda told: [
+            set_in(f"devices/0/rows/{at}/{COLUMN['count']}", each)(told) for at, each in enumerate((1, True))
+        ],
+        r"rows\[1\].count must be an integer",
+    ),
     "a huge workspace": (set_in(f"{ROW}/{COLUMN['workspace']}", 1 << 70), "workspace must be an integer"),
     "a fraction for a count": (set_in(f"{ROW}/{COLUMN['count']}", 1.5), "count must be an integer"),
     "an unknown class": (set_in(f"{ROW}/{COLUMN['accuracy']}", "sloppy"), "accuracy must be one of"),
