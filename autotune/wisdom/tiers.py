@@ -96,8 +96,9 @@ class Book:
         return (str(self.path), *_state(self.path))
 
     def knows(self, device: str) -> bool:
-        """As `Store.knows`."""
-        return any(key[0] == device for key in self._read().rows)
+        """As `Store.knows`, but of a file that was not read yet: it may."""
+        wisdom = self._wisdom
+        return wisdom is None or any(key[0] == device for key in wisdom.rows)
 
     def _read(self) -> Wisdom:
         with self._lock:
