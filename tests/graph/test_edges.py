@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 import cpuconv
-from cpuconv.api import network
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
+from cpuconv.reading import onnx_reader
 from cpuconv.reading.onnx_reader import read
 from support import oracle
 from support.graphs import close, parse, run
@@ -133,7 +133,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref]:
         found.extend(map(weakref.ref, graph.constants.values()))
         return graph
 
-    monkeypatch.setattr(network, "read", remembering)
+    monkeypatch.setattr(onnx_reader, "read", remembering)
     return found
 
 

@@ -54,7 +54,8 @@ def say(*results):
 """
 
 BECOME = """
-import filelock, numba, sqlite3, tempfile  # now, as the interpreter's own files may be root's alone
+# Now, as the interpreter's own files may be root's alone.
+import filelock, numba, platformdirs, secrets, shlex, sqlite3, statistics, subprocess, tempfile
 numba.njit(lambda number: number)(1)  # it imports more
 try:
     import onnx.parser

@@ -104,12 +104,17 @@ def test_cache_that_cannot_be_written(tmp_path):
 
 
 READ_ONLY = """
-import tempfile
+import os, tempfile
+NAMELESS = getattr(os, "O_TMPFILE", None)
+opened = os.open
 
 def refuse(*arguments, **settings):
     raise PermissionError("read-only")
 
-tempfile.TemporaryFile = refuse
+def others(path, flags, *rest, **settings):
+    return (refuse if NAMELESS and flags & NAMELESS == NAMELESS else opened)(path, flags, *rest, **settings)
+
+os.open, tempfile.TemporaryFile = others, refuse
 """
 
 

@@ -36,6 +36,7 @@ _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile
 _MOST_COLUMNS = 16
 _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
+_FEW_REGISTERS = 16
 _ISSUE = 4  # instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
@@ -127,11 +128,13 @@ def sums_alive(kernel: Kernel, shape: Shape) -> int:
 def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     """Vector registers that a tile needs: sums, weights, an input vector and its permutation.
 
-    LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers.
+    LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers. Of
+    16 registers, tiles that hold their weights leave one: those that filled all spilled 13 to 15% of their sums.
     """
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.cuts
     if shape.held:
         weights = kernel.r * kernel.s
+        spare += isa.registers <= _FEW_REGISTERS
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
