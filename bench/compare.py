@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/compare.py` works too
 
@@ -119,9 +120,9 @@ def types(text: str) -> Types:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def settings(args: argparse.Namespace, **more: object) -> Settings:
+def settings(args: argparse.Namespace, **more: Any) -> Settings:
     """What the options ask for; `more` are fields of `Settings` that the command has its own way to."""
-    fields = {
+    fields: dict[str, Any] = {
         "rounds": args.rounds,
         "seconds": args.seconds_per_sample,
         "runs": args.runs,

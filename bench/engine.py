@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from autotune.machine.roofline import Roofs
 from bench import oracle, peers, roofs, typed
 from bench.networks.problem import NetworkProblem
-from bench.peers.base import Form, Peer, version
+from bench.peers.base import Form, NetworkPeer, Peer, TypedPeer, version
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 
@@ -116,7 +117,7 @@ class Engine:
         """Measure the machine's roofs with the engine's threads, within a few seconds."""
         return self.ask("roofs")
 
-    def ask(self, *request: object) -> object:
+    def ask(self, *request: object) -> Any:
         """Send a request and wait for its answer.
 
         Raises
@@ -136,7 +137,9 @@ class Engine:
     @property
     def pid(self) -> int:
         """The id of the engine's process."""
-        return self._process.pid
+        pid = self._process.pid
+        assert pid is not None  # it was started
+        return pid
 
     def revive(self) -> None:
         """Start again if the process has ended."""
@@ -150,7 +153,7 @@ class Engine:
         self._process.join()
         self._pipe.close()
 
-    def _answer(self) -> object:
+    def _answer(self) -> Any:
         try:
             if not self._pipe.poll(self.timeout):
                 self._process.kill()
@@ -169,7 +172,7 @@ class Engine:
 
     def _signal(self, name: str) -> None:
         if CAN_STOP and self._process.is_alive():
-            os.kill(self._process.pid, getattr(signal, name))
+            os.kill(self.pid, getattr(signal, name))
 
 
 def serve(pipe: Connection, key: str, threads: int, options: Mapping[str, object]) -> None:
@@ -211,17 +214,18 @@ class Session:
             problem = self._own(problem)
             references = problem.outputs()
             with self._converted(problem) as path:
-                forms = self.peer.network(path, problem.feed(), self.threads)
+                forms = self._runner().network(path, problem.feed(), self.threads)
         else:
             forms, references = self._convolution(problem, w_bits)
         prepared = []
         for form in forms:
             form.run()
             self.forms[form.name] = form
-            if isinstance(problem, ConvProblem) and problem.types != ALL_F32:
-                error = typed.error(problem, form.output(), references[0])
+            output = form.output()
+            if isinstance(problem, ConvProblem) and problem.types != ALL_F32 and isinstance(output, np.ndarray):
+                error = typed.error(problem, output, references[0])
             else:
-                error = oracle.worst_error(form.output(), references)
+                error = oracle.worst_error(output, references)
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
         return prepared
 
@@ -230,7 +234,7 @@ class Session:
             x, w, bias = oracle.arrays(problem)
             return self.peer.prepare(problem, x, w, bias, self.threads), [oracle.convolve(problem, x, w, bias)]
         given = typed.data(problem, w_bits)
-        if not hasattr(self.peer, "typed"):
+        if not isinstance(self.peer, TypedPeer):
             raise RuntimeError(f"{self.peer.name} is compared in float32 only")
         return self.peer.typed(problem, given, self.threads), [typed.answer(problem, given)]
 
@@ -241,7 +245,7 @@ class Session:
         importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
             ends = [time.perf_counter()]
-            form = self.peer.network(path, feed, self.threads)[0]
+            form = self._runner().network(path, feed, self.threads)[0]
             form.run()
             ends.append(time.perf_counter())
             form.run()
@@ -256,10 +260,15 @@ class Session:
         with self._converted(problem) as path:
             Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
             before = _resident("VmRSS")
-            form = self.peer.network(path, feed, self.threads)[0]
+            form = self._runner().network(path, feed, self.threads)[0]
             form.run()
             form.run()
             return dict(zip(MEMORY, (_resident("VmHWM") - before, _resident("VmRSS") - before), strict=True))
+
+    def _runner(self) -> NetworkPeer:
+        if not isinstance(self.peer, NetworkPeer):
+            raise RuntimeError(f"{self.peer.name} is compared on single convolutions only")
+        return self.peer
 
     def _own(self, problem: NetworkProblem) -> NetworkProblem:
         """The problem in the engine's precision."""
@@ -269,7 +278,7 @@ class Session:
     def _converted(self, problem: NetworkProblem) -> Iterator[Path]:
         """The file that the engine loads; it may go after that."""
         with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
-            yield self.peer.converted(problem.path, Path(folder))
+            yield self._runner().converted(problem.path, Path(folder))
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run a form for about so many seconds and time each run."""

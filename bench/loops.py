@@ -15,7 +15,7 @@ from numba import njit
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
+from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Ref, Space
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tiling import fits
@@ -114,7 +114,14 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
         segments = max(1, int(scalars) // lanes)
         x, w, y = _data(segments, n, lanes), _data(segments, lanes, v, lanes), _data(v, n, lanes)
         table = np.arange(segments, dtype=np.int64) * (pixels * lanes if case == "L1" else 0)
-        words = {"x": x, "table": table, "segments": segments, "w": w, "y": y, "yvec": n * lanes * F32.bytes}
+        words: dict[str, Any] = {
+            "x": x,
+            "table": table,
+            "segments": segments,
+            "w": w,
+            "y": y,
+            "yvec": n * lanes * F32.bytes,
+        }
         words |= {"last": _STRIP, "width": n}
         words = dict.fromkeys(gemm_strip.words, 0) | words
         run = _bound(gemm_strip, tile, words)
@@ -134,7 +141,7 @@ def _winograd(isa: Isa, m: int) -> list[Loop]:
     at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(m, 3))
     a, pixel = len(bt), isa.lanes * F32.bytes
     spatial, planes, bias = _data(a, a, isa.lanes), _data(a * a, isa.lanes), _data(isa.lanes)
-    shared = {"pixel": pixel, "plane": pixel, "scratch": 0}
+    shared: dict[str, Any] = {"pixel": pixel, "plane": pixel, "scratch": 0}
     forward = shared | {"x": spatial, "line": a * pixel, "v": planes}
     back = shared | {"m": planes, "y": spatial, "line": m * pixel, "bias": bias, "residual": 0}
     return [
@@ -165,10 +172,11 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         Operand(Ref(name), contiguous(problem.in_layout, each))
         for name, each in (("x", problem.in_shape), ("y", problem.out_shape))
     )
-    tile = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["strip"].tile
+    strip = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["strip"]
+    assert isinstance(strip, MicroRef)
     high, wide = lanewise.window(problem, shape.rows, shape.cols)
     pixel, outputs = isa.lanes * F32.bytes, shape.rows * shape.cols
-    words = {
+    words: dict[str, Any] = {
         "x": _data(high, wide, isa.lanes),
         "xline": wide * pixel,
         "height": high,
@@ -182,7 +190,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         "last": _STRIP,
     } | dict.fromkeys(("row", "residual", "first", "high", "pad_left"), 0)
     flops = 2 * isa.lanes * outputs * problem.r * problem.s
-    return [Loop(name, "L1", _bound(lane_strip, tile, words), _STRIP, flops)]
+    return [Loop(name, "L1", _bound(lane_strip, strip.tile, words), _STRIP, flops)]
 
 
 def _data(*shape: int) -> np.ndarray:

@@ -123,7 +123,7 @@ def apart(found: Mapping[str, NetworkProblem], run: Settings, what: str) -> tupl
     count."""
     console = Console(stderr=True)
     names: dict[str, str] = {}
-    lines = []
+    lines: list[dict[str, Any]] = []
     for label, problem in found.items():
         figures: dict[str, list[dict[str, float]]] = {}
         failed: dict[str, str] = {}

@@ -43,8 +43,8 @@ def made() -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def row(schema: onnx.defs.OpSchema) -> list[Any]:
-    """One version of an operator."""
+def row(schema: Any) -> list[Any]:
+    """One version of an operator, an `onnx.defs.OpSchema`, whose stubs lack what enumerations have."""
     attributes = [
         f"{name}{'!' if attribute.required else '='}{int(attribute.type)}"
         for name, attribute in sorted(schema.attributes.items())

@@ -1,7 +1,8 @@
 """Operators that are no convolutions, each a network of its own, beside other engines: `python -m bench.operators`.
 
 Recurrent layers as text recognisers have them, products at batch 1, attention's products and softmaxes; and what
-`bench.chains` lists. They are timed and judged as `bench.models` does it.
+`bench.chains` lists. They are timed and judged as `bench.models` does it. With --dynamic those that have weights to
+quantise dynamically are run so, beside ours in float32.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,6 +26,8 @@ from bench.models import counts, notes, raced, settings, table
 from bench.models import parser as models_parser
 from bench.networks import Network, Shapes
 from bench.networks.model import save
+from bench.networks.problem import NetworkProblem, keep, problems
+from bench.networks.quantized import WEIGHTS, dynamic
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _LAYERS = (  # operator, steps, sequences, inputs, hidden units, directions
@@ -92,7 +96,7 @@ def _gelu(inputs: Shapes) -> onnx.ModelProto:
     return made(nodes, {name: np.array(number, np.float32) for name, number in numbers.items()}, inputs)
 
 
-def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: object) -> onnx.ModelProto:
+def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: Any) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     drawn = {
         name: (rng.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32) for name, shape in weights.items()
@@ -105,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="bench.operators", description=__doc__)
     p.add_argument("names", nargs="*", default=["*"], metavar="PATTERN", help="of names, as 'LSTM*' (all)")
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
+    p.add_argument("--dynamic", choices=WEIGHTS, help="dynamic quantisation, with weights of int8 or uint8")
     p.add_argument("--peers", default="onnxruntime,openvino", help="comma-separated (%(default)s)")
     p.add_argument("--rounds", type=int, default=3, help="times that each engine is asked (%(default)s)")
     p.add_argument("--seconds", type=float, default=0.05, help="time spent at each asking (%(default)s)")
@@ -113,17 +118,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen:
         raise SystemExit("No operator has such a name.")
     words = ["--peers", args.peers, "--rounds", str(args.rounds), "--seconds", str(args.seconds)]
+    words += ["--precision", "int8" if args.dynamic else "float32"]
     code = 0
     with tempfile.TemporaryDirectory(prefix="bench-operators-") as folder:
         for name, network in chosen.items():
             save(network.make(network.inputs), Path(folder) / f"{name}.onnx")
-        for threads in args.threads:
-            run = settings(models_parser().parse_args([folder, *words]), 1, threads)
-            data, code = raced(Path(folder), chosen, run)
-            print(table(data), *notes(data), "", sep="\n", flush=True)
-            if code:
-                break
+        with problems(Path(folder), chosen, 1) as found:
+            asked = dict(_dynamic(found, chosen, args.dynamic)) if args.dynamic else found
+            if not asked:
+                raise SystemExit("None of these has weights that dynamic quantisation makes bytes of.")
+            for threads in args.threads:
+                data, code = raced(asked, settings(models_parser().parse_args([folder, *words]), 1, threads))
+                data["precision"] = f"dynamic, {args.dynamic}" if args.dynamic else "float32"
+                print(table(data), *notes(data), "", sep="\n", flush=True)
+                if code:
+                    break
     return code
+
+
+def _dynamic(
+    found: Mapping[str, NetworkProblem], networks: Mapping[str, Network], weights: str
+) -> Iterator[tuple[str, NetworkProblem]]:
+    """The problems whose weights dynamic quantisation makes bytes of; right is what their own operators give."""
+    for name, full in found.items():
+        made = dynamic(full.path, weights)
+        if made is not None:
+            yield name, NetworkProblem(made, keep(networks[name], made), full=full)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/overhead.py` works too
 
@@ -43,8 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [(name, f"{figure['best']:.2f}", f"{figure['median']:.2f}") for name, figure in figures.items()]
     print(tabulate(rows, ("call", "best µs", "median µs"), disable_numparse=True, stralign="right"))
     if lines:
-        rows = [(line["name"], *(f"{line[key]:.1f}" for key in TIMED), f"{line['ratio']:.2f}") for line in lines]
-        print("", tabulate(rows, ("layer", *(f"{key} µs" for key in TIMED), "ratio"), disable_numparse=True), sep="\n")
+        layers = [(line["name"], *(f"{line[key]:.1f}" for key in TIMED), f"{line['ratio']:.2f}") for line in lines]
+        print(
+            "", tabulate(layers, ("layer", *(f"{key} µs" for key in TIMED), "ratio"), disable_numparse=True), sep="\n"
+        )
         ratios = [line["ratio"] for line in lines]
         print(f"\nconv2d over plan: geomean {statistics.geometric_mean(ratios):.3f}, worst {max(ratios):.2f}")
     return 0
@@ -92,7 +95,7 @@ def subjects(threads: int) -> dict[str, Callable[[], object]]:
     return found
 
 
-def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, object]:
+def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, Any]:
     """Median µs of `conv2d(x, w)` with writable weights and of `plan(x, out=y)` on a line, NCHW, asked in turn."""
     import cpuconv
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.resources
 import json
 import statistics
@@ -141,7 +142,7 @@ def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
             if why_not(solver, line.problem, isa) is None:
                 params = next(iter(solver.candidates(line.problem, isa)))
                 form = solver.packing(line.problem, params, isa)
-                pack, copy = in_turn(lambda f=form, w=weight: f.pack(w, threads), copier(weight, form, threads))
+                pack, copy = in_turn(functools.partial(form.pack, weight, threads), copier(weight, form, threads))
                 yield Figure(line.label, solver.NAME, weight.nbytes, form.size, pack, copy)
 
 

@@ -100,7 +100,9 @@ def compared(
         other = lay_out(graph, target, plan=None if way == UNTUNED else way)
         if way == UNTUNED or other.decisions() != network_plans[PLANNED].decisions():
             network_plans[way] = other
-    layers, packed, programs, runs = alone(network_plans[PLANNED], threads), Packed(), {}, {}
+    layers, packed = alone(network_plans[PLANNED], threads), Packed()
+    programs: dict[str, Executable] = {}
+    runs: dict[str, Run] = {}
     for way, layout in network_plans.items():
         programs[way] = program = build(layout, layout.target, packed)
         first = runs[PLANNED].outputs if runs else None

@@ -72,7 +72,7 @@ class Race:
         """Measured in our engine's process while the others are stopped; None without ours, or if not asked for."""
         ours = next((engine for engine in engines if engine.key == OURS and self.settings.roofs), None)
         try:
-            return ours and ours.roofs()
+            return ours.roofs() if ours else None
         except EngineError as error:
             self.console.print(f"No roofs: {error}.", highlight=False)
             return None

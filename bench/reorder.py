@@ -9,7 +9,6 @@ are of the type `--element`, and become those of `--to`.
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import math
@@ -43,7 +42,7 @@ SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill th
     (4, 64, 224, 224),
 )
 SMALL = (1, 64, 7, 7)
-PAIRS = tuple(itertools.product(layouts.NAMES, repeat=2))
+PAIRS = tuple(itertools.product(layouts.NAMES, layouts.NAMES))
 WORST = ("worst ", "mean ")
 SECONDS = 0.002  # a sample lasts at least so long
 CALLS = 2000  # of a small reorder a sample
@@ -121,7 +120,7 @@ def small_call(kind: Kind, src: str, dst: str, rounds: int, calls: int = CALLS) 
 
 def measure(
     kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int, seconds: float = SECONDS
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
 
     Shares are of the plain copy and of NumPy's strided one (None where channels do not fill their blocks).
@@ -129,7 +128,10 @@ def measure(
     import cpuconv
 
     src, dst = pair
-    move = functools.partial(cpuconv.reorder, src_layout=src, dst_layout=dst, channels=shape[1], **kind.options)
+
+    def move(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        return cpuconv.reorder(x, src, dst, channels=shape[1], out=out, **kind.options)
+
     x = kind.source(shape, src)
     y = move(x)
     size = max(x.nbytes, y.nbytes)
@@ -144,7 +146,7 @@ def measure(
         subjects["numpy"] = lambda: np.copyto(views[1], views[0])
     times = {name: max(1, math.ceil(seconds * 1e6 / microseconds(call, 2))) for name, call in subjects.items()}
     samples = [{name: microseconds(call, times[name]) for name, call in subjects.items()} for _ in range(rounds)]
-    figures: dict[str, object] = {"pair": list(pair), "shape": list(shape), "bytes": size}
+    figures: dict[str, Any] = {"pair": list(pair), "shape": list(shape), "bytes": size}
     for name in subjects:
         figures[f"{name}_us"] = statistics.median(sample[name] for sample in samples)
     for name, yard in itertools.product(("reorder", "into"), ("copyto", "numpy")):
@@ -167,7 +169,7 @@ def by_channel(x: np.ndarray, layout: str, pair: tuple[str, str]) -> np.ndarray:
     return joined[:, :, 0] if joined.shape[2] == 1 else joined[:, :, :, 0]
 
 
-def table(small: dict[tuple[str, str], float], large: list[dict[str, object]], everything: bool) -> str:
+def table(small: dict[tuple[str, str], float], large: list[dict[str, Any]], everything: bool) -> str:
     """A line a pair and shape, or a pair."""
     rows = []
     for pair in PAIRS:
@@ -182,7 +184,7 @@ def table(small: dict[tuple[str, str], float], large: list[dict[str, object]], e
     return tabulate(rows, heads, disable_numparse=True)
 
 
-def shares(lines: list[dict[str, object]]) -> list[str]:
+def shares(lines: list[dict[str, Any]]) -> list[str]:
     """Worst and geometric mean of each share over these lines; of a single line, itself."""
     cells = []
     for share in ("into_of_copyto", "reorder_of_copyto", "into_of_numpy"):

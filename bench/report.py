@@ -198,14 +198,14 @@ def _family_dict(name: str, results: Sequence[LineResult], run: Run) -> dict[str
 
 def _line_dict(result: LineResult, run: Run) -> dict[str, Any]:
     ratios = {title: result.ratio(group) for title, group in run.groups.items()}
-    best = result.ratio(run.peers)
+    best, rival = result.ratio(run.peers), result.rival(run.peers)
     return {
         "label": result.line.label,
         "problem": result.line.problem.key,
         "family": result.line.family,
         "flops": result.line.problem.flops,
         "ratios": {title: vars(ratio) for title, ratio in ratios.items() if ratio},
-        "best_peer": best and {"name": run.names[result.rival(run.peers)], "ratio": best.median},
+        "best_peer": {"name": run.names[rival], "ratio": best.median} if best and rival else None,
         "shares": result.shares(),
         "engines": {key: timing_dict(timing) for key in run.names if (timing := result.of(key))},
         "notes": result.notes,

@@ -64,6 +64,8 @@ def restamp_store(path: Path, *, dry_run: bool) -> tuple[int, int]:
         The file is no store, or cannot be read or written.
     """
     connection = database.open_readable(path) if dry_run else database.open_writable(path)
+    if connection is None:  # there is no file, or an empty one
+        return 0, 0
     marks = ", ".join("?" * len(ANEW))
     with contextlib.closing(connection):
         connection.execute("BEGIN" if dry_run else "BEGIN IMMEDIATE")

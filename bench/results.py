@@ -128,7 +128,8 @@ def mean_ratio(results: Iterable[LineResult], engines: Sequence[str]) -> Ratio |
     """The geometric mean of the ratios over the lines that have one: the median of the runs' means."""
     by_run = itertools.zip_longest(*(result.runs for result in results))
     ratios = ([ratio for one in run if one and (ratio := one.ratio(engines))] for run in by_run)
-    return _average([_average(run, geomean) for run in ratios if run], statistics.median)
+    means = [mean for run in ratios if (mean := _average(run, geomean))]
+    return _average(means, statistics.median)
 
 
 def _average(ratios: Sequence[Ratio], mean: Callable[[Iterable[float]], float]) -> Ratio | None:

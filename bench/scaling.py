@@ -283,7 +283,7 @@ class _Unpacked(Packed):
 def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predicted]:
     """Every operator of a network on so many workers."""
     graph = read(path)
-    sizes = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
+    sizes: dict[str, Any] = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
     graph = prepared(graph, sizes, Rewriting())[0]
     targets = [Target(current(), count) for count in (1, workers)]
     alone, many = (Builder(lay_out(graph, target), target, _Unpacked()) for target in targets)  # nothing is compiled

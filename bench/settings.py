@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from autotune.machine.device import fingerprint
@@ -134,7 +134,7 @@ def machine_name() -> str:
     return fingerprint().model or platform.machine()
 
 
-def words(text: str, valid: object, option: str) -> tuple[str, ...]:
+def words(text: str, valid: Collection[str], option: str) -> tuple[str, ...]:
     """The comma-separated words of an option, in order.
 
     Raises

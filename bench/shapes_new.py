@@ -82,7 +82,8 @@ def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, flo
 
     found = {}
     for name, problems in lists(threads=1).items():
-        together, alone = [], []
+        together: list[list[float]] = []
+        alone: list[list[float]] = []
         for _ in range(ROUNDS):
             forget()
             together.append([_seconds(choose, replace(problem)) for problem in problems])
@@ -125,8 +126,8 @@ def _rows(count: int) -> list[Row]:
         problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
         for place, ranked in enumerate(model.ranking(problem)[:ROWS_A_PROBLEM]):
             name, seconds = str(ranked.candidate), 1e-3 * (1 + place)
-            fields = {"median": seconds, "spread": 1e-6, "count": 9, "score": seconds}
-            rows.append(Row(device, problem.key, name, workload.sources_of(name), "ok", **fields))
+            row = Row(device, problem.key, name, workload.sources_of(name), "ok", median=seconds, score=seconds)
+            rows.append(row._replace(spread=1e-6, count=9))
     return rows
 
 
@@ -151,7 +152,9 @@ def sizes() -> dict[str, dict[str, float]]:
 def _parts(shape: tuple[int, ...], weight: np.ndarray, padding: int) -> dict[str, float]:
     parts = {}
     start = time.perf_counter()
-    problem = ConvProblem(*shape, len(weight), *weight.shape[2:], pads=(padding,) * 4, threads=1)
+    n, c, h, w = shape
+    k, _, r, s = weight.shape
+    problem = ConvProblem(n, c, h, w, k, r, s, pads=(padding,) * 4, threads=1)
     choice = select.choose(problem, "heuristic", Limits())
     forms = session.current.weights.forms(session.current.fingerprint(weight))
     candidate = select.reusing(problem, Limits(), choice, forms).candidate

@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     report = Soak(seed=args.seed).run(60 * args.minutes, args.threads)
     if STUCK in report.problems:
-        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
     print(report)
     return 1 if report.problems else 0
 

@@ -177,7 +177,8 @@ def _start(
 def _medians(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """The median of each figure, None where one is unknown."""
     columns = {part: [each[part] for each in figures] for part in figures[0]}
-    return {part: None if None in column else statistics.median(column) for part, column in columns.items()}
+    known = {part: [figure for figure in column if figure is not None] for part, column in columns.items()}
+    return {part: statistics.median(known[part]) if len(known[part]) == len(figures) else None for part in columns}
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

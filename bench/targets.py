@@ -143,15 +143,15 @@ def _check_lines(target: Lines, results: Sequence[LineResult], run: Run) -> Iter
     if not subject or not run.peers:
         return
     ratios = {result.line.label: ratio.median for result, _ in subject if (ratio := result.ratio(run.peers))}
-    least, share = _least(target.ratio, run), _least(target.share, run)
+    least, share = _least(target.ratio, run), _least(target.share, run) if target.share else None
     wanted = f"{least:.2f}" if share is None else f"{least:.2f} or {share:.0%} of {target.roof}"
     short = []
     for result, reached in subject:
-        ratio = ratios.get(result.line.label)
-        if ratio is None:
+        median = ratios.get(result.line.label)
+        if median is None:
             short.append(f"{result.line.label} not measured")
-        elif ratio < least and (share is None or reached < share):
-            short.append(f"{result.line.label} {ratio:.2f}" + (f", {reached:.0%}" if share is not None else ""))
+        elif median < least and (share is None or reached < share):
+            short.append(f"{result.line.label} {median:.2f}" + (f", {reached:.0%}" if share is not None else ""))
     lowest = min(ratios, key=lambda label: ratios[label], default="")
     yield Verdict(target.name, wanted, f"{ratios[lowest]:.2f} {lowest}" if lowest else "–", tuple(short))
 
@@ -168,7 +168,7 @@ def _check_share(target: Share, results: Sequence[LineResult], run: Run) -> Iter
         yield Verdict(target.name, f"{target.least:.0%}", f"{mean:.0%} of {len(reached)} lines", short)
 
 
-_CHECKS = {Mean: _check_mean, Lines: _check_lines, Share: _check_share}
+_CHECKS: dict[type, Callable[..., Iterator[Verdict]]] = {Mean: _check_mean, Lines: _check_lines, Share: _check_share}
 
 
 def _share(result: LineResult, target: Lines) -> float:
@@ -176,5 +176,5 @@ def _share(result: LineResult, target: Lines) -> float:
     return max(shares.values(), default=0.0) if target.roof == BINDING else shares.get(target.roof, 0.0)
 
 
-def _least(least: Least | None, run: Run) -> float | None:
-    return least and least[run.settings.threads > 1]
+def _least(least: Least, run: Run) -> float:
+    return least[run.settings.threads > 1]

@@ -30,7 +30,7 @@ def model(name: str, inputs: Shapes) -> onnx.ModelProto:
 
 def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
     """Put random weights in the place of the nodes that make them of one number."""
-    shapes = constants(model)
+    shapes = {name: array.tolist() for name, array in constants(model).items()}
     fillers = [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
     for node in fillers:
         model.graph.node.remove(node)

@@ -23,13 +23,13 @@ _SPREAD = (0.5, 1.5)  # of scales
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # their inputs: data, weights, and biases or none
 
 
-def feed(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
+def feed(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
     """Arrays of float32 for inputs of these shapes, unit normal."""
     rng = np.random.default_rng(seed)
     return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
 
 
-def page(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
+def page(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
     """Arrays like those of `feed`, of lines of random letters: on noise, a network that reads sees nothing."""
     rng = np.random.default_rng(seed)
     pages = {}
@@ -82,7 +82,7 @@ def drawn(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return rng.standard_normal(tuple(shape), np.float32) * np.float32(scale)
 
 
-def settle(model: onnx.ModelProto, inputs: Sizes, seed: int = 0) -> None:
+def settle(model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]], seed: int = 0) -> None:
     """Change the weights so that random inputs make tensors of ordinary size, as those of a trained network do.
 
     Layer by layer, on unit normal inputs of these shapes: weights are multiplied so that what they make has a standard
@@ -114,7 +114,8 @@ def settle(model: onnx.ModelProto, inputs: Sizes, seed: int = 0) -> None:
 def _statistics(node: Node, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Scales, shifts, means and variances for a batch normalisation of `x`."""
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    scale = rng.uniform(*_SPREAD, x.shape[1]).astype(np.float32)
+    least, most = _SPREAD
+    scale = rng.uniform(least, most, (x.shape[1],)).astype(np.float32)
     return dict(zip(node.inputs[1:], (scale, drawn(rng, x.shape[1:2]), x.mean(axes), x.var(axes)), strict=True))
 
 

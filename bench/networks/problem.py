@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,9 @@ def keep(network: Network, path: Path) -> Path:
     arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)
     kept = path.with_suffix(".npz")
-    named = {_FED + name: array for name, array in arrays.items()}
-    np.savez(kept, **named, **{_GIVEN + name: array for name, array in given.items()})
+    named: dict[str, Any] = {_FED + name: array for name, array in arrays.items()}
+    named |= {_GIVEN + name: array for name, array in given.items()}
+    np.savez(kept, **named)
     return kept
 
 

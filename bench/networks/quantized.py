@@ -1,4 +1,8 @@
-"""Networks of integers, as onnxruntime.quantization makes them: QDQ, uint8 tensors, int8 weights by output channel."""
+"""Networks of integers, as onnxruntime.quantization makes them.
+
+`quantized`: QDQ, uint8 tensors, int8 weights by output channel. `dynamic`: weights of bytes, and what they multiply
+becomes bytes at run time.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,9 @@ from bench.networks import Network
 
 OPSET = 17  # at least 13, as scales by output channel need
 FEEDS = 4  # random inputs that ranges are taken from
+
+
+WEIGHTS = ("s8", "u8")  # of dynamic quantisation
 
 
 def quantized(network: Network, path: Path) -> Path:
@@ -62,3 +69,23 @@ def quantized(network: Network, path: Path) -> Path:
         os.replace(written, made)
     made.with_suffix(".npz").unlink(missing_ok=True)
     return made
+
+
+def dynamic(path: Path, weights: str) -> Path | None:
+    """The file beside a network's own whose weights are bytes (`WEIGHTS`); None where it has none to make bytes of.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        ONNX Runtime is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModuleNotFoundError("onnxruntime, which makes networks of integers, is not installed")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    made = path.with_suffix(f".{weights}.onnx")
+    quantize_dynamic(str(path), str(made), weight_type=QuantType.QUInt8 if weights == "u8" else QuantType.QInt8)
+    if any(node.op_type.startswith("Dynamic") for node in onnx.load(made).graph.node):
+        return made
+    made.unlink()
+    return None

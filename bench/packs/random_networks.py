@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -79,7 +80,7 @@ class _Drawing:
 
     # -- nodes
 
-    def node(self, kind: str, *inputs: str, channels: int, **attributes: object) -> str:
+    def node(self, kind: str, *inputs: str, channels: int, **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         self.channels[name] = channels

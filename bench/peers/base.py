@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Peer(Protocol):
         """The engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
 
 
+@runtime_checkable
 class TypedPeer(Peer, Protocol):
     """One engine that computes in other types, too."""
 
@@ -69,14 +70,9 @@ class TypedPeer(Peer, Protocol):
         """
 
 
-class NetworkPeer(Protocol):
-    """One engine for whole networks; beside this, it is as `Peer`."""
-
-    name: str
-    package: str
-
-    def available(self) -> str | None:
-        """The reason why this engine cannot run here, or None."""
+@runtime_checkable
+class NetworkPeer(Peer, Protocol):
+    """One engine that runs whole networks, too."""
 
     def converted(self, path: Path, folder: Path) -> Path:
         """What the engine loads in place of the ONNX file `path`: itself, or a file that is made in `folder`."""

@@ -78,7 +78,8 @@ class CpuconvPeer:
 
         top, bottom, left, right = problem.pads
         arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
-        options = {"in_layout": layout, "out_layout": layout, "threads": threads, "strategy": self.strategy}
+        options: dict[str, Any] = {"in_layout": layout, "out_layout": layout, "threads": threads}
+        options["strategy"] = self.strategy
         plan = cpuconv.plan(x.shape, w, bias, *arguments, **options)
         source = cpuconv.reorder(x, "NCHW", plan.in_layout)
         y = plan(source)
@@ -105,7 +106,11 @@ class CpuconvPeer:
         x, w = (outside(array) for array in (given.x, given.w))
         options |= {"strategy": self.strategy, "x_dtype": x.dtype, "y_dtype": problem.types.y.outside}
         if (scales := given.scales) is not None:
-            asked = {"x_scale": scales.x_scale, "x_zero_point": scales.x_zero, "w_scale": scales.w_scale}
+            asked: dict[str, Any] = {
+                "x_scale": scales.x_scale,
+                "x_zero_point": scales.x_zero,
+                "w_scale": scales.w_scale,
+            }
             if problem.types.y in RANGES:
                 asked |= {"y_scale": scales.y_scale, "y_zero_point": scales.y_zero}
             options["quantization"] = cpuconv.Quantization(**asked)

@@ -25,7 +25,7 @@ def convolution(
     return [dataclasses.replace(form, output=_first(form.output)) for form in forms]
 
 
-def _first(outputs: Callable[[], list[np.ndarray]]) -> Callable[[], np.ndarray]:
+def _first(outputs: Callable[[], np.ndarray | list[np.ndarray]]) -> Callable[[], np.ndarray]:
     return lambda: outputs()[0]
 
 

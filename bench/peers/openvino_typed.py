@@ -99,7 +99,8 @@ class _Layer:
 
     def sample(self, seconds: float) -> list[float]:
         """Means over some runs of the layer, each of a model compiled anew; one at least."""
-        clock, found = time.perf_counter, []
+        found: list[float] = []
+        clock = time.perf_counter
         end = clock() + seconds
         while not found or clock() < end:
             request = self.request(profiled=True)

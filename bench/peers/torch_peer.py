@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bench.peers.base import Form, missing, symmetric_pads
@@ -23,7 +25,7 @@ class TorchPeer:
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
-        tensors = [torch.from_numpy(array) for array in (x, w, bias)]
+        tensors: Any = [torch.from_numpy(array) for array in (x, w, bias)]
         forms = [
             _functional(problem, "nchw", *tensors),
             _functional(problem, "channels_last", *tensors, memory_format=torch.channels_last),
@@ -43,7 +45,7 @@ class TorchPeer:
         return torch_typed.forms(problem, given)
 
 
-def _functional(problem: ConvProblem, name: str, x, w, bias, memory_format=None) -> Form:
+def _functional(problem: ConvProblem, name: str, x, w, bias, *, memory_format=None) -> Form:
     import torch
 
     if memory_format is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from bench.peers.base import Form, symmetric_pads
-from bench.typed import Data
+from bench.typed import Data, Scales
 from cpuconv.elements import BF16, F16, U8
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
@@ -22,8 +23,8 @@ def forms(problem: ConvProblem, given: Data) -> list[Form]:
         return _bfloat16(problem, given)
     if problem.types == FLOAT16:
         return _float16(problem, given)
-    if problem.types.x == U8 and problem.types.y == U8:
-        return _quantized(problem, given)
+    if problem.types.x == U8 and problem.types.y == U8 and given.scales is not None:
+        return _quantized(problem, given, given.scales)
     return []
 
 
@@ -68,13 +69,16 @@ def _unpacked(problem: ConvProblem, x, w, bias) -> list[Form]:
     for name in ("contiguous_format", "channels_last"):
         form = getattr(torch, name)
         x, w = (tensor.contiguous(memory_format=form) for tensor in (x, w))
-        last: dict[str, torch.Tensor] = {}
+        last: dict[str, Any] = {}
 
-        def run(x=x, w=w, last=last) -> None:
+        def run(x: Any = x, w: Any = w, last: dict[str, Any] = last) -> None:
             source = torch.nn.functional.pad(x, (left, right, top, bottom)) if pads is None else x
             last["y"] = torch.nn.functional.conv2d(source, w, bias, p.stride, pads or 0, p.dilation, p.groups)
 
-        found.append(Form(name, run, lambda last=last: _output(last["y"]), plain=name != "channels_last"))
+        def output(last: dict[str, Any] = last) -> np.ndarray:
+            return _output(last["y"])
+
+        found.append(Form(name, run, output, plain=name != "channels_last"))
     return found
 
 
@@ -86,11 +90,11 @@ def _output(y) -> np.ndarray:
     return y.view(torch.int16).numpy().view(np.uint16) if y.dtype == torch.bfloat16 else y.numpy()
 
 
-def _quantized(problem: ConvProblem, given: Data) -> list[Form]:
+def _quantized(problem: ConvProblem, given: Data, scales: Scales) -> list[Form]:
     """`torch.ops.quantized.conv2d` with prepacked weights, of each engine that there is."""
     import torch
 
-    p, scales, pads = problem, given.scales, symmetric_pads(problem)
+    p, pads = problem, symmetric_pads(problem)
     x, bottom_right = given.x, (0, 0)
     if pads is None:  # quantized tensors are padded by hand, with the zero point
         top, bottom, left, right = p.pads

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
@@ -35,9 +36,9 @@ def family(problem: ConvProblem) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the benchmark."""
+    """One line of the benchmark; its problem is a ConvProblem, or a NetworkProblem where networks are compared."""
 
-    problem: ConvProblem
+    problem: Any
     label: str
     family: str
 
@@ -72,7 +73,13 @@ def at_random(count: int, seed: int, pattern: str = "", types: Types = ALL_F32) 
     """So many plain convolutions drawn at random, those of them whose problem string matches a regular expression."""
     from bench.shapes.drawn import draw  # which needs the instruction set
 
-    plain = {"in_layout": "NCHW", "out_layout": "NCHW", "activation": None, "residual": False, "types": types}
+    plain: dict[str, Any] = {
+        "in_layout": "NCHW",
+        "out_layout": "NCHW",
+        "activation": None,
+        "residual": False,
+        "types": types,
+    }
     problems = (replace(problem, **plain) for problem in draw(count, seed))
     lines = (Line(problem, problem.shape_key, family(problem)) for problem in problems)
     return [line for line in lines if re.search(pattern, line.problem.key)]

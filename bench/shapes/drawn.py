@@ -51,6 +51,6 @@ def _draw(rng: random.Random, threads: int) -> ConvProblem:
     return ConvProblem(
         rng.choice(BATCHES), c, max(h, r * dilation[0]), max(w, s * dilation[1]), k, r, s,
         stride=stride, pads=(high, high, wide, wide), dilation=dilation, groups=groups,
-        in_layout=layout, out_layout=layout, activation=rng.choice((None, "relu")),
+        in_layout=layout, out_layout=layout, activation=rng.choice((None, ("relu",))),
         residual=happens(_RESIDUAL), threads=threads,
     )  # fmt: skip

@@ -6,6 +6,7 @@ A file of wisdom is attacked in two ways: by damage, which its checksum detects,
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
 import sys
@@ -22,7 +23,24 @@ from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, WisdomError
 
-JUNK = (None, True, -1, 0, 1 << 80, -0.0, 1e308, 5e-324, "", "x" * 5000, "\x00", "ok", "direct(v=1)", [], {}, [[]])
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1 << 80,
+    -0.0,
+    1e308,
+    5e-324,
+    "",
+    "x" * 5000,
+    "\x00",
+    "ok",
+    "direct(v=1)",
+    [],
+    {},
+    [[]],
+)
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
 PAGE = 4096
 WRITTEN = 250  # of so many damaged stores one is written too …
@@ -200,9 +218,7 @@ _watching: list[list[str]] = []
 @contextlib.contextmanager
 def _watched(executed: list[str]) -> Iterator[None]:
     """Record what the interpreter executes, imports or unpickles meanwhile."""
-    if not _watch.installed:
-        sys.addaudithook(_watch)
-        _watch.installed = True
+    _watch_for_good()
     _watching.append(executed)
     try:
         yield
@@ -215,4 +231,6 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         _watching[-1].append(f"{event} {arguments!r:.200}")
 
 
-_watch.installed = False  # a hook stays for good
+@functools.cache
+def _watch_for_good() -> None:
+    sys.addaudithook(_watch)  # cannot be taken back
