@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, network in chosen.items():
             save(network.make(network.inputs), Path(folder) / f"{name}.onnx")
         with problems(Path(folder), chosen, 1) as found:
-            asked = dict(_dynamic(found, chosen, args.dynamic)) if args.dynamic else found
+            asked = dict(dynamic_problems(found, chosen, args.dynamic)) if args.dynamic else found
             if not asked:
                 raise SystemExit("None of these has weights that dynamic quantisation makes bytes of.")
             for threads in args.threads:
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _dynamic(
+def dynamic_problems(
     found: Mapping[str, NetworkProblem], networks: Mapping[str, Network], weights: str
 ) -> Iterator[tuple[str, NetworkProblem]]:
     """The problems whose weights dynamic quantisation makes bytes of; right is what their own operators give."""

@@ -71,8 +71,11 @@ class TypedPeer(Peer, Protocol):
 
 
 @runtime_checkable
-class NetworkPeer(Peer, Protocol):
-    """One engine that runs whole networks, too."""
+class NetworkPeer(Protocol):
+    """One engine that runs whole networks."""
+
+    name: str
+    package: str
 
     def converted(self, path: Path, folder: Path) -> Path:
         """What the engine loads in place of the ONNX file `path`: itself, or a file that is made in `folder`."""

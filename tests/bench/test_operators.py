@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
 
 from bench import chains, operators  # noqa: E402
+from bench.networks.model import save  # noqa: E402
+from bench.networks.problem import problems  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 
@@ -58,3 +61,24 @@ def test_chains():
 def test_patterns_that_fit_nothing():
     with pytest.raises(SystemExit, match="No operator has such a name"):
         operators.main(["Deconv*"])
+
+
+def test_the_command_prints_a_row_for_each_operator(capsys):
+    name = "Softmax 1x8x40x40"
+    assert operators.main([name, "--peers", "", "--rounds", "1", "--seconds", "0.01"]) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("Soft")] == [name]
+
+
+@pytest.mark.parametrize("weights", ["s8", "u8"])
+def test_weights_become_bytes(tmp_path, weights):
+    """Where there are some, right by the operators' own references."""
+    pytest.importorskip("onnxruntime")
+    for name in ("LSTM 50x1x128 to 1x128", "Softmax 1x8x40x40"):
+        network = NETWORKS[name]
+        save(network.make(network.inputs), tmp_path / f"{name}.onnx")
+    chosen = {name: NETWORKS[name] for name in ("LSTM 50x1x128 to 1x128", "Softmax 1x8x40x40")}
+    with problems(tmp_path, chosen, 1) as found:
+        ((name, made),) = operators.dynamic_problems(found, chosen, weights)
+        (full,), (bytes_,) = found[name].outputs(), made.outputs()
+    assert name.startswith("LSTM") and made.full == found[name]
+    assert 0 < np.linalg.norm(bytes_ - full) < 0.1 * np.linalg.norm(full)

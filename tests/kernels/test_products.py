@@ -27,6 +27,16 @@ tile = GemmTile(lanes, v, 1, 4, lanes, lanes, lanes, product=product.name, x=typ
 print(product.name)
 print(gemm_strip.assembly(tile))
 """
+LISTED_FEW = """
+import sys
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.problem.types import Types
+
+types = Types.parse(sys.argv[1])
+tile = GemmTile(8, 2, 1, 1, 8, 8, 8, product="vpmaddubsw_few", x=types.x, y=types.y)
+print(gemm_strip.assembly(tile))
+"""
 OF_X86 = [
     ("haswell", "u8:s8:u8", "vpmaddubsw", "vpmaddubsw"),
     ("haswell", "s8:s8:s8", "vpmaddubsw_s8", "vpmaddubsw"),
@@ -71,6 +81,16 @@ def test_bytes_meet_weights_one_word_at_a_time_and_two(cpu: str, types: str) -> 
     signed = 4 * lanes if types.startswith("s8") else 0  # their highest bit is flipped before they meet weights
     assert counted == [[whole, whole, 0, whole, whole], [signed, whole, whole, half, half]]
     assert not [line for line in vector_spills([*one, *two]) if "%rsp" in line]
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")
+@pytest.mark.parametrize("types", ["u8:s8:u8", "s8:s8:s8"])
+def test_a_pixel_alone_meets_weights_of_one_byte(types: str) -> None:
+    """Magnitudes and flips are made of each vector of weights, which is read once."""
+    code = processes.run("-c", LISTED_FEW, types, NUMBA_CPU_NAME="haswell").stdout
+    products = [code.count(name) for name in ("vpmaddubsw", "vpabsb", "vpcmpgtb")]
+    assert products == [2 * 8] * 3  # vectors of weights of eight words
+    assert not [line for line in vector_spills(code.splitlines()) if "%rsp" in line]
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")

@@ -83,7 +83,9 @@ def _lower(call: Call) -> list[Step]:
     assert fed is not None and r is not None and scale is not None and points is not None
     assert r.array is not None and scale.array is not None and points.array is not None
     lanes, (length, batch, _), (directions, hidden, rows) = call.target.isa.lanes, fed.shape, r.shape
-    product, weights = product_of_states(call.target.isa), r.array.swapaxes(1, 2)
+    lengths, peepholes = given(call.inputs, 4), given(call.inputs, 7)
+    _, sequences = tiles(call.target.isa, stages_of(call.node, peepholes is not None), batch, lengths is not None)
+    product, weights = product_of_states(call.target.isa, sequences), r.array.swapaxes(1, 2)
     packed = call.constants.packed(
         call.node.inputs[1], (_OP, lanes, product.name), partial(packed_bytes, weights, _GATES, lanes, product)
     )

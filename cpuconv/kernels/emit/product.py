@@ -9,7 +9,8 @@ of weights, at most 128, as the unsigned ones they never are, since 128·(-128 -
 pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
 magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
 unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
-take two words at once, with the same sums (`products/gemm_bytes.py`).
+take two words at once, with the same sums (`products/gemm_bytes.py`). Where one pixel meets each weight, the time goes
+into reading weights: they are packed as the bytes that they are, and both are made of them in registers (`compact`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
+FEW = 1  # pixel: with more, what is made of compact weights takes longer than to read twice as many bytes
 JOINED_WORDS = 2  # that meet weights together where these are small enough (`products/gemm_bytes.py`)
 JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
@@ -80,6 +82,8 @@ class Product:
         Parts of words that are broadcast a cycle at most.
     flipped : bool
         Weights are magnitudes, and what is flipped of pixels.
+    compact : bool
+        Weights are bytes of which both are made where they are read.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -94,6 +98,7 @@ class Product:
     latency: float = 4.0
     broadcasts: float = math.inf
     flipped: bool = False
+    compact: bool = False
     feature: str = ""
 
     @property
@@ -135,7 +140,7 @@ class Product:
             least = -128 if self.x == U8 else 0
             return least, least + 1
         both = 0 if not self.flips(x) else 128 if self.x == U8 else -128
-        return both, both
+        return both, both + self.compact
 
     def takes(self, types: Types) -> bool:
         """Whether it computes that problem."""
@@ -201,6 +206,8 @@ class Product:
         if self.flipped:
             magnitude, flips = weight
             return _flipped(vec, part, magnitude, flips, total)
+        if self.compact:
+            return _flipped(vec, part, *_magnitude_and_flips(vec, weight), total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
         if self.by_lane:
@@ -222,6 +229,7 @@ TABLE: tuple[Product, ...] = (
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
     Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
+    Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.6, latency=1.0, compact=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0, latency=1.0),
@@ -236,6 +244,7 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
 )
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
+_COMPACT = BY_NAME["vpmaddubsw_few"]
 
 X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
@@ -277,6 +286,11 @@ def single_product_of(types: Types, isa: Isa) -> Product | None:
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
     able = [product for product in able if not (product.paired or product.by_lane)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
+
+
+def of_few(product: Product) -> Product:
+    """What takes the place of a product where at most `FEW` pixels meet each weight."""
+    return _COMPACT if product.flipped else product
 
 
 @functools.lru_cache(maxsize=16)
@@ -342,6 +356,16 @@ def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> 
     pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
     added = builder.add(total, call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
     return hidden(vec, added, ordered=True)
+
+
+def _magnitude_and_flips(vec: Vector, weight: Any) -> tuple[Any, Any]:
+    """Magnitudes of a vector of signed bytes, and all bits of those that are below zero."""
+    builder = vec.builder
+    kind: Any = ir.VectorType(ir.IntType(8), vec.size)
+    signed = builder.bitcast(weight, kind)
+    flips = builder.ashr(signed, ir.Constant(kind, [7] * kind.count))
+    magnitude = call(builder, f"llvm.abs.v{kind.count}i8", kind, [signed, ir.Constant(ir.IntType(1), 0)])
+    return magnitude, builder.bitcast(flips, vec.int_type)
 
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:

@@ -18,7 +18,7 @@ from cpuconv.isa.vector import F32, I32, I64
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.product import BY_NAME, TABLE, WORD, Product, rate, usable
+from cpuconv.kernels.emit.product import BY_NAME, FEW, TABLE, WORD, Product, of_few, rate, usable
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.memory.aligned import aligned
@@ -31,11 +31,12 @@ HEADER, MOST = 64, 127  # bytes of a row before the state's own: a scale and a s
 NUMBERS = 3  # of each gate of a hidden unit
 
 
-def product_of_states(isa: Isa) -> Product:
-    """The fastest product of bytes on this CPU that takes one word of a state."""
+def product_of_states(isa: Isa, sequences: int) -> Product:
+    """The fastest product of bytes on this CPU that takes one word of a state, of so many sequences side by side."""
     types = Types.parse("u8:s8:f32")
     able = (each for each in TABLE if each.takes(types) and usable(isa, each) and not each.paired)
-    return max(able, key=lambda each: rate(isa, each) / each.parts)
+    fastest = max(able, key=lambda each: rate(isa, each) / each.parts)
+    return of_few(fastest) if sequences <= FEW else fastest
 
 
 def row_bytes(hidden: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Ref
-from cpuconv.kernels.emit.product import WORD, Product, product_of
+from cpuconv.kernels.emit.product import FEW, WORD, Product, of_few, product_of
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import SpanPanels, WordPanels
@@ -32,10 +32,10 @@ def pieces(problem: ConvProblem) -> int:
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of the problem's types, which `why_not` has asked for."""
+    """The product of the problem's types, which `why_not` has asked for, and of its count of pixels."""
     found = product_of(problem.types, isa)
     assert found is not None
-    return found
+    return of_few(found) if problem.n * problem.oh * problem.ow <= FEW else found
 
 
 def why_not(problem: ConvProblem, isa: Isa) -> str | None:
