@@ -1,4 +1,8 @@
-"""Compiling for another architecture than this process's: LLVM and Numba generate its code, and our loader reads it."""
+"""Compiling for another architecture than this machine's: LLVM and Numba generate its code, and our loader and LLVM's
+place it in memory, where nobody calls it.
+
+No kernel knows of it: what they ask for the target (`runtime.target`, llvmlite's triples) is told the other one.
+"""
 
 from __future__ import annotations
 
