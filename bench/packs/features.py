@@ -12,10 +12,11 @@ from cpuconv.runtime.code.packs.cpu_classes import ARM, X86, CpuClass
 KNOWN = {
     X86: host_cpu.features_of_x86(),
     ARM: frozenset(
-        """
-        aes altnzcv bf16 complxnum crc dotprod flagm fp-armv8 fp16fml fptoint fullfp16 i8mm jsconv lse lse2 neon pauth
-        predres rand rcpc rcpc-immo rdm sb sha2 sha3 sm4 ssbs sve
-        """.split()
+        (
+            *("aes", "altnzcv", "bf16", "complxnum", "crc", "dotprod", "flagm", "fp-armv8", "fp16fml", "fptoint"),
+            *("fullfp16", "i8mm", "jsconv", "lse", "lse2", "neon", "pauth", "predres", "rand", "rcpc", "rcpc-immo"),
+            *("rdm", "sb", "sha2", "sha3", "sm4", "ssbs", "sve"),
+        )
     ),
 }
 

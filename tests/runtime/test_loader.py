@@ -41,9 +41,7 @@ define double @compute(i64 %n, i8* %bytes, i64 %size) {
 WRITES = "@counter = global i64 3\ndefine i64 @f() {\n %v = load i64, i64* @counter\n ret i64 %v\n}\n"
 
 
-def compiled(
-    source: str, triple: str = "", cpu: str = "", model: str = "default", reloc: str = "static"
-) -> bytes:
+def compiled(source: str, triple: str = "", cpu: str = "", model: str = "default", reloc: str = "static") -> bytes:
     """An object file of LLVM's; without a triple for this CPU."""
     module = llvm.parse_assembly((f'target triple = "{triple}"\n' if triple else "") + source)
     if not triple:

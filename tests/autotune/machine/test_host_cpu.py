@@ -53,7 +53,10 @@ def test_this_cpu_is_what_llvm_calls_it() -> None:
     ("words", "told"),
     [
         ("fp asimd aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc asimddp ssbs", "dotprod fullfp16 rcpc rdm"),
-        ("fp asimd asimdhp asimdrdm lrcpc asimddp sve asimdfhm i8mm bf16", "bf16 dotprod fp16fml fullfp16 i8mm rcpc rdm"),
+        (
+            "fp asimd asimdhp asimdrdm lrcpc asimddp sve asimdfhm i8mm bf16",
+            "bf16 dotprod fp16fml fullfp16 i8mm rcpc rdm",
+        ),
         ("fp asimd evtstrm aes crc32", ""),
     ],
 )
