@@ -31,13 +31,13 @@ from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 def begin(cpu: CpuClass) -> None:
     """Run nothing from now on; to be called before anything is compiled."""
     abroad.begin(cpu)
-    cache.Code.function = _idle  # type: ignore[method-assign]
-    aligned.np = SimpleNamespace(**{**vars(np), "empty": np.zeros})  # type: ignore[attr-defined]
-    threads.allowed_cores = lambda: max(THREADS)  # type: ignore[attr-defined]
+    cache.Code.function = _idle
+    aligned.np = SimpleNamespace(**{**vars(np), "empty": np.zeros})
+    threads.allowed_cores = lambda: max(THREADS)
     read = Fingerprinter._read
-    Fingerprinter._read = lambda self, array, threads: _digest(read(self, array, threads), array)  # type: ignore[method-assign]
+    Fingerprinter._read = lambda self, array, threads: _digest(read(self, array, threads), array)
     granted = "amx-tile" in cpu.features
-    features.tiles_granted = product.tiles_granted = lambda: granted  # type: ignore[attr-defined, assignment]
+    features.tiles_granted = product.tiles_granted = lambda: granted
 
 
 def _idle(code: cache.Code, prototype: Any) -> Any:
