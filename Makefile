@@ -33,7 +33,7 @@ bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the ot
 	$(BIN)/python -m bench.compare
 
 CLASSES ?=
-wheel: $(VENV)/.has-models  ## a wheel in dist/, with machine code for the classes of CPUs that this one can execute
+wheel: $(VENV)/.has-models  ## a wheel in dist/, with machine code for all classes of CPUs; CLASSES=haswell,znver4 for some
 	$(BIN)/python -m bench.networks build/networks
 	$(BIN)/python -m bench.packs --classes "$(CLASSES)" --networks build/networks --kept build/kernels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -9,14 +9,17 @@ LLVM's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+CPUINFO = Path("/proc/cpuinfo")
 EAX, EBX, ECX, EDX = range(4)
 _EXTENDED = 1 << 31
 
@@ -170,6 +173,11 @@ def flat(features: dict[str, bool]) -> str:
     return ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
 
 
+def features_of_x86() -> frozenset[str]:
+    """All that is known here of any x86-64."""
+    return frozenset(_features(lambda leaf, subleaf: (0, 0, 0, 0), 0))
+
+
 def described(cpuid: Cpuid, saved: int) -> Host | None:
     """A CPU by what it says of itself; None if its name is in no table.
 
@@ -228,13 +236,37 @@ def _family_and_model(signature: int) -> tuple[int, int]:
     return (family + (signature >> 20 & 255) if family == 15 else family), model
 
 
+# Linux's names of Arm's features that LLVM does not ask for, where code may use them, and LLVM's names.
+_OF_ARM = {
+    "asimddp": "dotprod",
+    "asimdfhm": "fp16fml",
+    "asimdhp": "fullfp16",
+    "asimdrdm": "rdm",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+    "lrcpc": "rcpc",
+}
+
+
+def told_by_linux(cpuinfo: str) -> dict[str, bool]:
+    """Features of an Arm CPU that LLVM leaves out, from the text of /proc/cpuinfo."""
+    line = next((line for line in cpuinfo.splitlines() if line.startswith("Features")), "")
+    there = set(line.partition(":")[2].split())
+    return {ours: name in there for name, ours in _OF_ARM.items()} if there else {}
+
+
 def _by_llvm() -> Host:
     import llvmlite.binding as llvm  # 50 ms and 45 MB
 
+    name = llvm.get_host_cpu_name()
     try:
-        return Host(llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features()))
+        features = dict(llvm.get_host_cpu_features())
     except RuntimeError:  # LLVM knows no features of this host
-        return Host(llvm.get_host_cpu_name(), {})
+        return Host(name, {})
+    if sys.platform == "linux" and platform.machine() == "aarch64":
+        with contextlib.suppress(OSError):
+            features = {**told_by_linux(CPUINFO.read_text()), **features}
+    return Host(name, features)
 
 
 # --- the two instructions -------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Build kernel packs, a file for all classes of CPUs of an architecture: `python -m bench.packs --help`.
 
-Code of a class is compiled, and packs weights, on this machine: it must have all features of the class. What was
-compiled is kept, so that an interrupted build goes on where it was. The same sources, versions of Numba and networks
-give the same bytes, on machines of four cores or more.
+Code of a class is compiled and not run (`bench.packs.dry`), so that any x86-64 machine builds all of them, those of Arm
+too. What was compiled is kept, and an interrupted build goes on where it was. The same sources, versions of Numba and
+networks give the same bytes, wherever they are built.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
 from autotune.interpreter import python
 from autotune.machine.cores import allowed_cores
 from autotune.paths import VARIABLE
 from autotune.wisdom.tiers import PINNED
 from bench.compare import positive
-from bench.packs.wanted import TYPES
+from bench.packs.features import lacking, stated
+from bench.packs.wanted import THREADS, TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file, parsed, stamp, together
@@ -35,26 +34,31 @@ from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 
 SHAPES, NETWORKS = 20, 80
 PASSED = ("lines", "types", "shapes", "networks", "drawn")  # options of the process that compiles
-ALONE = {serving.VARIABLE: serving.OFF, PINNED: "", together.VARIABLE: "1"}  # no packs, no wisdom, no other processes
+# No packs, no wisdom, no other processes; and as many threads as are wanted at most, whatever the user says.
+ALONE = {
+    serving.VARIABLE: serving.OFF,
+    PINNED: "",
+    together.VARIABLE: "1",
+    "NUMBA_NUM_THREADS": str(max(THREADS)),
+}
 MOST_BYTES = 12_000_000  # of all packs together, in a wheel
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the packs of the classes that were asked for; 1 if one could not be."""
     options = parser().parse_args(argv)
-    features = host_features()
     asked = words(options.classes, BY_NAME, "--classes")
     words(options.types, TYPES, "--types")
     failed, served = False, []
     for cpu in [BY_NAME[name] for name in asked or BY_NAME]:
-        if lacks := sorted(cpu.features - {name for name, there in features.items() if there}):
+        if options.run and (lacks := lacking(cpu)):
             print(f"{cpu.name}: left out, as this CPU has no {', '.join(lacks)}", file=sys.stderr)
             failed |= bool(asked)
         else:
             served.append(cpu)
     parts: dict[str, dict[str, dict[str, bytes]]] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        all_kernels = list(pool.map(lambda cpu: compiled(cpu, options, features), served))
+        all_kernels = list(pool.map(lambda cpu: compiled(cpu, options), served))
     for cpu, kernels in zip(served, all_kernels, strict=True):
         failed |= kernels is None
         if kernels is not None:
@@ -79,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
     p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random, float32 ({NETWORKS})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
+    p.add_argument("--run", action="store_true", help="what was compiled, too: for classes that this CPU can run")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")
     p.add_argument(
         "--jobs", type=positive, default=allowed_cores(), help="classes at a time (the cores that there are)"
@@ -87,18 +92,12 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def host_features() -> dict[str, bool]:
-    """Every feature that LLVM knows of CPUs of this kind, and whether this one has it."""
-    return dict(llvm.get_host_cpu_features())
+def environment(cpu: CpuClass) -> dict[str, str]:
+    """Variables of a process that compiles for a class."""
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated(cpu), **ALONE}
 
 
-def environment(cpu: CpuClass, features: dict[str, bool]) -> dict[str, str]:
-    """Variables of a process that compiles for a class: its features, and no others that LLVM knows."""
-    stated = ",".join(f"{'+' if name in cpu.features else '-'}{name}" for name in sorted({*features, *cpu.features}))
-    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, **ALONE}
-
-
-def compiled(cpu: CpuClass, options: argparse.Namespace, features: dict[str, bool]) -> dict[str, bytes] | None:
+def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | None:
     """The kernels of a class; None if they could not be compiled."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-packs-") as folder:
@@ -106,8 +105,9 @@ def compiled(cpu: CpuClass, options: argparse.Namespace, features: dict[str, boo
         kept.mkdir(parents=True, exist_ok=True)
         names = Path(folder) / "names.json"
         passed = [f"--{name}={getattr(options, name)}" for name in PASSED if getattr(options, name) is not None]
+        passed += ["--run"] if options.run else []
         command = python("-m", "bench.packs.compiling", cpu.name, str(names), *passed)
-        environ = {**os.environ, **environment(cpu, features), VARIABLE: str(kept)}
+        environ = {**os.environ, **environment(cpu), VARIABLE: str(kept)}
         if subprocess.run(command, env=environ).returncode:
             print(f"{cpu.name}: failed", file=sys.stderr)
             return None

@@ -21,7 +21,7 @@ import numpy as np
 import cpuconv
 from autotune.machine import device
 from bench import described
-from bench.packs import wanted
+from bench.packs import dry, wanted
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
@@ -46,8 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--types", required=True)
     parser.add_argument("--drawn", type=int, required=True)
     parser.add_argument("--networks", type=Path)
+    parser.add_argument("--run", action="store_true", help="what was compiled, on a CPU that can")
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
+    if not options.run:
+        dry.begin(BY_NAME[options.cpu])
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     device.caches_of = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features

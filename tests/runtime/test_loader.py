@@ -41,14 +41,14 @@ define double @compute(i64 %n, i8* %bytes, i64 %size) {
 WRITES = "@counter = global i64 3\ndefine i64 @f() {\n %v = load i64, i64* @counter\n ret i64 %v\n}\n"
 
 
-def compiled(source: str, triple: str = "", cpu: str = "", model: str = "default") -> bytes:
+def compiled(source: str, triple: str = "", cpu: str = "", model: str = "default", reloc: str = "static") -> bytes:
     """An object file of LLVM's; without a triple for this CPU."""
     module = llvm.parse_assembly((f'target triple = "{triple}"\n' if triple else "") + source)
     if not triple:
         return target_machine().emit_object(module)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3, reloc="static", codemodel=model)
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3, reloc=reloc, codemodel=model)
     return machine.emit_object(module)
 
 
@@ -171,6 +171,25 @@ def test_addresses_of_arm_are_pages_and_what_lies_in_them() -> None:
     table = struct.pack("<2d", 1.0, 8.0)
     assert any(memory[place - BASE : place - BASE + 16] == table for place in made)
     _branches_lead_to_veneers(image, memory)
+
+
+OTHERS = "@value = external global i64\ndefine i64 @f() {\n %v = load i64, i64* @value\n ret i64 %v\n}\n"
+
+
+@pytest.mark.parametrize("model", ["small", "large"])
+def test_addresses_of_others_lie_in_slots_on_arm(model: str) -> None:
+    options = "aarch64-unknown-linux-gnu", "cortex-a76", model, "pic"
+    image = object_file.read(compiled(OTHERS, *options))
+    memory = image.at(BASE, {"value": 0x7F00_1111_2222})
+    start = image.offset("f")
+    page, load = struct.unpack_from("<2I", memory, start)
+    assert page & 0x9F000000 == 0x90000000 and load & 0xFFC00000 == 0xF9400000  # adrp, ldr of 8 bytes
+    assert load >> 5 & 31 == page & 31
+    distance = (page >> 5 & 0x7FFFF) << 2 | page >> 29 & 3
+    place = (BASE + start >> 12 << 12) + (distance << 12) + 8 * (load >> 10 & 0xFFF)
+    assert struct.unpack_from("<Q", memory, place - BASE) == (0x7F00_1111_2222,)
+    with pytest.raises(Unsupported, match="slot"):
+        object_file.read(compiled(OTHERS.replace("external global i64", "constant i64 3"), *options))
 
 
 def _branches_lead_to_veneers(image: Image, memory: bytes) -> None:

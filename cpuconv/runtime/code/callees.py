@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from cpuconv.runtime.target import target
+
 _C_ENTRY = "cfunc"  # in the mangled name of a function's C entry, which drivers have
 
 
@@ -18,18 +20,18 @@ def codegen() -> Any:
     """Numba's code generator, for the CPU of `runtime.target`.
 
     It is made at first use, which initialises LLVM, and kept by Numba. Of a CPU that NUMBA_CPU_NAME names alone Numba
-    would make it with the host's features; a generator that somebody else made before stays as it is.
+    would make it with the host's features, and of Arm's it knows fewer; a generator that somebody else made before
+    stays as it is.
     """
     from numba.core import config
     from numba.core.registry import cpu_target
 
-    stated = config.CPU_FEATURES
-    if config.CPU_NAME is not None and stated is None:
-        config.CPU_FEATURES = ""
+    stated = config.CPU_NAME, config.CPU_FEATURES
+    _, config.CPU_NAME, config.CPU_FEATURES = target()
     try:
         return cpu_target.target_context.codegen()
     finally:
-        config.CPU_FEATURES = stated
+        config.CPU_NAME, config.CPU_FEATURES = stated
 
 
 @contextlib.contextmanager

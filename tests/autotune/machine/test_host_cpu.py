@@ -44,7 +44,26 @@ def cpu(vendor: str, family: int, model: int, *features: str) -> host_cpu.Cpuid:
 def test_this_cpu_is_what_llvm_calls_it() -> None:
     found = host_cpu.host()
     assert found.name == llvm.get_host_cpu_name()
-    assert host_cpu.flat(found.features) == llvm.get_host_cpu_features().flatten()
+    known = dict(llvm.get_host_cpu_features())
+    assert {name: found.features[name] for name in known} == known
+    assert found.features.keys() - known.keys() <= set(host_cpu._OF_ARM.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("fp asimd aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc asimddp ssbs", "dotprod fullfp16 rcpc rdm"),
+        (
+            "fp asimd asimdhp asimdrdm lrcpc asimddp sve asimdfhm i8mm bf16",
+            "bf16 dotprod fp16fml fullfp16 i8mm rcpc rdm",
+        ),
+        ("fp asimd evtstrm aes crc32", ""),
+    ],
+)
+def test_what_linux_tells_of_arm(words: str, told: str) -> None:
+    found = host_cpu.told_by_linux(f"processor\t: 0\nFeatures\t: {words}\nCPU part\t: 0xd0c\n")
+    assert sorted(name for name, on in found.items() if on) == told.split() and len(found) == len(host_cpu._OF_ARM)
+    assert host_cpu.told_by_linux("flags\t\t: fpu asimddp\n") == {}
 
 
 def test_the_version_of_llvm_is_known() -> None:

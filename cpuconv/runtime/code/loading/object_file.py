@@ -131,7 +131,9 @@ class Image:
         for each in self.relocations:
             symbol = self.symbols[each.symbol]
             how = _RELOCATIONS[self.machine][each.kind]
-            if symbol.section == UNDEFINED:
+            if how.by_slot:
+                target = veneers[symbol.name] + _SLOT
+            elif symbol.section == UNDEFINED:
                 target = (veneers if how.branches else known)[symbol.name]
             else:
                 target = symbol.value + (0 if symbol.section == ABSOLUTE else address + self.offsets[symbol.section])
@@ -242,6 +244,8 @@ def _relocations(
                 raise Unsupported(f"a relocation against section {target}")
             if target == UNDEFINED and not symbols[symbol].name:
                 raise Malformed("a relocation against nothing")
+            if _RELOCATIONS[machine][kind].by_slot and (target != UNDEFINED or addend):
+                raise Unsupported("a slot for a symbol of the file's own, or for a place beside a symbol")
             yield Relocation(each.info, offset, kind, symbol, addend)
 
 
@@ -253,6 +257,7 @@ class _Kind(NamedTuple):
     bytes: int
     apply: Callable[[bytearray, int, int, int], None]
     branches: bool = False  # may go through a veneer
+    by_slot: bool = False  # of the word that holds the target's address, which a veneer has
 
 
 def _stored(form: str, relative: bool) -> Callable[[bytearray, int, int, int], None]:
@@ -330,6 +335,8 @@ _RELOCATIONS: dict[int, dict[int, _Kind]] = {
         299: _in_page(4),
         282: _BRANCH,  # JUMP26
         283: _BRANCH,  # CALL26
+        311: _Kind(4, _to_page, by_slot=True),  # ADR_GOT_PAGE, and LD64_GOT_LO12_NC
+        312: _Kind(4, _in_page(3).apply, by_slot=True),
     },
 }
 _VENEERS = {  # what jumps to the address that follows
@@ -337,3 +344,4 @@ _VENEERS = {  # what jumps to the address that follows
     ARM: bytes.fromhex("50000058 00021fd6"),  # ldr x16, .+8; br x16
 }
 _VENEER_BYTES = 16
+_SLOT = 8  # of a veneer: its address
