@@ -23,6 +23,7 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.selection.existing import by_kernels_that_exist
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
@@ -147,9 +148,11 @@ class ProgramBuilder:
         known = self._known_decisions(key.shapes, target.threads) or self._saved_decisions(key.shapes)
         if known is not None and winner(graph, target) is None:
             return laid_out(graph, target, known)
-        network_plan = laid_out(graph, target)
+        network_plan, size = laid_out(graph, target), _elements(key.shapes)
+        if any(other != size for other, _ in self._decisions):
+            network_plan = by_kernels_that_exist(network_plan)
         if network_plan.decided_by != "raced":
-            self._decisions[_elements(key.shapes), target.threads] = network_plan.decisions()
+            self._decisions[size, target.threads] = network_plan.decisions()
         return network_plan
 
     def _known_decisions(self, shapes: Shapes, threads: int) -> Decisions | None:
