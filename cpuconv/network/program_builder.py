@@ -14,6 +14,7 @@ from autotune.collecting import resting
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
+from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
@@ -83,6 +84,8 @@ class ProgramBuilder:
     target : Target
     packed : Packed
         The weights that the programs share.
+    arenas : Arenas
+        The memory of runs, which they share too.
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
@@ -102,6 +105,7 @@ class ProgramBuilder:
         auto : bool
         """
         self.definition, self.target, self.packed = definition, target, packed
+        self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part = auto, part
         self._decisions: dict[tuple[int, int], Decisions] = {}  # by elements of inputs, and threads
 
@@ -127,12 +131,12 @@ class ProgramBuilder:
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto:
                 network_plan, executable = fastest(
-                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed
+                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed, self.arenas
                 )
             else:
                 network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
-                executable = build(network_plan, self.target, self.packed)
+                executable = build(network_plan, self.target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
         let_go(raw)
         made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.decisions())

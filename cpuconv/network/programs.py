@@ -32,7 +32,8 @@ class Programs:
         self.builder, self.making = builder, making
         self.last: ShapeProgram | None = None
         self._definition = builder.definition
-        self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
+        self._most_bytes = min(_MOST_BYTES, default_limit())
+        self._remembered = Remembered(self._most_bytes)
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -43,7 +44,7 @@ class Programs:
         kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
-        return sum(made.nbytes for made in kept.values())
+        return self.builder.arenas.nbytes + sum(made.nbytes for made in kept.values())
 
     @property
     def threads(self) -> int:
@@ -51,8 +52,9 @@ class Programs:
         return self.builder.target.threads if self.last is None else self.last.executable.target.threads
 
     def resize(self, limit: int) -> None:
-        """Remember no more than so many bytes from now on."""
-        self._remembered.resize(limit)
+        """Remember no more than so many bytes from now on, arenas among them."""
+        self._most_bytes = limit
+        self._leave_arenas_room()
 
     def clear(self) -> None:
         """Forget all but the last."""
@@ -94,9 +96,15 @@ class Programs:
         What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
         leaves the size right.
         """
+        self._leave_arenas_room()
         while self._remembered.size_of(made.key) != (size := made.nbytes):
             if self._remembered.put(made.key, made, size) is None:
                 return
+
+    def _leave_arenas_room(self) -> None:
+        room = max(0, self._most_bytes - self.builder.arenas.nbytes)
+        if room != self._remembered.limit:
+            self._remembered.resize(room)
 
     # --- what is saved --------------------------------------------------------------------------------------------
 
