@@ -22,11 +22,11 @@ def exists(problem: ConvProblem, candidate: Candidate) -> bool:
 
 
 def nearly_as_fast(problem: ConvProblem, limits: Limits, best: Ranked, slower: float) -> Ranked:
-    """The best candidate if its kernels exist; the fastest one of its solver whose kernels do, if the model finds it at
-    most so many times slower; else the best one."""
+    """The best candidate if its kernels exist; the fastest one whose kernels do, if the model finds it at most so many
+    times slower; else the best one. All give the same bits, as a size does that is made again when more kernels exist."""
     if exists(problem, best.candidate):
         return best
-    prefix = f"{best.candidate.solver.NAME}("
+    prefix = best.candidate.rounding
     found = search(problem, limits, prefix, slower * best.cost.estimate, _once(lambda each: exists(problem, each)))
     return found or best
 

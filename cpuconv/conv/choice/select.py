@@ -158,8 +158,8 @@ def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked 
 
 
 def existing(problem: ConvProblem, strategy: str, limits: Limits, choice: Choice) -> Choice:
-    """The choice for a network that has run with other sizes; where nothing is stored, perhaps another candidate of its
-    solver: one whose kernels exist, unless the model finds it clearly slower."""
+    """The choice for a network that has run with other sizes; where nothing is stored, perhaps another candidate that
+    gives the same bits: one whose kernels exist, unless the model finds it clearly slower."""
     if choice.decided_by not in _MODELLED or strategy == "profile" or limits.reproducible:
         return choice
     choices, asked = session.current.choices, (strategy, limits, str(choice.candidate), existing.__name__)

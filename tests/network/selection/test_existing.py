@@ -61,6 +61,7 @@ def test_later_sizes_take_kernels_that_exist(builder, monkeypatch):
         ranked = ranking(each.problem, each.choice.candidate.solver.NAME)
         limit = select._CLEARLY_SLOWER * ranked[0].cost.estimate
         near = [other for other in ranked if other.cost.estimate <= limit and exists(each.problem, other.candidate)]
+        near = [other for other in near if other.candidate.rounding == ranked[0].candidate.rounding]
         assert each.choice.candidate == (near or ranked)[0].candidate
         others += bool(near)
     assert others and builder.choices == 2
