@@ -23,7 +23,7 @@ def exists(problem: ConvProblem, candidate: Candidate) -> bool:
 
 def nearly_as_fast(problem: ConvProblem, limits: Limits, best: Ranked, slower: float) -> Ranked:
     """The best candidate if its kernels exist; the fastest one whose kernels do, if the model finds it at most so many
-    times slower; else the best one. All give the same bits, as a size does that is made again when more kernels exist."""
+    times slower; else the best one. All give the same bits: more kernels may exist when a size is made again."""
     if exists(problem, best.candidate):
         return best
     prefix = best.candidate.rounding

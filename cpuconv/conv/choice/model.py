@@ -87,10 +87,20 @@ def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
     """The solver's own cost, and that of the reorders around it."""
+    return _with_reorders(problem, candidate, {})
+
+
+Ends = tuple[str | None, str | None]
+
+
+def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends, float]) -> Cost:
+    """As `modelled_cost`; `known` are seconds of reorders by the layouts that candidates need, which few differ in."""
     here = machine()
-    cost = candidate.solver.cost(problem, candidate.params, here)
-    reorders = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
-    return cost.plus(reorders) if reorders else cost
+    cost: Cost = candidate.solver.cost(problem, candidate.params, here)
+    ends = candidate.solver.layouts(problem, candidate.params, here.isa)
+    if ends not in known:
+        known[ends] = _reorders(problem, *ends)
+    return cost.plus(known[ends]) if known[ends] else cost
 
 
 def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
@@ -134,8 +144,9 @@ def _bound(problem: ConvProblem, module: ModuleType) -> float:
 @functools.lru_cache(maxsize=_MOST_COSTED)
 def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, its favourite first."""
+    reorders: dict[Ends, float] = {}
     candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
-    costed = (Ranked(candidate, modelled_cost(problem, candidate)) for candidate in candidates)
+    costed = (Ranked(candidate, _with_reorders(problem, candidate, reorders)) for candidate in candidates)
     return tuple(sorted(costed, key=_estimate))
 
 
