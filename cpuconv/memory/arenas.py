@@ -36,6 +36,16 @@ class Arena:
         self.address, self.used = address(self.memory), 0
 
 
+class _Living(set[weakref.ref[Arena]]):
+    """The arenas that live, and how often the bytes of all of them have changed; it does not hold the pool."""
+
+    changes = 0
+
+    def forget(self, arena: weakref.ref[Arena]) -> None:
+        self.discard(arena)
+        self.changes += 1
+
+
 class Arenas:
     """A pool; several threads may use it at once, and none waits for another.
 
@@ -51,11 +61,16 @@ class Arenas:
     def __init__(self, most_idle: int = 0) -> None:
         self._most_idle = most_idle
         self._free: list[Arena] = []  # the one that ran last is the last
-        self._living: set[weakref.ref[Arena]] = set()
+        self._living = _Living()
         self._runs = self._spare = self._needed = 0  # of the window; arenas that none took, and the largest size
 
     def __len__(self) -> int:
         return len(self._living)
+
+    @property
+    def changes(self) -> int:
+        """How often `nbytes` has changed."""
+        return self._living.changes
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +91,7 @@ class Arenas:
             self._needed = size
         if size > arena.used:
             arena.used = size
+            self._living.changes += 1
         return arena
 
     def _larger(self, small: Arena, size: int) -> Arena:
@@ -95,7 +111,7 @@ class Arenas:
 
     def _new(self, size: int) -> Arena:
         arena = Arena(size)
-        self._living.add(weakref.ref(arena, self._living.discard))
+        self._living.add(weakref.ref(arena, self._living.forget))
         return arena
 
     def give_back(self, arena: Arena) -> None:

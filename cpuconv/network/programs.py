@@ -32,6 +32,7 @@ class Programs:
         self.builder, self.making = builder, making
         self.last: ShapeProgram | None = None
         self._definition = builder.definition
+        self._changes = 0  # of arenas, which what is remembered has left room for
         self._most_bytes = min(_MOST_BYTES, default_limit())
         self._remembered = Remembered(self._most_bytes)
 
@@ -96,15 +97,15 @@ class Programs:
         What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
         leaves the size right.
         """
-        self._leave_arenas_room()
+        if self._changes != self.builder.arenas.changes:
+            self._leave_arenas_room()
         while self._remembered.size_of(made.key) != (size := made.nbytes):
             if self._remembered.put(made.key, made, size) is None:
                 return
 
     def _leave_arenas_room(self) -> None:
-        room = max(0, self._most_bytes - self.builder.arenas.nbytes)
-        if room != self._remembered.limit:
-            self._remembered.resize(room)
+        self._changes = self.builder.arenas.changes
+        self._remembered.resize(max(0, self._most_bytes - self.builder.arenas.nbytes))
 
     # --- what is saved --------------------------------------------------------------------------------------------
 

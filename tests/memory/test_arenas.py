@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -108,3 +110,34 @@ def test_no_two_runs_have_one_at_once(monkeypatch):
 
     at_once(8, run)
     assert not taken and 1 <= len(pool) <= 8
+
+
+def test_memory_goes_with_the_pool_at_once():
+    pool = Arenas()
+    arena = pool.take(100)
+    pool.give_back(arena)
+    alive = weakref.ref(arena)
+    del arena
+    gc.collect()
+    gc.disable()
+    try:
+        del pool
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_changes_of_bytes_are_told(pool):
+    before = pool.changes
+    arena = pool.take(100)
+    assert pool.changes > before
+    pool.give_back(arena)
+    before = pool.changes
+    pool.give_back(pool.take(90))
+    assert pool.changes == before
+    pool.give_back(pool.take(110))
+    assert pool.changes > before
+    before = pool.changes
+    del arena
+    pool.release()
+    assert pool.changes > before and not pool.nbytes

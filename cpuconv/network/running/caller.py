@@ -38,6 +38,12 @@ class Caller:
     ----------
     calls : list of callable
         What runs, one after the other: a segment each; takes what may end it, or None.
+    start : int
+        Address of the memory that it is bound to; 0: none yet.
+    looks : bool
+        Whether references look at memory, so that it takes its place before each run.
+    own : Arena or None
+        Memory of its own, which runs of others do not take.
     """
 
     def __init__(
@@ -59,21 +65,20 @@ class Caller:
         ]
         self._recorded = [part for part in self._bound if isinstance(part, Bound)]
         self._points = [part.point for part in self._recorded]
-        self._views = len(self._points) < len(self._bound)  # whether references look at the caller's arrays
+        self.looks = len(self._points) < len(self._bound)
         self._late: dict[str, np.ndarray] = {}
         self._names: list[str] = []
-        self._arena: Arena | None = None
-        self._start = 0  # of the memory that it is bound to
+        self.own: Arena | None = None
+        self.start = 0
         self.calls = [part.run if isinstance(part, Bound) else _call(part, self._late) for part in self._bound]
 
     def take_place(self, arena: Arena) -> None:
-        """Lie there in the next runs."""
-        self._arena = arena
-        if arena.address != self._start:
-            distance, self._start = arena.address - self._start, arena.address
+        """Lie there in the next run; who asks for it keeps the arena."""
+        distance, self.start = arena.address - self.start, arena.address
+        if distance:
             for part in self._recorded:
                 part.move(distance)
-        if self._views:
+        if self.looks:
             self._late[ARENA] = arena.memory
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -87,7 +92,7 @@ class Caller:
             start = address(array)
             for point in self._points:
                 point(base, start)
-        if self._views:
+        if self.looks:
             self._late.update(zip(self._names, given, strict=True))
 
     def run(self, stop: Stop | None = None) -> None:
@@ -109,7 +114,6 @@ class Caller:
 
     def release(self) -> None:
         """Let go of the arena and the caller's arrays."""
-        self._arena = None
         self._late.clear()
 
 

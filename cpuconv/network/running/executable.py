@@ -140,21 +140,20 @@ class Executable:
         """
         caller, arena = self.callers.take(self.caller), self.arenas.take(self.run_bytes)
         try:
-            caller.take_place(arena)
+            if caller.start != arena.address or caller.looks:
+                caller.take_place(arena)
             caller.point(arrays, outputs)
             caller.run(stop)
         except CpuconvError:  # between two nodes; after any other exception neither is taken again
-            self._give_back(caller, arena)
+            self.callers.give_back(caller)
+            self.arenas.give_back(arena)
             raise
-        self._give_back(caller, arena)
+        self.callers.give_back(caller)
+        self.arenas.give_back(arena)
         if self.constant_outputs:
             for name, output in zip(self.outputs, outputs, strict=True):
                 if name in self.constant_outputs:
                     output[...] = self.constant_outputs[name]
-
-    def _give_back(self, caller: Caller, arena: Arena) -> None:
-        self.callers.give_back(caller)
-        self.arenas.give_back(arena)
 
     def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
         """One more caller of the segments, or of others of this network; timed by `watch`."""
@@ -164,7 +163,8 @@ class Executable:
     def caller_in_place(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
         """The same with memory of its own."""
         made = self.caller(segments, watch)
-        made.take_place(Arena(self.run_bytes))
+        made.own = Arena(self.run_bytes)
+        made.take_place(made.own)
         return made
 
     def release(self) -> None:

@@ -104,7 +104,8 @@ def test_memory_of_more_callers_counts():
     assert arenas == program.run_bytes >= program.memory.arena + program.workspace_bytes
     held = program.callers.take(program.caller), program.arenas.take(100)  # as if another caller were running
     made(x)
-    program._give_back(*held)
+    program.callers.give_back(held[0])
+    program.arenas.give_back(held[1])
     assert program.nbytes == before + sum(segment.nbytes for segment in program.segments)
     assert program.arenas.nbytes == 2 * arenas and made.nbytes == program.nbytes + 2 * arenas
 
