@@ -142,6 +142,12 @@ def _bound(problem: ConvProblem, module: ModuleType) -> float:
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
+def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tuple[float, int], ...]:
+    """The lower bound and place in the table of each of `_able` on this machine, the least first."""
+    return tuple(sorted((_bound(problem, module), TABLE.index(module)) for module in _able(problem, solver)))
+
+
+@functools.lru_cache(maxsize=_MOST_COSTED)
 def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, its favourite first."""
     reorders: dict[Ends, float] = {}
@@ -172,12 +178,12 @@ def search(
 
     Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
     """
-    able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
-    bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
     best, place = None, -1
-    for bound, index in bounds:
+    for bound, index in _bounds(problem, prefix.partition("(")[0] or None, machine()):
         if bound > below:
             break
+        if not _may_admit(limits, TABLE[index]):
+            continue
         for ranked in _costed(problem, TABLE[index], machine()):
             if ranked.cost.estimate > below or (ranked.cost.estimate == below and index > place):
                 break
