@@ -12,6 +12,7 @@ from cpuconv.conv.remembering.remembered import Remembered, default_limit
 from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
+_LEAST_SHARE = 4  # of the bytes, for programs: runs at once take what they need, whatever is forgotten
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
 
 
@@ -105,7 +106,8 @@ class Programs:
 
     def _leave_arenas_room(self) -> None:
         self._changes = self.builder.arenas.changes
-        self._remembered.resize(max(0, self._most_bytes - self.builder.arenas.nbytes))
+        left = self._most_bytes - self.builder.arenas.nbytes
+        self._remembered.resize(max(left, self._most_bytes // _LEAST_SHARE))
 
     # --- what is saved --------------------------------------------------------------------------------------------
 
