@@ -88,9 +88,9 @@ def compile(
     skip_passes : sequence of str
         Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
     idle_bytes : int or None
-        Most bytes of memory for values in between that runs of one combination of sizes leave for the next ones, beside
-        those of one run: what a peak of runs at once took is given back. None: 256 MiB. What 256 runs have not used
-        goes in any case.
+        Most bytes of memory for values in between that runs leave for the next ones, of whatever sizes, beside those of
+        one run: what a peak of runs at once took is given back. None: 256 MiB. What 256 runs have not used goes in any
+        case.
 
     Returns
     -------

@@ -14,6 +14,7 @@ from autotune.collecting import resting
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
+from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
@@ -23,6 +24,7 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.selection.existing import by_kernels_that_exist
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
@@ -82,6 +84,8 @@ class ProgramBuilder:
     target : Target
     packed : Packed
         The weights that the programs share.
+    arenas : Arenas
+        The memory of runs, which they share too.
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
@@ -101,6 +105,7 @@ class ProgramBuilder:
         auto : bool
         """
         self.definition, self.target, self.packed = definition, target, packed
+        self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part = auto, part
         self._decisions: dict[tuple[int, int], Decisions] = {}  # by elements of inputs, and threads
 
@@ -126,12 +131,12 @@ class ProgramBuilder:
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto:
                 network_plan, executable = fastest(
-                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed
+                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed, self.arenas
                 )
             else:
                 network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
-                executable = build(network_plan, self.target, self.packed)
+                executable = build(network_plan, self.target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
         let_go(raw)
         made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.decisions())
@@ -147,9 +152,11 @@ class ProgramBuilder:
         known = self._known_decisions(key.shapes, target.threads) or self._saved_decisions(key.shapes)
         if known is not None and winner(graph, target) is None:
             return laid_out(graph, target, known)
-        network_plan = laid_out(graph, target)
+        network_plan, size = laid_out(graph, target), _elements(key.shapes)
+        if any(other != size for other, _ in self._decisions):
+            network_plan = by_kernels_that_exist(network_plan)
         if network_plan.decided_by != "raced":
-            self._decisions[_elements(key.shapes), target.threads] = network_plan.decisions()
+            self._decisions[size, target.threads] = network_plan.decisions()
         return network_plan
 
     def _known_decisions(self, shapes: Shapes, threads: int) -> Decisions | None:

@@ -12,6 +12,7 @@ from cpuconv.conv.remembering.remembered import Remembered, default_limit
 from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
+_LEAST_SHARE = 4  # of the bytes, for programs: runs at once take what they need, whatever is forgotten
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
 
 
@@ -32,7 +33,9 @@ class Programs:
         self.builder, self.making = builder, making
         self.last: ShapeProgram | None = None
         self._definition = builder.definition
-        self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
+        self._changes = 0  # of arenas, which what is remembered has left room for
+        self._most_bytes = min(_MOST_BYTES, default_limit())
+        self._remembered = Remembered(self._most_bytes)
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -43,7 +46,7 @@ class Programs:
         kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
-        return sum(made.nbytes for made in kept.values())
+        return self.builder.arenas.nbytes + sum(made.nbytes for made in kept.values())
 
     @property
     def threads(self) -> int:
@@ -51,8 +54,9 @@ class Programs:
         return self.builder.target.threads if self.last is None else self.last.executable.target.threads
 
     def resize(self, limit: int) -> None:
-        """Remember no more than so many bytes from now on."""
-        self._remembered.resize(limit)
+        """Remember no more than so many bytes from now on, arenas among them."""
+        self._most_bytes = limit
+        self._leave_arenas_room()
 
     def clear(self) -> None:
         """Forget all but the last."""
@@ -94,9 +98,16 @@ class Programs:
         What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
         leaves the size right.
         """
+        if self._changes != self.builder.arenas.changes:
+            self._leave_arenas_room()
         while self._remembered.size_of(made.key) != (size := made.nbytes):
             if self._remembered.put(made.key, made, size) is None:
                 return
+
+    def _leave_arenas_room(self) -> None:
+        self._changes = self.builder.arenas.changes
+        left = self._most_bytes - self.builder.arenas.nbytes
+        self._remembered.resize(max(left, self._most_bytes // _LEAST_SHARE))
 
     # --- what is saved --------------------------------------------------------------------------------------------
 

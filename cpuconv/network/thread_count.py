@@ -17,6 +17,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.binding.processor import join_seconds
+from cpuconv.memory.arenas import Arenas
 from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.packed import Packed
@@ -26,14 +27,14 @@ _SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
 
 
 def fastest(
-    laid_out: Callable[[Target], NetworkPlan], target: Target, packed: Packed
+    laid_out: Callable[[Target], NetworkPlan], target: Target, packed: Packed, arenas: Arenas
 ) -> tuple[NetworkPlan, Executable]:
     """The network for at most the target's threads, and how it is laid out."""
     made = {}
     for count in thread_counts(target.threads):
         asked = replace(target, threads=count)
         network_plan = laid_out(asked)
-        made[count] = network_plan, build(network_plan, asked, packed)
+        made[count] = network_plan, build(network_plan, asked, packed, arenas)
     programs = {count: executable for count, (_, executable) in made.items()}
     seconds = timed(programs) if target.strategy == "profile" else {n: modelled(each) for n, each in programs.items()}
     return made[min(seconds, key=lambda count: (seconds[count], count))]

@@ -154,7 +154,7 @@ class Run:
     ) -> None:
         self._program, self._inputs, self._expected, self.limit = program, inputs, expected, limit
         self.outputs = [aligned(sizes(value), value.dtype) for value in program.outputs.values()]
-        program.callers.release()
+        program.release()
         self.run()
 
     def run(self) -> None:

@@ -66,7 +66,7 @@ def test_a_network(drawn, count):
     for segment in executable.segments:
         if isinstance(segment, Recording):
             segment.threads = 1
-    executable.callers.release()  # what is bound to many workers
+    executable.release()  # what is bound to many workers
     for name, array in made.run(feed).items():
         np.testing.assert_array_equal(array, many[name], err_msg=name)
 

@@ -87,10 +87,20 @@ def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
     """The solver's own cost, and that of the reorders around it."""
+    return _with_reorders(problem, candidate, {})
+
+
+Ends = tuple[str | None, str | None]
+
+
+def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends, float]) -> Cost:
+    """As `modelled_cost`; `known` are seconds of reorders by the layouts that candidates need, which few differ in."""
     here = machine()
-    cost = candidate.solver.cost(problem, candidate.params, here)
-    reorders = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
-    return cost.plus(reorders) if reorders else cost
+    cost: Cost = candidate.solver.cost(problem, candidate.params, here)
+    ends = candidate.solver.layouts(problem, candidate.params, here.isa)
+    if ends not in known:
+        known[ends] = _reorders(problem, *ends)
+    return cost.plus(known[ends]) if known[ends] else cost
 
 
 def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
@@ -132,10 +142,17 @@ def _bound(problem: ConvProblem, module: ModuleType) -> float:
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
+def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tuple[float, int], ...]:
+    """The lower bound and place in the table of each of `_able` on this machine, the least first."""
+    return tuple(sorted((_bound(problem, module), TABLE.index(module)) for module in _able(problem, solver)))
+
+
+@functools.lru_cache(maxsize=_MOST_COSTED)
 def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, its favourite first."""
+    reorders: dict[Ends, float] = {}
     candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
-    costed = (Ranked(candidate, modelled_cost(problem, candidate)) for candidate in candidates)
+    costed = (Ranked(candidate, _with_reorders(problem, candidate, reorders)) for candidate in candidates)
     return tuple(sorted(costed, key=_estimate))
 
 
@@ -161,12 +178,12 @@ def search(
 
     Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
     """
-    able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
-    bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
     best, place = None, -1
-    for bound, index in bounds:
+    for bound, index in _bounds(problem, prefix.partition("(")[0] or None, machine()):
         if bound > below:
             break
+        if not _may_admit(limits, TABLE[index]):
+            continue
         for ranked in _costed(problem, TABLE[index], machine()):
             if ranked.cost.estimate > below or (ranked.cost.estimate == below and index > place):
                 break

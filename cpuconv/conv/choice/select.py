@@ -12,6 +12,7 @@ from autotune.machine.cores import thread_counts
 from autotune.wisdom.tiers import OLDER
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
+from cpuconv.conv.choice.existing import nearly_as_fast
 from cpuconv.conv.choice.model import (
     AUTO,
     Choice,
@@ -150,7 +151,25 @@ def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked 
         known = _parsed(name)
     except ValueError:  # of an older release
         return search(problem, limits, f"{name.partition('(')[0]}(")
-    return with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
+    best = with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
+    if best is None or best.candidate.micro_kernels == known.micro_kernels:
+        return best
+    return nearly_as_fast(problem, limits, best, _CLEARLY_SLOWER)
+
+
+def existing(problem: ConvProblem, strategy: str, limits: Limits, choice: Choice) -> Choice:
+    """The choice for a network that has run with other sizes; where nothing is stored, perhaps another candidate that
+    gives the same bits: one whose kernels exist, unless the model finds it clearly slower."""
+    if choice.decided_by not in _MODELLED or strategy == "profile" or limits.reproducible:
+        return choice
+    choices, asked = session.current.choices, (strategy, limits, str(choice.candidate), existing.__name__)
+    known = choices.get(problem, asked)
+    if known is None:
+        best = Ranked(choice.candidate, modelled_cost(problem, choice.candidate))
+        found = nearly_as_fast(problem, limits, best, _CLEARLY_SLOWER).candidate
+        known = choice if found == choice.candidate else Choice(found, "model")
+        choices.put(problem, asked, known)
+    return known
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:

@@ -43,7 +43,7 @@ class Target(Processor):
     tuner : Tuner or None
         What times candidates for "profile".
     idle_bytes : int
-        Most bytes that runs of a program leave for the next ones, beside those of one run.
+        Most bytes that runs of a model leave for the next ones, beside those of one run.
     precision : str
         "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
     node_precisions : Mapping[str, str]

@@ -39,7 +39,7 @@ def time_works(
     hosts = iter(segment for segment in executable.segments if isinstance(segment, Host))
     threads = executable.target.threads
     single = [next(hosts) if work.host else Recording(work.steps, threads) for work in executable.works]
-    apart, whole = executable.caller(single), executable.caller()
+    apart, whole = executable.caller_in_place(single), executable.caller_in_place()
     for caller in (apart, whole):
         caller.point(arrays, outputs)
         caller.run()
@@ -60,7 +60,7 @@ def watch_run(
 ) -> Watched:
     """Who did what when in a run of `runs`: that of median length, timed as `Stopwatch` does."""
     watch = Stopwatch(executable.target.threads)
-    caller = executable.caller(watch=watch)
+    caller = executable.caller_in_place(watch=watch)
     caller.point(arrays, outputs)
     caller.run()
     seen = []

@@ -14,6 +14,7 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
@@ -30,7 +31,7 @@ from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
 
-def build(network_plan: NetworkPlan, target: Target, packed: Packed) -> Executable:
+def build(network_plan: NetworkPlan, target: Target, packed: Packed, arenas: Arenas | None = None) -> Executable:
     """The network of a layout, ready to run.
 
     Parameters
@@ -41,8 +42,10 @@ def build(network_plan: NetworkPlan, target: Target, packed: Packed) -> Executab
     target : Target
     packed : Packed
         What constants are packed to, for this program and others.
+    arenas : Arenas or None
+        Memory for runs of this program and others; None: its own.
     """
-    return Builder(network_plan, target, packed).executable()
+    return Builder(network_plan, target, packed).executable(Arenas(target.idle_bytes) if arenas is None else arenas)
 
 
 class Builder:
@@ -79,13 +82,12 @@ class Builder:
         self._raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
         self.works, self.sets = self._works(network_plan, moments, last_reads)
 
-    def executable(self) -> Executable:
+    def executable(self, arenas: Arenas) -> Executable:
         """The network, compiled and recorded."""
         segments = self._record()
         self._check_addresses(segments)
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
         arrays = sum(step.nbytes for work in self.works for step in work.steps)
-        each = self._memory.arena + self._workspace_bytes + words
         return Executable(
             target=self._target,
             inputs=self._inputs,
@@ -99,7 +101,8 @@ class Builder:
             raw_bytes=self._raw_bytes,
             workspace_bytes=self._workspace_bytes,
             own_bytes=self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works),
-            callers=Callers(each, self._target.idle_bytes),
+            callers=Callers(words, self._target.idle_bytes),
+            arenas=arenas,
         )
 
     def _works(

@@ -1,4 +1,4 @@
-"""One caller of a network: its own arena and workspace, and all that runs, bound to them."""
+"""One caller of a network: all that runs, bound to the memory that it has meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now
-from cpuconv.memory.large_pages import large
+from cpuconv.memory.arenas import Arena
 from cpuconv.network.interpret import run
 from cpuconv.network.running.arena import ARENA, WORKSPACE
 from cpuconv.network.running.recording import Bound, Recording
@@ -32,37 +32,54 @@ Segment = Recording | Host
 
 
 class Caller:
-    """One caller's memory, and the segments bound to it; not to be run twice at once.
+    """The segments of a network bound to memory; not to be run twice at once.
 
     Attributes
     ----------
     calls : list of callable
         What runs, one after the other: a segment each; takes what may end it, or None.
+    start : int
+        Address of the memory that it is bound to; 0: none yet.
+    looks : bool
+        Whether references look at memory, so that it takes its place before each run.
+    own : Arena or None
+        Memory of its own, which runs of others do not take.
     """
 
     def __init__(
         self,
         segments: Sequence[Segment],
-        arena_bytes: int,
-        workspace_bytes: int,
+        workspace: int,
         constants: Mapping[str, np.ndarray],
         watch: Stopwatch | None = None,
     ) -> None:
-        """Take memory, and bind segments to it and to constants, which are given by base; kernels timed by `watch`."""
-        self._arena, self._workspace = large(arena_bytes + 64), large(workspace_bytes + 64)
+        """Bind segments to constants, which are given by base; kernels timed by `watch`.
+
+        `workspace` is where the workspace begins in the memory of a run, behind the values.
+        """
         self._constants = constants  # which the segments have addresses of
         fixed = {name: address(array) for name, array in constants.items()}
-        fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
+        moving = {ARENA: 0, WORKSPACE: workspace}
         self._bound = [
-            segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
+            segment.bind(fixed, moving, watch) if isinstance(segment, Recording) else segment for segment in segments
         ]
-        self._points = [part.point for part in self._bound if isinstance(part, Bound)]
-        self._views = len(self._points) < len(self._bound)  # whether references look at the caller's arrays
+        self._recorded = [part for part in self._bound if isinstance(part, Bound)]
+        self._points = [part.point for part in self._recorded]
+        self.looks = len(self._points) < len(self._bound)
         self._late: dict[str, np.ndarray] = {}
         self._names: list[str] = []
-        self.calls = [
-            part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
-        ]
+        self.own: Arena | None = None
+        self.start = 0
+        self.calls = [part.run if isinstance(part, Bound) else _call(part, self._late) for part in self._bound]
+
+    def take_place(self, arena: Arena) -> None:
+        """Lie there in the next run; who asks for it keeps the arena."""
+        distance, self.start = arena.address - self.start, arena.address
+        if distance:
+            for part in self._recorded:
+                part.move(distance)
+        if self.looks:
+            self._late[ARENA] = arena.memory
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Give the next run its arrays."""
@@ -75,7 +92,7 @@ class Caller:
             start = address(array)
             for point in self._points:
                 point(base, start)
-        if self._views:
+        if self.looks:
             self._late.update(zip(self._names, given, strict=True))
 
     def run(self, stop: Stop | None = None) -> None:
@@ -96,15 +113,15 @@ class Caller:
         return told
 
     def release(self) -> None:
-        """Let go of the caller's arrays."""
+        """Let go of the arena and the caller's arrays."""
         self._late.clear()
 
 
-def _call(host: Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
+def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
     """What runs a node's reference on an arena and the caller's arrays; it does not hold its `Caller`."""
 
     def view(place: Place) -> np.ndarray:
-        memory = arena if place.ref.name == ARENA else late[place.ref.name].reshape(-1).view(np.uint8)
+        memory = late[place.ref.name].reshape(-1).view(np.uint8)
         return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
 
     def call(stop: Stop | None) -> None:

@@ -1,4 +1,4 @@
-"""The callers of a program: memory for each run at once, which the next runs take over."""
+"""The callers of a program: recordings bound to memory for each run at once, which the next runs take over."""
 
 from __future__ import annotations
 

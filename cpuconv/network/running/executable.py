@@ -1,4 +1,4 @@
-"""A network for inputs of certain sizes, ready to run: kernels, constants, and an arena for each caller."""
+"""A network for inputs of certain sizes, ready to run: kernels, constants, callers; a run takes an arena."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.data_classes import dataclass
+from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.memory.aligned import ALIGNMENT
+from cpuconv.memory.arenas import Arena, Arenas
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.caller import Caller, Segment
 from cpuconv.network.running.callers import Callers
 from cpuconv.network.selection.layout import NodePlan
+from cpuconv.problem.integers import divide
 from cpuconv.runtime.stopping import Stop
 
 
@@ -78,6 +82,8 @@ class Executable:
     own_bytes : int
         Bytes that no other program reads, objects roughly counted and callers left out.
     callers : Callers
+    arenas : Arenas
+        Memory for runs, of other programs too.
     """
 
     target: Target
@@ -93,6 +99,7 @@ class Executable:
     workspace_bytes: int
     own_bytes: int
     callers: Callers
+    arenas: Arenas
 
     @property
     def constant_bytes(self) -> int:
@@ -101,8 +108,18 @@ class Executable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are free once it is forgotten: more, the more callers there were at once."""
+        """Bytes that are free once it is forgotten: more, the more callers there were at once; arenas are others'."""
         return self.own_bytes + self.callers.nbytes
+
+    @lazy
+    def run_bytes(self) -> int:
+        """Of the memory of one run."""
+        return self._workspace_start + self.workspace_bytes + ALIGNMENT
+
+    @lazy
+    def _workspace_start(self) -> int:
+        """Where the workspace lies, behind the values and room for vectors that reach beyond them."""
+        return divide(self.memory.arena, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
     def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, stop: Stop | None = None) -> None:
         """Compute the outputs, into the given arrays; several threads may do so at once.
@@ -121,20 +138,36 @@ class Executable:
         RunStopped
             `stop` said so. What the outputs hold then is of no meaning.
         """
-        caller = self.callers.take(self.caller)
+        caller, arena = self.callers.take(self.caller), self.arenas.take(self.run_bytes)
         try:
+            if caller.start != arena.address or caller.looks:
+                caller.take_place(arena)
             caller.point(arrays, outputs)
             caller.run(stop)
-        except CpuconvError:  # between two nodes; after any other exception it is not taken again
+        except CpuconvError:  # between two nodes; after any other exception neither is taken again
             self.callers.give_back(caller)
+            self.arenas.give_back(arena)
             raise
         self.callers.give_back(caller)
+        self.arenas.give_back(arena)
         if self.constant_outputs:
             for name, output in zip(self.outputs, outputs, strict=True):
                 if name in self.constant_outputs:
                     output[...] = self.constant_outputs[name]
 
     def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
-        """Memory for one more caller, bound to the segments, or to others of this network; timed by `watch`."""
+        """One more caller of the segments, or of others of this network; timed by `watch`."""
         segments = self.segments if segments is None else segments
-        return Caller(segments, self.memory.arena, self.workspace_bytes, self.constants, watch)
+        return Caller(segments, self._workspace_start, self.constants, watch)
+
+    def caller_in_place(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
+        """The same with memory of its own."""
+        made = self.caller(segments, watch)
+        made.own = Arena(self.run_bytes)
+        made.take_place(made.own)
+        return made
+
+    def release(self) -> None:
+        """Free what the next runs would take over."""
+        self.callers.release()
+        self.arenas.release()

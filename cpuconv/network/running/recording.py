@@ -2,7 +2,8 @@
 
 Every address is a base and an offset. Bases are the arena (values while the network runs), the workspace (of one node
 at a time), constants, and the arrays of the caller. Addresses that are known when a recording is bound are written
-then, those of the caller's arrays before each run.
+then, those of the caller's arrays before each run. The memory of a run may be another one than that of the run before:
+then all addresses in it move by the distance.
 """
 
 from __future__ import annotations
@@ -71,25 +72,43 @@ class Recording:
         """Bytes of its argument blocks."""
         return self._words.nbytes
 
-    def bind(self, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> Bound:
-        """The rows with argument blocks of their own, in which these bases have these addresses; timed by `watch`."""
-        return Bound(self, addresses, watch)
+    def bind(self, addresses: Mapping[str, int], moving: Mapping[str, int], watch: Stopwatch | None = None) -> Bound:
+        """The rows with argument blocks of their own, timed by `watch`.
+
+        Parameters
+        ----------
+        addresses : mapping of str to int
+            Of bases that stay where they are.
+        moving : mapping of str to int
+            Where others lie from the address on that `Bound.move` counts from.
+        watch : Stopwatch or None
+        """
+        return Bound(self, addresses, moving, watch)
 
 
 class Bound:
     """A recording bound to memory; not to be run twice at once."""
 
-    def __init__(self, recording: Recording, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        addresses: Mapping[str, int],
+        moving: Mapping[str, int],
+        watch: Stopwatch | None = None,
+    ) -> None:
         self._words = recording._words.copy()
         kept: list[Any] = [recording._kept, self._words]  # what the rows have addresses of
-        for base, start in addresses.items():
+        known = {**addresses, **moving}
+        for base, start in known.items():
             if base in recording._patches:
                 self._words[recording._patches[base]] += start
+        places = [recording._patches[base] for base in moving if base in recording._patches]
+        self._moving = np.concatenate([np.zeros(0, np.int64), *places])
         self._cells = memoryview(self._words)  # a word is written in a tenth of the time that NumPy takes
         self._late = {
             base: list(zip(places.tolist(), recording._words[places].tolist(), strict=True))
             for base, places in recording._patches.items()
-            if base not in addresses
+            if base not in known
         }
         starts = recording._starts
         blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
@@ -100,6 +119,10 @@ class Bound:
         rows = grouped(rows, recording.sets, kept)
         self._program = runtime.Program(rows, recording.threads, kept) if rows else None
         self._slices = [runtime.Program(rows[part], recording.threads, kept) for part in recording.slices]
+
+    def move(self, distance: int) -> None:
+        """Let what moves lie so many bytes further on."""
+        self._words[self._moving] += distance
 
     def point(self, base: str, start: int) -> None:
         """Give a base, left open when the recording was bound, its address for the next runs."""

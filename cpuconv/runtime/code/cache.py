@@ -92,20 +92,21 @@ class NotCompiled(LookupError):
         self.file = file
 
 
+_noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
 _compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", default=True)
 
 
 @contextlib.contextmanager
 def compiling_nothing() -> Iterator[None]:
-    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile."""
-    before = _compiles.set(False)
+    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile; nothing is noted."""
+    before, noted = _compiles.set(False), _noted.set(None)
     try:
         yield
     finally:
         _compiles.reset(before)
+        _noted.reset(noted)
 
 
-_noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
 _common: set[str] = set()  # names of what every process needs
 
 

@@ -212,3 +212,23 @@ def test_a_session_may_ask_for_the_rows_of_another_device(monkeypatch: pytest.Mo
         monkeypatch.setattr(session, "current", Session(tables=tmp_path, attended=False, device=device))
         assert tuned.best(problem, model.Limits()) is None
     assert asked == [fingerprint().key, "another"]
+
+
+def test_what_is_asked_again_of_a_problem_is_not_computed_again(monkeypatch):
+    problem = ConvProblem(1, 64, 29, 37, 128, 3, 3, pads=(1, 1, 1, 1))
+    bounded, reordered = [], []
+    bound, reorders = model._bound, model._reorders
+    monkeypatch.setattr(model, "_bound", lambda *asked: bounded.append(asked[1]) or bound(*asked))
+    monkeypatch.setattr(model, "_reorders", lambda *asked: reordered.append(asked[1:]) or reorders(*asked))
+    model._bounds.cache_clear()
+    model._costed.cache_clear()
+    limits = model.Limits()
+    best = model.favourite(problem, limits)
+    first, ways = len(bounded), len(reordered)
+    assert first == len(model._able(problem, None)) and ways < len(model.ranking(problem))
+    for accuracy in model.ACCURACIES:
+        found = model.favourite(problem, replace(limits, accuracy=accuracy))
+        able = [each for each in model.ranking(problem) if model.why_excluded(problem, each, limits) is None]
+        assert accuracy != limits.accuracy or found == best == able[0]
+    assert model.search(problem, limits, "", best.cost.estimate, lambda candidate: False) is None
+    assert len(bounded) == first

@@ -13,6 +13,7 @@ import pytest
 
 import cpuconv
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
+from cpuconv.memory import arenas as arenas_module
 from cpuconv.memory import workspaces
 from cpuconv.network.running import caller as caller_module
 from cpuconv.network.running import callers as callers_module
@@ -62,13 +63,13 @@ def test_500_bad_requests_leave_everything_as_it_was(model: cpuconv.Model) -> No
             model.run(BAD)
         errors.append(caught.value)  # with its traceback, as what reports errors may do
     _is_well(model)
-    assert model.nbytes == before and len(program.executable.callers) == 1
+    assert model.nbytes == before and len(program.executable.callers) == len(program.executable.arenas) == 1
     assert len(programs_of(model)) == 1 and _program(model) is program
     assert programs_of(model)._remembered.get(program.key) is program
 
 
 def test_bad_requests_from_many_threads(model: cpuconv.Model) -> None:
-    callers = _program(model).executable.callers
+    callers, arenas = _program(model).executable.callers, _program(model).executable.arenas
 
     def ask(at: int) -> None:
         for turn in range(20):
@@ -79,7 +80,8 @@ def test_bad_requests_from_many_threads(model: cpuconv.Model) -> None:
                     model.run(BAD)
 
     at_once(6, ask)
-    assert 1 <= len(callers) <= 6 and model.nbytes == _program(model).nbytes
+    assert 1 <= len(callers) <= 6 and 1 <= len(arenas) <= 6
+    assert model.nbytes == _program(model).nbytes + arenas.nbytes
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError, RuntimeError])
@@ -97,8 +99,8 @@ def test_whatever_ends_a_run_nothing_is_lost(
             with pytest.raises(kind):
                 model.run(GOOD)
     with monkeypatch.context() as patched:
-        patched.setattr(caller_module, "large", fails)
-        program.executable.callers.release()
+        patched.setattr(arenas_module, "large", fails)
+        program.executable.release()
         for _ in range(5):
             with pytest.raises(kind):
                 model.run(GOOD)
@@ -110,7 +112,16 @@ def test_whatever_ends_a_run_nothing_is_lost(
 def test_an_interrupt_at_any_line_of_a_run(model: cpuconv.Model) -> None:
     """As Ctrl-C does it: an exception between any two lines of ours."""
     before, program = model.nbytes, _program(model)
-    files = ("model.py", "programs.py", "ports.py", "executable.py", "caller.py", "callers.py", "recording.py")
+    files = (
+        "model.py",
+        "programs.py",
+        "ports.py",
+        "executable.py",
+        "caller.py",
+        "callers.py",
+        "recording.py",
+        "arenas.py",
+    )
     lines = 0
 
     def interrupted_at(line: int) -> bool:
@@ -139,7 +150,7 @@ def test_an_interrupt_at_any_line_of_a_run(model: cpuconv.Model) -> None:
 
     while interrupted_at(lines):
         lines += 1
-        assert len(program.executable.callers) <= 1
+        assert len(program.executable.callers) <= 1 and len(program.executable.arenas) <= 1
         assert len(programs_of(model)) == 1 and _program(model) is program
     assert lines > 50
     _is_well(model)
@@ -171,29 +182,30 @@ def test_what_a_peak_took_is_counted_and_given_back(monkeypatch: pytest.MonkeyPa
     made = _compiled(idle_bytes=0)
     _is_well(made)
     one, program = made.nbytes, _program(made).executable
-    each = program.callers.nbytes
-    assert each >= X.nbytes
+    each = program.callers.nbytes + program.arenas.nbytes
+    assert program.arenas.nbytes >= X.nbytes
     assert min(_peak(made, 8, monkeypatch)) == one + 7 * each
-    assert made.nbytes == one == programs_of(made)._remembered.nbytes and len(program.callers) == 1
+    assert made.nbytes == one == programs_of(made)._remembered.nbytes + program.arenas.nbytes
+    assert len(program.callers) == len(program.arenas) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 2, 5])
 def test_as_much_as_is_allowed_is_kept(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _compiled()
     _is_well(made)
-    each = _program(made).executable.callers.nbytes
+    each = _program(made).executable.arenas.nbytes
     made = _compiled(idle_bytes=kept * each + each // 2)
     _peak(made, 8, monkeypatch)
-    assert len(_program(made).executable.callers) == 1 + kept
+    assert len(_program(made).executable.arenas) == 1 + kept
 
 
 def test_callers_that_nobody_needs_go(model: cpuconv.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     program = _program(model).executable
     _peak(model, 8, monkeypatch)
-    assert len(program.callers) == 8
+    assert len(program.callers) == len(program.arenas) == 8
     for _ in range(2 * callers_module._WINDOW):  # the first window may have begun before the peak
         _is_well(model)
-    assert len(program.callers) == 1 and model.nbytes == program.nbytes
+    assert len(program.callers) == len(program.arenas) == 1 and model.nbytes == program.nbytes + program.arenas.nbytes
 
 
 def test_callers_that_are_needed_stay(model: cpuconv.Model) -> None:
@@ -212,7 +224,8 @@ def test_the_program_that_ran_last_counts_however_large() -> None:
     made = _compiled()
     programs_of(made).resize(0)
     _is_well(made)
-    assert made.nbytes == _program(made).nbytes > X.nbytes
+    program = _program(made)
+    assert made.nbytes == program.nbytes + program.executable.arenas.nbytes > X.nbytes
 
 
 @pytest.mark.parametrize(

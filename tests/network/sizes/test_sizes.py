@@ -100,14 +100,14 @@ def test_memory_of_more_callers_counts():
     x = _x(1, 3, 16, 16)
     made(x)
     program = programs_of(made).find((x.shape,)).executable
-    before = program.nbytes
-    held = program.callers.take(program.caller)  # as if another caller were running
+    before, arenas = program.nbytes, program.arenas.nbytes
+    assert arenas == program.run_bytes >= program.memory.arena + program.workspace_bytes
+    held = program.callers.take(program.caller), program.arenas.take(100)  # as if another caller were running
     made(x)
-    program.callers.give_back(held)
-    assert program.nbytes == before + program.memory.arena + program.workspace_bytes + sum(
-        segment.nbytes for segment in program.segments
-    )
-    assert made.nbytes == program.nbytes
+    program.callers.give_back(held[0])
+    program.arenas.give_back(held[1])
+    assert program.nbytes == before + sum(segment.nbytes for segment in program.segments)
+    assert program.arenas.nbytes == 2 * arenas and made.nbytes == program.nbytes + 2 * arenas
 
 
 def test_packed_constants_are_told_apart_by_content():
