@@ -11,6 +11,7 @@ instruction of AVX2 on both halves where there is one. All results have the inst
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ class Row(NamedTuple):
 
     Attributes
     ----------
+    feature : str
+        LLVM's name of what CPUs have that have it.
     result, arguments : LLVM types
     emit : callable
         emit(builder, *arguments) gives the value.
@@ -34,6 +37,7 @@ class Row(NamedTuple):
         Long code is called instead.
     """
 
+    feature: str
     result: Any
     arguments: tuple[Any, ...]
     emit: Callable[..., Any]
@@ -79,12 +83,13 @@ def by_halves(emit: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def _named(name: str, result: Any) -> Callable[..., Any]:
-    """An instruction of AVX2."""
-    return lambda builder, *values: call(builder, f"llvm.x86.{name}", result, values)
+def _avx2(name: str, kind: Any, count: int) -> Callable[..., Any]:
+    """An instruction of AVX2 on both halves, which gives so many lanes of a half."""
+    return by_halves(lambda builder, *values: call(builder, f"llvm.x86.{name}", vector(kind, count), values))
 
 
-_pairs = _named("avx2.pmadd.wd", vector(I32, 8))
+def _pairs(builder: ir.IRBuilder, x: Any, w: Any) -> Any:
+    return call(builder, "llvm.x86.avx2.pmadd.wd", vector(I32, 8), [x, w])
 
 
 def _split(builder: ir.IRBuilder, value: Any, signed: bool) -> list[Any]:
@@ -206,36 +211,30 @@ def _picked(builder: ir.IRBuilder, low: Any, index: Any, high: Any) -> Any:
 
 
 def rows() -> dict[str, Row]:
-    bytes_, halves, words, floats = (
-        vector(kind, 512 // bits) for kind, bits in ((I8, 8), (I16, 16), (I32, 32), (F32, 32))
-    )
-    short = vector(I32, 8)
-    mask = ir.IntType(16)
-    packs: dict[str, tuple[Any, Any]] = {
-        "packssdw": (halves, words),
-        "packuswb": (bytes_, halves),
-        "packsswb": (bytes_, halves),
-    }
+    """By LLVM's name."""
+    bytes_, halves, words = (vector(kind, 512 // kind.width) for kind in (I8, I16, I32))
+    floats, short, mask = vector(F32, 16), vector(I32, 8), I16
+    picked = functools.partial(Row, emit=_picked, inlined=False)
     made = {
-        "avx512.vpdpbusd.512": Row(words, (words,) * 3, by_halves(quads(False))),
-        "avx512.vpdpbusd.256": Row(short, (short,) * 3, quads(False)),
-        "avx2.vpdpbssd.256": Row(short, (short,) * 3, quads(True)),
-        "avx512.vpdpwssd.512": Row(words, (words,) * 3, by_halves(_twos)),
-        "avx512.vpdpwssd.256": Row(short, (short,) * 3, _twos),
-        "avx512.pmaddubs.w.512": Row(halves, (bytes_,) * 2, by_halves(_named("avx2.pmadd.ub.sw", vector(I16, 16)))),
-        "avx512.pmaddw.d.512": Row(words, (halves,) * 2, by_halves(_pairs)),
+        "avx512.vpdpbusd.512": Row("avx512vnni", words, (words,) * 3, by_halves(quads(False))),
+        "avx512.vpdpbusd.256": Row("avxvnni", short, (short,) * 3, quads(False)),
+        "avx2.vpdpbssd.256": Row("avxvnniint8", short, (short,) * 3, quads(True)),
+        "avx512.vpdpwssd.512": Row("avx512vnni", words, (words,) * 3, by_halves(_twos)),
+        "avx512.vpdpwssd.256": Row("avxvnni", short, (short,) * 3, _twos),
+        "avx512.pmaddubs.w.512": Row("avx512bw", halves, (bytes_,) * 2, _avx2("avx2.pmadd.ub.sw", I16, 16)),
+        "avx512.pmaddw.d.512": Row("avx512bw", words, (halves,) * 2, by_halves(_pairs)),
+        "avx512.packssdw.512": Row("avx512bw", halves, (words,) * 2, _avx2("avx2.packssdw", I16, 16)),
+        "avx512.packuswb.512": Row("avx512bw", bytes_, (halves,) * 2, _avx2("avx2.packuswb", I8, 32)),
+        "avx512.packsswb.512": Row("avx512bw", bytes_, (halves,) * 2, _avx2("avx2.packsswb", I8, 32)),
         "avx512.mask.cvtps2dq.512": Row(
-            words, (floats, words, mask, I32), _masked(by_halves(_named("avx.cvt.ps2dq.256", short)))
+            "avx512f", words, (floats, words, mask, I32), _masked(_avx2("avx.cvt.ps2dq.256", I32, 8))
         ),
-        "avx512.mask.scalef.ps.512": Row(floats, (floats, floats, floats, mask, I32), _masked(_scaled), False),
-        "avx512.rcp14.ps.512": Row(floats, (floats, floats, mask), _masked(_reciprocal)),
-        "avx512.vpermi2var.ps.512": Row(floats, (floats, words, floats), _picked, False),
-        "avx512.vpermi2var.qi.512": Row(bytes_, (bytes_,) * 3, _picked, False),
-        "avx512bf16.dpbf16ps.512": Row(floats, (floats, words, words), _bfloat_dot),
-        "avx512bf16.cvtneps2bf16.512": Row(vector(I16, 16), (floats,), _to_bfloat),
-        "avx512bf16.cvtneps2bf16.256": Row(vector(I16, 8), (vector(F32, 8),), _to_bfloat),
+        "avx512.mask.scalef.ps.512": Row("avx512f", floats, (*[floats] * 3, mask, I32), _masked(_scaled), False),
+        "avx512.rcp14.ps.512": Row("avx512f", floats, (floats, floats, mask), _masked(_reciprocal)),
+        "avx512.vpermi2var.ps.512": picked("avx512f", floats, (floats, words, floats)),
+        "avx512.vpermi2var.qi.512": picked("avx512vbmi", bytes_, (bytes_,) * 3),
+        "avx512bf16.dpbf16ps.512": Row("avx512bf16", floats, (floats, words, words), _bfloat_dot),
+        "avx512bf16.cvtneps2bf16.512": Row("avx512bf16", vector(I16, 16), (floats,), _to_bfloat),
+        "avx512bf16.cvtneps2bf16.256": Row("avx512bf16", vector(I16, 8), (vector(F32, 8),), _to_bfloat),
     }
-    for name, (narrow, wide) in packs.items():
-        half = vector(narrow.element, narrow.count // 2)
-        made[f"avx512.{name}.512"] = Row(narrow, (wide, wide), by_halves(_named(f"avx2.{name}", half)))
     return {f"llvm.x86.{name}": row for name, row in made.items()}

@@ -17,7 +17,7 @@ _DECLARED = re.compile(r'^declare .*?@"([^"]+)".*\n?', re.MULTILINE)
 _FEATURES = re.compile(r' ?"target-features"="[^"]*"')
 _AS_SET = 4  # rounding, of those whose last argument says it
 # A register that the optimiser knows nothing of: of 512 bits there is none.
-_HIDDEN = re.compile(r'call (<(\d+) x (i\d+|float|double)>) asm (?:sideeffect )?"", "=v,0"\(')
+_HIDDEN = re.compile(r'call (<(\d+) x (i\d+|float|double)>) asm (?:sideeffect)? *"", "=v,0"\(')
 _BITS = {"float": 32, "double": 64}
 _WIDEST = 256
 

@@ -190,15 +190,16 @@ def _bfloats(builder: ir.IRBuilder, total: Any, words: list[tuple[Any, Any]]) ->
 
 
 def rows() -> dict[str, Row]:
+    """By LLVM's name."""
     nothing, product = ir.VoidType(), (I8, I8, I8)
     made = {
-        "ldtilecfg": Row(nothing, (_POINTER,), _configure, False),
-        "tilerelease": Row(nothing, (), _release, False),
-        "tilezero": Row(nothing, (I8,), _zero, False),
-        "tileloadd64": Row(nothing, (I8, _POINTER, I64), _read, False),
-        "tilestored64": Row(nothing, (I8, _POINTER, I64), _write, False),
-        "tdpbusd": Row(nothing, product, _product(_bytes(False)), False),
-        "tdpbssd": Row(nothing, product, _product(_bytes(True)), False),
-        "tdpbf16ps": Row(nothing, product, _product(_bfloats), False),
+        "ldtilecfg": Row("amx-tile", nothing, (_POINTER,), _configure, False),
+        "tilerelease": Row("amx-tile", nothing, (), _release, False),
+        "tilezero": Row("amx-tile", nothing, (I8,), _zero, False),
+        "tileloadd64": Row("amx-tile", nothing, (I8, _POINTER, I64), _read, False),
+        "tilestored64": Row("amx-tile", nothing, (I8, _POINTER, I64), _write, False),
+        "tdpbusd": Row("amx-int8", nothing, product, _product(_bytes(False)), False),
+        "tdpbssd": Row("amx-int8", nothing, product, _product(_bytes(True)), False),
+        "tdpbf16ps": Row("amx-bf16", nothing, product, _product(_bfloats), False),
     }
     return {f"llvm.x86.{name}": row for name, row in made.items()}
