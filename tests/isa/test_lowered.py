@@ -21,7 +21,7 @@ from support import lowered
 from support.lowered import text, tiles
 
 HOST = llvm.get_host_cpu_features() if llvm.get_default_triple().startswith("x86_64") else {}
-pytestmark = pytest.mark.skipif(not all(HOST.get(name) for name in ("avx2", "fma", "f16c")), reason="needs AVX2")
+pytestmark = pytest.mark.skipif(not all(map(HOST.get, lowered.NEEDS)), reason="needs AVX2")
 
 _PREFIX = "llvm.x86."
 NAMES = sorted(name.removeprefix(_PREFIX) for name in text.ROWS.keys() - tiles.rows().keys())

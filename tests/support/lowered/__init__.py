@@ -26,7 +26,8 @@ from support.lowered.features import FEATURES
 
 VARIABLE = "CPUCONV_TEST_LOWERED"
 SITE = Path(__file__).parent / "site"
-HOST = "x86-64-v3"  # LLVM's name of what code is generated for: AVX2, FMA and F16C
+HOST = "x86-64-v3"  # LLVM's name of what code is generated for
+NEEDS = ("avx2", "fma", "bmi2", "lzcnt", "movbe", "f16c")  # what it has, and this CPU must have
 
 _reading: contextvars.ContextVar[bool] = contextvars.ContextVar("reading", default=False)
 
