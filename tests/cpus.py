@@ -43,6 +43,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
 _KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+_SAMPLE = 16  # of exhaustive cases that run lowered
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
@@ -73,11 +74,23 @@ SLICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# What runs on CPUs with AVX2 as if they were these, which they are not; the tests are those of a slice.
+# What runs on CPUs with AVX2 as if they were these, which they are not: options and tests of a slice.
 LOWERED: dict[str, tuple[str, ...]] = {
     "arrowlake": (),
-    "znver4": (*_KERNELS, *_tests("solvers/asm"), *_operators(*_FEW), *_NETWORKS[:1]),
-    "sapphirerapids": (),
+    "znver4": (
+        f"--sample={_SAMPLE}",
+        *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),
+        *_tests("solvers/asm", "solvers/lanewise", "solvers/blocked", "solvers/typed", "solvers/row_patches"),
+        *_tests("solvers/patches", "solvers/winograd_integer", "solvers/depthwise_taps"),
+        *_operators(*_FEW, "Gelu", "Elementwise", "MatMul", "Linear"),
+        *_NETWORKS[:1],
+        *_tests("network/quantised::test_every_step_of_random_networks", "network/bfloat16::test_a_random_network"),
+    ),
+    "sapphirerapids": _tests(
+        "solvers/typed::test_every_solver_at_the_edges[amx-u8:s8:u8]",
+        "solvers/typed::test_every_solver_at_the_edges[amx-bf16:bf16:f32]",
+        "solvers/typed::test_residuals_and_threads[amx-s8:s8:s8]",
+    ),
 }
 READ = {"znver4": _tests("solvers/asm")}  # in a slice, where there is no AVX2 either: compiled and read
 
