@@ -77,6 +77,7 @@ SLICES: dict[str, tuple[str, ...]] = {
 # What runs on CPUs with AVX2 as if they were these, which they are not: options and tests of a slice.
 LOWERED: dict[str, tuple[str, ...]] = {
     "arrowlake": (),
+    "skylake-avx512": (),
     "znver4": (
         f"--sample={_SAMPLE}",
         *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES if name != "epilogue")),
