@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,8 +18,10 @@ from cpuconv.isa.dots import AMX, VECTORS, TileDot
 from cpuconv.isa.features import tiles_granted
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.emit.product import hidden
+from cpuconv.runtime.code import kernel_files
 from support import lowered
 from support.lowered import text, tiles
+from support.running import processes
 
 HOST = llvm.get_host_cpu_features() if llvm.get_default_triple().startswith("x86_64") else {}
 pytestmark = pytest.mark.skipif(not all(map(HOST.get, lowered.NEEDS)), reason="needs AVX2")
@@ -334,3 +337,33 @@ def test_wide_registers_that_the_optimiser_knows_nothing_of(ordered: bool) -> No
     assert text.lowered(str(module)).count(" asm ") == 1  # of 256 bits
     standing_in(str(module), *arrays)
     assert all((each == np.arange(each.size)).all() for each in arrays)
+
+
+PROCESS = """
+import ctypes, sys
+import numpy as np
+from cpuconv.isa import current
+from cpuconv.isa.features import offered
+from cpuconv.kernels.elementwise.lookup import LookupTile, look_up
+from cpuconv.problem.arrays import address
+from cpuconv.runtime.code import kernel_files
+from support.running import processes
+
+assert current().name == "avx512" and offered("avx512vnni") and not offered("amx-tile")
+assert "support/lowered/site" in processes.PATH
+permuted = LookupTile(offered("avx512vbmi"))
+assert permuted.permuted and "%zmm" in look_up.assembly(permuted)
+x, table = (np.random.default_rng(seed).integers(0, 256, size).astype(np.uint8) for seed, size in ((0, 200), (1, 256)))
+y = np.zeros_like(x)
+look_up.entry(permuted).function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4))(*map(address, (x, y, table)), x.size)
+assert (y == table[x]).all()
+print(kernel_files.folder().path)
+"""
+
+
+def test_a_process_believes_in_another_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):
+        monkeypatch.delenv(name, raising=False)
+    path = os.pathsep.join([processes.PATH, str(lowered.SITE)])
+    said = processes.run("-c", PROCESS, **{lowered.VARIABLE: "znver4", "PYTHONPATH": path}).stdout
+    assert said.strip() != str(kernel_files.folder().path) or lowered.cpu() == "znver4"
