@@ -84,6 +84,7 @@ def _shown(match: re.Match[str]) -> str:
 
 def _identities(text: str) -> str:
     found = {*re.findall(r'call (<\d+ x \w+>) (@"_shown\.\d+\.\w+")', text)}
+    found -= {*re.findall(r'define internal (<\d+ x \w+>) (@"_shown\.\d+\.\w+")', text)}  # of a text that is lowered
     return "".join(
         f"define internal {kind} {name}({kind} %x) alwaysinline {{\nret {kind} %x\n}}\n" for kind, name in sorted(found)
     )
