@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import lowered
 from support.running import caches
 from support.running.caches import CACHE
 from support.tuner.clock import Clock
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cpuconv.kernels.binding.machine import Machine
 
 # Before cpuconv is imported.
+lowered.install()
 os.umask(0o022)  # kernels are not kept in folders that others may write to
 caches.link(KEPT := caches.kept())
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)

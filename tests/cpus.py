@@ -1,6 +1,7 @@
 """The tests on other CPUs than this one, as far as this machine can execute or emulate them.
 
     python tests/cpus.py [--slice]              code for other CPUs of x86, on this one
+    python tests/cpus.py --lowered [--slice]    code for CPUs with AVX-512 and AMX, on one with AVX2 (`support.lowered`)
     python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
     python tests/cpus.py --arm --part 2/8       every eighth file of tests, from the second on: all parts are the whole
 
@@ -22,21 +23,13 @@ import arm
 import llvmlite.binding as llvm
 
 from autotune.interpreter import VARIABLE, python
+from support import lowered
+from support.lowered.features import FEATURES
 
 TESTS = Path(__file__).resolve().parent
 PASSED, FAILED, CANNOT = 0, 1, 77
 
-_AVX2 = ("avx2", "fma", "bmi2", "lzcnt", "movbe", "f16c")
-_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-_ICELAKE = (*_AVX512, "avx512bitalg", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "gfni", "vaes")
-_ZEN4 = (*_ICELAKE, "avx512bf16")
-NATIVE: dict[str, tuple[str, ...]] = {  # LLVM's names, and the features that code for them may use
-    "x86-64": (),
-    "haswell": _AVX2,
-    "skylake-avx512": _AVX512,
-    "znver4": _ZEN4,
-    "znver5": (*_ZEN4, "avxvnni"),
-}
+NATIVE = {name: FEATURES[name] for name in ("x86-64", "haswell", "skylake-avx512", "znver4", "znver5")}
 _KINDS = ("avx512f", "avxvnni", "avx2")  # what code of a CPU differs by, the first that it has
 ARM = ("cortex-a76", "neoverse-n1", "neoverse-v1")
 ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated compiler
@@ -50,6 +43,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
 _KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+_SAMPLE = 32  # of exhaustive cases that run lowered
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
@@ -80,29 +74,53 @@ SLICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-READ = {"znver4": _tests("solvers/asm")}  # in a slice: compiled and read, where it cannot be run
+# What runs on CPUs with AVX2 as if they were these, which they are not: options and tests of a slice.
+LOWERED: dict[str, tuple[str, ...]] = {
+    "arrowlake": (),
+    "skylake-avx512": (),
+    "znver4": (
+        f"--sample={_SAMPLE}",
+        *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES if name != "epilogue")),
+        *_tests("solvers/asm", "solvers/lanewise", "solvers/typed", "solvers/row_patches", "solvers/patches"),
+        *_tests("solvers/winograd_integer", "solvers/depthwise_taps"),
+        *_operators(*_FEW, "Gelu", "Elementwise", "MatMul"),
+        *_NETWORKS[:1],
+        *_tests("network/quantised::test_every_step_of_random_networks", "network/bfloat16::test_a_random_network"),
+    ),
+    "sapphirerapids": _tests(
+        "solvers/typed::test_every_solver_at_the_edges[amx-u8:s8:u8]",
+        "solvers/typed::test_every_solver_at_the_edges[amx-bf16:bf16:f32]",
+        "solvers/typed::test_residuals_and_threads[amx-s8:s8:s8]",
+    ),
+}
+READ = {"znver4": _tests("solvers/asm")}  # in a slice, where there is no AVX2 either: compiled and read
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Run the tests on other CPUs than this one.", allow_abbrev=False)
     parser.add_argument("--arm", action="store_true", help="on an emulated ARM")
+    parser.add_argument("--lowered", action="store_true", help="as if this CPU had AVX-512 or AMX, which it has not")
     parser.add_argument("--slice", action="store_true", help="only what takes minutes, on fewer CPUs")
     parser.add_argument("--cpus", help="names of CPUs, with commas between them")
     parser.add_argument("--part", metavar="I/N", type=_part, default=[], help="one of N parts of all files of tests")
     asked, options = parser.parse_known_args(arguments)
-    known = [name for name in (ARM if asked.arm else NATIVE) if name in SLICES or not asked.slice]
-    if asked.slice and not (asked.arm or asked.cpus):
-        known = list(_others(known))
-    names = asked.cpus.split(",") if asked.cpus else known
-    if not {*names} <= {*known}:
-        parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
-    reading = asked.slice and not (asked.arm or asked.cpus)
+    if asked.arm and asked.lowered:
+        parser.error("argument --lowered: not allowed with argument --arm")
     if asked.slice and asked.part:
         parser.error("argument --part: not allowed with argument --slice")
+    slices = LOWERED if asked.lowered else SLICES
+    there = LOWERED if asked.lowered else ARM if asked.arm else NATIVE
+    known = [name for name in there if slices.get(name) or not asked.slice]
+    usual = asked.slice and not (asked.arm or asked.lowered or asked.cpus)
+    names = asked.cpus.split(",") if asked.cpus else [*_others(known)] if usual else known
+    if not {*names} <= {*known}:
+        parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
+    run = _run_on_arm if asked.arm else _run_lowered if asked.lowered else _run
     try:
-        found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else asked.part), *options]) for name in names]
-        found += [_started(name, [*READ[name], *options]) for name in READ if reading and missing(NATIVE[name])]
+        found = [run(name, [*(slices[name] if asked.slice else asked.part), *options]) for name in names]
+        if usual:
+            found += [_run_in_place(name, options) for name, tests in LOWERED.items() if tests]
     except arm.Unavailable as error:
         print(f"ARM cannot be emulated here: {error}", file=sys.stderr)
         return CANNOT
@@ -135,24 +153,44 @@ def missing(needs: Iterable[str]) -> list[str]:
     return [name for name in needs if not have.get(name)]
 
 
-def _run(name: str, emulated: bool, options: list[str]) -> bool:
-    """Run pytest on a CPU; gives whether it failed."""
-    if emulated:
-        root = arm.root()
-        script = str(arm.interpreter(root, name))
-        launched = {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
-        return _started(name, [f"--timeout={ARM_SECONDS}", *options], [script], launched)
+def _run(name: str, options: list[str]) -> bool:
+    """Run pytest with code for a CPU; gives whether it failed."""
     if lacks := missing(NATIVE[name]):
         print(f"== {name}: left out, as this CPU has no {', '.join(lacks)}", flush=True)
         return False
     return _started(name, options)
 
 
-def _started(name: str, options: list[str], interpreter: Sequence[str] = (), more: Mapping[str, str] = {}) -> bool:
+def _run_on_arm(name: str, options: list[str]) -> bool:
+    root = arm.root()
+    script = str(arm.interpreter(root, name))
+    launched = {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
+    return _started(name, [f"--timeout={ARM_SECONDS}", *options], [script], launched)
+
+
+def _run_lowered(name: str, options: list[str]) -> bool:
+    if lacks := missing(lowered.NEEDS):
+        print(f"== {name}: left out, as this CPU has no {', '.join(lacks)}", flush=True)
+        return False
+    return _started(f"{name}, lowered", options, more={lowered.VARIABLE: name})
+
+
+def _run_in_place(name: str, options: list[str]) -> bool:
+    """Run the lowered slice of a CPU whose code cannot run here, or read what of its code can only be read."""
+    if not missing(FEATURES[name]):
+        return False
+    if not missing(lowered.NEEDS):
+        return _run_lowered(name, [*LOWERED[name], *options])
+    return name in READ and _started(name, [*READ[name], *options])
+
+
+def _started(title: str, options: list[str], interpreter: Sequence[str] = (), more: Mapping[str, str] = {}) -> bool:
     """Run pytest with code for a CPU; gives whether it failed."""
-    # Without features of its own choice Numba would add this machine's.
-    environ = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(TESTS.parent), **more}
-    print(f"== {name}", flush=True)
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent), **more}
+    if lowered.VARIABLE not in more:
+        # Without features of its own choice Numba would add this machine's.
+        environ |= {"NUMBA_CPU_NAME": title, "NUMBA_CPU_FEATURES": ""}
+    print(f"== {title}", flush=True)
     command = [*(interpreter or python()), "-m", "pytest", *options]
     return subprocess.run(command, env=environ, cwd=TESTS.parent).returncode != 0
 

@@ -2,6 +2,7 @@
 
     python tests/random_problems.py --types int8,bf16 --layouts NCHW16c --count 2000 --seed 1
     NUMBA_CPU_NAME=haswell python tests/random_problems.py      code for another CPU
+    CPUCONV_TEST_LOWERED=znver4 python tests/random_problems.py     for one that this CPU cannot run (`support.lowered`)
 
 Integers are equal to sums of int64 to the last bit, floats of 16 bits are within their bound, and nothing around arrays
 is read or written. Each problem is planned as users plan it, by candidates drawn from what solvers offer, and every
@@ -24,12 +25,16 @@ import pytest
 from rich.console import Console
 from rich.progress import track
 
-from cpuconv.conv import session
-from cpuconv.isa import current
-from support import random_problems as problems
-from support.guarded import named
-from support.oracle import Spoilt
-from support.running.sharing import small_work_is_shared
+from support import lowered
+
+lowered.install()
+
+from cpuconv.conv import session  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from support import random_problems as problems  # noqa: E402
+from support.guarded import named  # noqa: E402
+from support.oracle import Spoilt  # noqa: E402
+from support.running.sharing import small_work_is_shared  # noqa: E402
 
 _BY_MODEL = 4  # every so many problems are planned by the model too
 _SHOWN = 10  # failures that are printed

@@ -16,7 +16,7 @@ from autotune.interpreter import VARIABLE, python
 from autotune.tuning import background, worker
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
-from support import machines
+from support import lowered, machines
 from support.running.processes import ROOT
 
 SPEC = "bench.tuning.fake:workload"
@@ -77,26 +77,56 @@ def test_cpus_that_cannot_be_executed_are_left_out(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("own", "wanted"),
-    [("haswell", ["x86-64"]), ("znver4", ["x86-64", "haswell"]), ("x86-64", ["haswell"])],
+    ("own", "wanted", "in_place"),
+    [
+        ("haswell", ["x86-64"], ["znver4, lowered"]),
+        ("skylake-avx512", ["x86-64", "haswell"], ["znver4, lowered"]),
+        ("znver4", ["x86-64", "haswell"], []),
+        ("x86-64", ["haswell"], ["znver4"]),
+    ],
 )
-def test_a_slice_is_of_other_kinds_of_code_than_this_cpus(own: str, wanted: list[str], monkeypatch, capfd) -> None:
+def test_a_slice_is_of_other_kinds_of_code_than_this_cpus(
+    own: str, wanted: list[str], in_place: list[str], monkeypatch, capfd
+) -> None:
     monkeypatch.setattr(cpus.llvm, "get_host_cpu_features", lambda: dict.fromkeys(cpus.NATIVE[own], True))
     ran: list[str] = []
-    monkeypatch.setattr(cpus, "_run", lambda name, emulated, options: ran.append(name))
-    read: list[str] = []
-    monkeypatch.setattr(cpus, "_started", lambda name, options: read.append(name))
+    monkeypatch.setattr(cpus, "_run", lambda name, options: ran.append(name))
+    others: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(cpus, "_started", lambda name, options, **_: others.append((name, options)))
     assert cpus.main(["--slice"]) == cpus.PASSED and ran == wanted
-    assert read == ([] if own == "znver4" else ["znver4"])  # compiled, where it cannot be run
+    assert [name for name, _ in others if not name.startswith("sapphirerapids")] == in_place  # nobody's own: AMX
+    assert ("znver4", [*cpus.READ["znver4"]]) in others or own != "x86-64"  # compiled, where nothing stands for it
     said = re.findall(r"^== (\S+): left out of the slice", capfd.readouterr().out, re.MULTILINE)
     assert sorted([*ran, *said]) == ["haswell", "x86-64"]
     ran.clear()
     assert cpus.main(["--slice", "--cpus", "haswell"]) == cpus.PASSED and ran == ["haswell"]
 
 
+def test_cpus_whose_code_others_stand_in_for(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    ran: list[tuple[str | None, str | None]] = []
+
+    def ended(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
+        ran.append((env.get("NUMBA_CPU_NAME"), env.get(lowered.VARIABLE)))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
+    monkeypatch.delenv(lowered.VARIABLE, raising=False)
+    monkeypatch.setattr(cpus.llvm, "get_host_cpu_features", lambda: dict.fromkeys(cpus.NATIVE["haswell"], True))
+    assert cpus.main(["--lowered"]) == cpus.PASSED
+    assert ran == [(None, name) for name in cpus.LOWERED]
+    ran.clear()
+    monkeypatch.setattr(cpus.llvm, "get_host_cpu_features", dict)
+    assert cpus.main(["--lowered", "--cpus", "znver4"]) == cpus.PASSED and not ran
+    assert "== znver4: left out, as this CPU has no avx2, " in capfd.readouterr().out
+    for wrong in (["--lowered", "--arm"], ["--lowered", "--cpus", "haswell"]):
+        with pytest.raises(SystemExit):
+            cpus.main(wrong)
+
+
 def test_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(cpus, "_run", lambda name, emulated, options: ran.extend(options))
+    monkeypatch.setattr(cpus, "_run", lambda name, options: ran.extend(options))
     for part in range(1, 9):
         assert cpus.main(["--cpus", "x86-64", "--part", f"{part}/8"]) == cpus.PASSED
     assert sorted(ran) == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -136,8 +166,10 @@ def test_what_the_root_of_arm_holds() -> None:
 
 def test_slices_name_tests_that_there_are() -> None:
     assert cpus.SLICES.keys() <= {*cpus.NATIVE, *cpus.ARM}
-    for parts in cpus.SLICES.values():
+    for parts in (*cpus.SLICES.values(), *cpus.LOWERED.values()):
         for part in parts:
+            if part.startswith("--"):  # an option
+                continue
             file, _, test = part.partition("[")[0].partition("::")
             assert re.search(rf"^def {test}\b" if test else "", (ROOT / file).read_text(), re.MULTILINE), part
 

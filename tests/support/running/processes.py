@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 from autotune.interpreter import python
+from support import lowered
 
 ROOT = Path(__file__).resolve().parents[3]
-PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"  # where this tree and its tests are imported from
+_SITE = f"{os.pathsep}{lowered.SITE}" if lowered.cpu() else ""
+PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}{_SITE}"  # where this tree and its tests are imported from
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
