@@ -14,7 +14,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.run:
         dry.begin(BY_NAME[options.cpu])
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
-    device.caches_of = lambda: levels  # those of the class, not of the machine that builds
+    vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features
     calls = [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn) if options.drawn else ()
@@ -71,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[Callable[[], None]]:
     types = [wanted.TYPES[name] for name in options.types.split(",") if wanted.computes(name, features)]
     for problem, candidate in wanted.convolutions(options.lines, options.shapes, types):
-        yield lambda problem=problem, candidate=candidate: _assembled(problem, candidate)
+        yield partial(_assembled, problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
-            yield lambda problem=problem: _called(problem, _STRATEGY)
-            for other in wanted.devices().items():
-                yield lambda problem=problem, other=other: _on(*other, lambda: _called(problem))
+            yield partial(_called, problem, _STRATEGY)
+            for key, machine in wanted.devices().items():
+                yield partial(_on, key, machine, partial(_called, problem))
 
 
 def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
@@ -98,7 +100,7 @@ def _called(problem: ConvProblem, strategy: str = "cached") -> None:
     x = np.ones((problem.n, problem.c, problem.h, problem.w), np.float32)
     w = np.ones((problem.k, problem.c // problem.groups, problem.r, problem.s), np.float32)
     top, bottom, left, right = problem.pads
-    options = {"stride": problem.stride, "dilation": problem.dilation, "groups": problem.groups}
+    options: dict[str, Any] = {"stride": problem.stride, "dilation": problem.dilation, "groups": problem.groups}
     cpuconv.conv2d(x, w, padding=((top, bottom), (left, right)), threads=1, strategy=strategy, **options)
 
 
@@ -107,11 +109,9 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
     for path in wanted.networks(folder):
         for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
             for threads in wanted.threads():
-                yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
-                for other in wanted.devices().items():
-                    yield lambda path=path, precision=precision, threads=threads, other=other: _on(
-                        *other, lambda: _tabled_network(path, precision, threads)
-                    )
+                yield partial(_network, path, precision, threads)
+                for key, machine in wanted.devices().items():
+                    yield partial(_on, key, machine, partial(_tabled_network, path, precision, threads))
 
 
 def _tabled_network(path: Path, precision: str, threads: int) -> None:
@@ -135,9 +135,9 @@ def _network(path: Path, precision: str, threads: int) -> None:
 
 def _drawn(count: int) -> Iterator[Callable[[], None]]:
     for number in range(count):
-        yield lambda number=number: _drawn_network(number, _STRATEGY)
-        for other in wanted.devices().items():
-            yield lambda number=number, other=other: _on(*other, lambda: _drawn_network(number))
+        yield partial(_drawn_network, number, _STRATEGY)
+        for key, machine in wanted.devices().items():
+            yield partial(_on, key, machine, partial(_drawn_network, number))
 
 
 def _drawn_network(number: int, strategy: str = "cached") -> None:

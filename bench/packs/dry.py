@@ -31,13 +31,18 @@ from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 def begin(cpu: CpuClass) -> None:
     """Run nothing from now on; to be called before anything is compiled."""
     abroad.begin(cpu)
-    cache.Code.function = _idle
-    aligned.np = SimpleNamespace(**{**vars(np), "empty": np.zeros})
-    threads.allowed_cores = lambda: max(THREADS)
     read = Fingerprinter._read
-    Fingerprinter._read = lambda self, array, threads: _digest(read(self, array, threads), array)
     granted = "amx-tile" in cpu.features
-    features.tiles_granted = product.tiles_granted = lambda: granted
+    others: tuple[tuple[Any, str, Any], ...] = (
+        (cache.Code, "function", _idle),
+        (aligned, "np", SimpleNamespace(**{**vars(np), "empty": np.zeros})),
+        (threads, "allowed_cores", lambda: max(THREADS)),
+        (Fingerprinter, "_read", lambda self, array, threads: _digest(read(self, array, threads), array)),
+        (features, "tiles_granted", lambda: granted),
+        (product, "tiles_granted", lambda: granted),
+    )
+    for owner, name, other in others:
+        setattr(owner, name, other)
 
 
 def _idle(code: cache.Code, prototype: Any) -> Any:
