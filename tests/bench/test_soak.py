@@ -15,7 +15,7 @@ import cpuconv
 from bench import soak
 from bench.soak import STUCK, Soak, main
 from bench.soak_networks import NETWORKS
-from cpuconv.memory import large_pages
+from cpuconv.memory import arenas, large_pages
 from cpuconv.network import interpret
 from cpuconv.network.running import caller, callers
 
@@ -54,7 +54,7 @@ def test_a_short_soak_finds_nothing() -> None:
     assert report.problems == []
     assert {kind for kind, count in report.runs.items() if count} == {"plain", "failing", "stopped", "bad"}
     assert report.points >= 3  # the outputs, an arena, a node that a reference computes
-    assert caller.run is interpret.run and caller.large is large_pages.large  # nothing fails any longer
+    assert caller.run is interpret.run and arenas.large is large_pages.large  # nothing fails any longer
 
 
 def test_a_leak_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
