@@ -351,7 +351,7 @@ from cpuconv.runtime.code import kernel_files
 from support.running import processes
 
 assert current().name == "avx512" and offered("avx512vnni") and not offered("amx-tile")
-assert "support/lowered/site" in processes.PATH
+assert "support/lowered/child" in processes.PATH
 permuted = LookupTile(offered("avx512vbmi"))
 assert permuted.permuted and "%zmm" in look_up.assembly(permuted)
 x, table = (np.random.default_rng(seed).integers(0, 256, size).astype(np.uint8) for seed, size in ((0, 200), (1, 256)))
@@ -365,6 +365,6 @@ print(kernel_files.folder().path)
 def test_a_process_believes_in_another_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):
         monkeypatch.delenv(name, raising=False)
-    path = os.pathsep.join([processes.PATH, str(lowered.SITE)])
+    path = os.pathsep.join([processes.PATH, str(lowered.CHILD)])
     said = processes.run("-c", PROCESS, **{lowered.VARIABLE: "znver4", "PYTHONPATH": path}).stdout
     assert said.strip() != str(kernel_files.folder().path) or lowered.cpu() == "znver4"

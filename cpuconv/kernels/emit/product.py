@@ -80,10 +80,8 @@ class Product:
         Cycles from a sum to the next one.
     broadcasts : float
         Parts of words that are broadcast a cycle at most.
-    flipped : bool
-        Weights are magnitudes, and what is flipped of pixels.
-    compact : bool
-        Weights are bytes of which both are made where they are read.
+    flipped, compact : bool
+        Weights are magnitudes, and what is flipped of pixels; or bytes of which both are made where they are read.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -344,10 +342,7 @@ def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
 
 
 def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> Any:
-    """total + |w|·(x xor flips), by lanes: four products of bytes each.
-
-    Each sum is hidden from the optimiser: it would add products of several words first, and spill.
-    """
+    """total + |w|·(x xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would spill."""
     builder = vec.builder
     twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)

@@ -6,7 +6,7 @@ LLVM makes two vectors of each that is too long, and what its instructions are n
 (`instructions.py`, `tiles.py`). Assembly of micro-kernels is still the named CPU's.
 
 Kernels are kept apart from all others. `install()` comes before cpuconv is imported; processes that tests start have
-it from `site/sitecustomize.py`.
+it from `child/sitecustomize.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from support.lowered.features import FEATURES
 
 VARIABLE = "CPUCONV_TEST_LOWERED"
-SITE = Path(__file__).parent / "site"
+CHILD = Path(__file__).parent / "child"
 HOST = "x86-64-v3"  # LLVM's name of what code is generated for
 NEEDS = ("avx2", "fma", "bmi2", "lzcnt", "movbe", "f16c")  # what it has, and this CPU must have
 
@@ -45,8 +45,8 @@ def install() -> None:
         raise ImportError(f"{', '.join(early)} imported too early")
     os.environ["CPUCONV_PACKS"] = "0"  # those of the named CPU's class cannot run
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(SITE) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, str(SITE)]))
+    if str(CHILD) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, str(CHILD)]))
     sys.meta_path.insert(0, _Finder())
 
 

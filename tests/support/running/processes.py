@@ -10,8 +10,8 @@ from autotune.interpreter import python
 from support import lowered
 
 ROOT = Path(__file__).resolve().parents[3]
-_SITE = f"{os.pathsep}{lowered.SITE}" if lowered.cpu() else ""
-PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}{_SITE}"  # where this tree and its tests are imported from
+_CHILD = f"{os.pathsep}{lowered.CHILD}" if lowered.cpu() else ""
+PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}{_CHILD}"  # where this tree and its tests are imported from
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
