@@ -72,18 +72,20 @@ class Recording:
         """Bytes of its argument blocks."""
         return self._words.nbytes
 
-    def bind(self, addresses: Mapping[str, int], moving: Mapping[str, int], watch: Stopwatch | None = None) -> Bound:
+    def bind(
+        self, addresses: Mapping[str, int], moving: Mapping[str, int] | None = None, watch: Stopwatch | None = None
+    ) -> Bound:
         """The rows with argument blocks of their own, timed by `watch`.
 
         Parameters
         ----------
         addresses : mapping of str to int
             Of bases that stay where they are.
-        moving : mapping of str to int
-            Where others lie from the address on that `Bound.move` counts from.
+        moving : mapping of str to int or None
+            Where others, if there are some, lie from the address on that `Bound.move` counts from.
         watch : Stopwatch or None
         """
-        return Bound(self, addresses, moving, watch)
+        return Bound(self, addresses, moving or {}, watch)
 
 
 class Bound:
