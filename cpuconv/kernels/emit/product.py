@@ -227,7 +227,6 @@ TABLE: tuple[Product, ...] = (
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
     Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
-    Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.6, latency=1.0, compact=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0, latency=1.0),
@@ -241,8 +240,8 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
     Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
 )
-BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
-_COMPACT = BY_NAME["vpmaddubsw_few"]
+COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.6, latency=1.0, compact=True)
+BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
 
 X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
@@ -288,7 +287,7 @@ def single_product_of(types: Types, isa: Isa) -> Product | None:
 
 def of_few(product: Product) -> Product:
     """What takes the place of a product where at most `FEW` pixels meet each weight."""
-    return _COMPACT if product.flipped else product
+    return COMPACT if product.flipped else product
 
 
 @functools.lru_cache(maxsize=16)
