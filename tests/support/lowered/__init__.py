@@ -131,6 +131,14 @@ def _of_llvm(binding: Any) -> None:
     binding.parse_assembly = parsed
 
 
+def _of_drivers(callees: Any) -> None:
+    """Numba's code is for the host."""
+    from autotune.machine import host_cpu
+
+    name, features = host_cpu.host()
+    callees.target = lambda: ("", name, host_cpu.flat(features))
+
+
 def _of_files(kernel_files: Any) -> None:
     """The folder of kernels."""
     target = kernel_files.target
@@ -158,6 +166,7 @@ def _of_features(features: Any) -> None:
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "autotune.machine.host_cpu": _of_the_cpu,
     "cpuconv.runtime.microkernel": _of_micro_kernels,
+    "cpuconv.runtime.code.callees": _of_drivers,
     "cpuconv.runtime.code.kernel_files": _of_files,
     "cpuconv.isa.features": _of_features,
     "llvmlite.binding": _of_llvm,
