@@ -222,8 +222,8 @@ class Session:
             form.run()
             self.forms[form.name] = form
             output = form.output()
-            if isinstance(problem, ConvProblem) and problem.types != ALL_F32 and isinstance(output, np.ndarray):
-                error = typed.error(problem, output, references[0])
+            if isinstance(problem, ConvProblem) and problem.types != ALL_F32:
+                error = typed.error(problem, np.asarray(output), references[0])
             else:
                 error = oracle.worst_error(output, references)
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))

@@ -83,8 +83,8 @@ def _lower(call: Call) -> list[Step]:
     assert fed is not None and r is not None and scale is not None and points is not None
     assert r.array is not None and scale.array is not None and points.array is not None
     lanes, (length, batch, _), (directions, hidden, rows) = call.target.isa.lanes, fed.shape, r.shape
-    lengths, peepholes = given(call.inputs, 4), given(call.inputs, 7)
-    _, sequences = tiles(call.target.isa, stages_of(call.node, peepholes is not None), batch, lengths is not None)
+    lengths = bool(call.given(4) and call.offer.inputs[4])  # those that are all the same are left out of the offer
+    _, sequences = tiles(call.target.isa, stages_of(call.node, call.given(7) is not None), batch, lengths)
     product, weights = product_of_states(call.target.isa, sequences), r.array.swapaxes(1, 2)
     packed = call.constants.packed(
         call.node.inputs[1], (_OP, lanes, product.name), partial(packed_bytes, weights, _GATES, lanes, product)
