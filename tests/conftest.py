@@ -54,7 +54,9 @@ settings.load_profile("cpuconv")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kept", type=int, help="how many functions are kept that no program holds (cache.KEPT)")
-    parser.addoption("--sample", type=int, default=1, help="of the cases of a test marked `exhaustive` run every so-manieth")
+    parser.addoption(
+        "--sample", type=int, default=1, help="of the cases of a test marked `exhaustive` run every so-manieth"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
