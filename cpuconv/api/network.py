@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cpuconv.api.options import tuner_for
-from cpuconv.api.precision import AUTO, check_left_out, check_metric, feeds_of, tolerance_of
+from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
@@ -114,10 +114,11 @@ def compile(
     auto = precision == AUTO
     if auto:
         check_left_out("node_precisions", f"where precision is {AUTO!r}", node_precisions)
-        check_metric(metric)
+        check_callable("metric", metric, "reference outputs and outputs")
+        check_callable("progress", progress, "what is done, steps done and steps in all")
         tolerance = tolerance_of(tolerance)
     else:
-        check_precision(precision)
+        check_precision(precision, more=[AUTO])
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
             check_left_out(name, f"where precision is not {AUTO!r}", value)
     from cpuconv.graph import passes  # what `load` does not need

@@ -50,18 +50,16 @@ def tolerance_of(given: object) -> float:
     return value
 
 
-def check_metric(metric: object) -> None:
-    """See that a metric is one.
+def check_callable(name: str, given: object, of: str) -> None:
+    """See that an argument, if it is given, can be called; `of` says with what.
 
     Raises
     ------
     ArgumentTypeError
-        It cannot be called.
+        It cannot.
     """
-    if metric is not None and not callable(metric):
-        raise ArgumentTypeError(
-            must("metric", "a callable of reference outputs and outputs, or None", f"a {type(metric).__name__}")
-        )
+    if given is not None and not callable(given):
+        raise ArgumentTypeError(must(name, f"a callable of {of}, or None", f"a {type(given).__name__}"))
 
 
 def feeds_of(samples: Any, graph: Graph) -> Feeds:

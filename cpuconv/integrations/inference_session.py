@@ -28,7 +28,8 @@ from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
-PRECISION = "session.cpuconv.precision"
+_OWN = "session.cpuconv."
+PRECISION = f"{_OWN}precision"
 """The entry of a session that is the `precision` of `compile`."""
 
 
@@ -71,7 +72,15 @@ class SessionOptions:
         self.free_dimensions[name] = size
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; "session.cpuconv.precision" has an effect: it is the `precision` of `compile`."""
+        """Keep an entry; "session.cpuconv.precision" has an effect: it is the `precision` of `compile`.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such entry of cpuconv's; those of ONNX Runtime's may have any name.
+        """
+        if key.startswith(_OWN) and key != PRECISION:
+            raise ArgumentError(must("key", f"{PRECISION}, of those that start with {_OWN}", repr(key)))
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,11 @@ def size(source: Any) -> int:
 
 def form(method: str, percentile: float, activations: str, full_range: bool) -> Form:
     """How floats become bytes."""
-    if method not in METHODS:
-        raise ArgumentError(must("method", f"one of {', '.join(METHODS)}", repr(method)))
+    _check_one_of("method", method, METHODS)
     if not 50 <= _number("percentile", percentile) <= 100:
         raise ArgumentError(must("percentile", "from 50 to 100", percentile))
-    if activations not in TYPES:
-        raise ArgumentError(must("activations", f"one of {', '.join(TYPES)}", repr(activations)))
-    return Form(method, float(percentile), TYPES[activations], bool(full_range))
+    _check_one_of("activations", activations, TYPES)
+    return Form(method, float(percentile), TYPES[activations], full_range)
 
 
 def tolerance(given: object) -> float | None:
@@ -75,10 +73,10 @@ def check_callable(name: str, given: object) -> None:
         raise ArgumentTypeError(must(name, "a callable or None", repr(given)))
 
 
-def check_bool_or_none(name: str, given: object) -> None:
-    """Raise `ArgumentTypeError` for what is neither True nor False nor None."""
-    if given is not None and not isinstance(given, bool):
-        raise ArgumentTypeError(must(name, "True, False or None", repr(given)))
+def check_bool(name: str, given: object, none: bool = False) -> None:
+    """Raise `ArgumentTypeError` for what is neither True nor False, nor None where that is allowed."""
+    if not (isinstance(given, bool) or (none and given is None)):
+        raise ArgumentTypeError(must(name, "True, False or None" if none else "True or False", repr(given)))
 
 
 def numbers(name: str, given: Any) -> tuple[float, ...]:
@@ -99,7 +97,7 @@ def ports(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
 
 def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dict[str, str]:
     """Names of products that stay floats, each with the reason."""
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
         raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
     if not products:
         raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant weights of float32.")
@@ -110,6 +108,11 @@ def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dic
     if names.issubset(given):
         raise ArgumentError(must("keep", "some layers, so that others become bytes", "all of them"))
     return dict.fromkeys(given, ASKED)
+
+
+def _check_one_of(name: str, given: object, known: Collection[str]) -> None:
+    if not isinstance(given, str) or given not in known:
+        raise ArgumentError(must(name, f"one of {', '.join(known)}", repr(given)))
 
 
 def _number(name: str, given: Any) -> float:

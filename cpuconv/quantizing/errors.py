@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
+from cpuconv.network.precision.errors import number_of
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
@@ -101,11 +101,7 @@ class Mean:
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
-        value = self._metric(exact, rough)
-        try:
-            self._values.append(float(value))
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(must("metric", "a function whose result is a number", repr(value))) from error
+        self._values.append(number_of(self._metric(exact, rough)))
 
     @property
     def value(self) -> float:

@@ -19,7 +19,7 @@ from cpuconv.quantizing.errors import Judge, Metric
 from cpuconv.quantizing.graphs.equalizing import equalized
 from cpuconv.quantizing.graphs.plan import products_of
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
-from cpuconv.quantizing.graphs.writing import write_model
+from cpuconv.quantizing.graphs.writing import check_writable, write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
 from cpuconv.quantizing.speed import race
@@ -137,13 +137,18 @@ def quantize(
     arguments.check_callable("metric", metric)
     arguments.check_callable("progress", progress)
     mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
-    arguments.check_bool_or_none("equalize", equalize)
+    arguments.check_bool("equalize", equalize, none=True)
+    for name, given in (
+        ("correct_biases", correct_biases), ("refuse_slower", refuse_slower), ("full_range", full_range),
+    ):  # fmt: skip
+        arguments.check_bool(name, given)
     workers = check_threads(threads)
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
     samples = samples_of(data, ports, ImageForm(mean, std))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
+    check_writable(network.graph)
     choice = Choice(arguments.kept(network.graph, products_of(network.graph), keep))
     judge = Judge(network.graph, samples, workers, metric)
     few = Judge(network.graph, samples.first(_JUDGED), workers, metric)

@@ -182,7 +182,7 @@ def _of_bytes(reader: Reader, node: Node) -> list[Node]:
     x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else ""
     dtypes = [reader.constants[name].dtype for name in (x, zero) if name in reader.constants]
     blocks = any(node.attributes.get(name) for name in ("block_size", "output_dtype", "precision"))
-    if blocks or any(dtype.kind not in "iuf" or dtype.name.endswith("int4") for dtype in dtypes):
+    if blocks or any(dtype.kind not in "iuf" or dtype.name.startswith(_SMALL) for dtype in dtypes):
         raise ArgumentError(must("zero point", "of a byte or more, and not of blocks", dtypes))
     return [node]
 
@@ -191,6 +191,7 @@ def _refused(reader: Reader, node: Node) -> list[Node]:
     raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
 
 
+_SMALL = ("int2", "int4", "uint2", "uint4", "float8")  # whose kind is that of other integers or floats
 _REDUCTIONS = tuple(name for name in TABLE if name.startswith("Reduce") and name != "ReduceSum")
 REPLACED = ("Dropout", "Scatter", "Upsample")  # operators that become others
 

@@ -18,7 +18,7 @@ import warnings
 from typing import Any
 
 from autotune.machine.cores import allowed_cores
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
 from cpuconv.runtime import thread_pool
 from cpuconv.runtime.thread_pool import Helpers
 
@@ -76,15 +76,15 @@ def wanted_threads(n: int | str | None, name: str = "threads") -> int | str:
     """A valid number of threads or "auto" from a user's value; None gives the default."""
     if n is None:
         return get_num_threads()
-    return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name)
+    return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name, "an integer, 'auto' or None")
 
 
-def check_threads(n: int | str | None, name: str = "threads") -> int:
+def check_threads(n: int | str | None, name: str = "threads", kinds: str = "an integer or None") -> int:
     """A valid thread count from a user's value; None gives the default, or where that is "auto" the maximum."""
     if n is None:
         return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise ArgumentTypeError(f"Argument {name!r} must be an integer, 'auto' or None, not {n!r}.")
+        raise ArgumentTypeError(must(name, kinds, repr(n)))
     if not 1 <= int(n) <= maximum_threads():
         raise ArgumentError(
             f"Argument {name!r} must be from 1 to {maximum_threads()} (the cores this process may use), not {n!r}."

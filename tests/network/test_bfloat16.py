@@ -188,7 +188,7 @@ def _fixed(path) -> cpuconv.Model:
 
 @pytest.mark.parametrize("wrong", ["bf16", None, 16])
 def test_other_precisions_are_refused(wrong):
-    with pytest.raises(ArgumentError, match="'precision' must be one of float32, bfloat16"):
+    with pytest.raises(ArgumentError, match="'precision' must be one of float32, bfloat16, auto"):
         cpuconv.compile(MODEL, precision=wrong)
 
 

@@ -89,6 +89,27 @@ def test_open_sizes_metadata_and_names_stay(source, tmp_path):
     onnx.checker.check_model(model, full_check=True)
 
 
+@pytest.mark.parametrize("size", ["N", "6"])
+def test_padding_and_normalisation_go_into_one_convolution(size, tmp_path):
+    """As exporters of TensorFlow write them: tensors in between are not named in the model."""
+    text = f"""g (float[1,4,{size},{size}] x) => (float[1,4,h,w] y) {{
+        a = Pad(x, pads)
+        b = Conv<kernel_shape=[3,3], strides=[2,2]>(a, w)
+        c = BatchNormalization(b, scale, shift, mean, variance)
+        d = Relu(c)
+        y = Conv(d, v)
+    }}"""
+    rng, source = np.random.default_rng(0), parse(text, 17)
+    arrays = {"w": rng.standard_normal((4, 4, 3, 3)) / 6, "v": rng.standard_normal((4, 4, 1, 1)) / 2}
+    arrays |= {name: rng.uniform(0.5, 2, 4) for name in ("scale", "shift", "mean", "variance")}
+    source.graph.initializer.extend(numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items())
+    source.graph.initializer.append(numpy_helper.from_array(np.int64([0, 0, 0, 1, 0, 0, 1, 1]), "pads"))
+    samples = [{"x": rng.standard_normal((1, 4, 6, 6), np.float32)} for _ in range(4)]
+    model = quantized(source, tmp_path, samples)
+    assert not {"Pad", "BatchNormalization"} & {node.op_type for node in model.graph.node}
+    assert relative(run_all(model, samples[0])["y"], run_all(source, samples[0])["y"]) < 0.05
+
+
 def test_scales_of_tensors_are_scalars(source, tmp_path):
     model = quantized(source, tmp_path)
     dims = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
@@ -235,24 +256,64 @@ def test_operators_that_onnx_evaluates_are_written_as_they_were(tmp_path):
     assert relative(run_all(model, feed)["y"], run_all(source, feed)["y"]) < 0.3
 
 
+def test_what_cannot_be_written_is_told_before_samples_are_run(tmp_path):
+    text = """g (float[1,4,6,6] x, bool c) => (float[1,4,6,6] y) {
+        a = Conv(x, w)
+        y = If(c)<
+            then_branch=t () => (float[1,4,6,6] b) { b = Relu(a) },
+            else_branch=e () => (float[1,4,6,6] d) { d = Neg(a) }
+        >
+    }"""
+    source = parse(text, 17)
+    source.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "w"))
+    told: list[object] = []
+    feed = {"x": np.ones((1, 4, 6, 6), np.float32), "c": np.array(True)}
+    with pytest.raises(SourceError, match="must be of opset 21"), pytest.warns(cpuconv.CpuconvWarning, match="If run"):
+        quantized(source, tmp_path, [feed], progress=lambda *state: told.append(state))
+    assert not told and not list(tmp_path.iterdir())
+
+
 WRONG = {
     "data, empty": ({"data": []}, ArgumentError, "'data' must be one sample or more"),
     "data, one": ({"data": {"x": np.zeros(1)}}, ArgumentTypeError, "'data' must be an iterable of feeds"),
     "data, number": ({"data": 3}, ArgumentTypeError, "'data' must be an iterable of feeds"),
     "data, no folder": ({"data": "nowhere"}, ArgumentError, "'data' must be a folder"),
-    "data, rank": ({"data": [np.zeros((3, 12, 12), np.float32)]}, ArgumentError, "of rank 4"),
-    "data, name": ({"data": [{"z": np.zeros(1)}]}, ArgumentError, "arrays for x"),
+    "data, rank": ({"data": [np.zeros((3, 12, 12), np.float32)]}, ArgumentError, r"data\[0\].*of rank 4"),
+    "data, name": ({"data": [{"z": np.zeros(1)}]}, ArgumentError, r"data\[0\].*arrays for x"),
+    "data, size": (
+        {"data": [np.zeros((1, 3, 12, 12), np.float32), np.zeros((1, 3, 12, 9), np.float32)]},
+        ArgumentError,
+        r"data\[1\].*fits float32\[N,3,12,12\], not \(1, 3, 12, 9\)",
+    ),
+    "data, dtype": ({"data": [np.zeros((1, 3, 12, 12))]}, ArgumentTypeError, r"data\[0\].*float32"),
     "method": ({"method": "guess"}, ArgumentError, "'method' must be one of mse"),
     "percentile": ({"percentile": 20}, ArgumentError, "'percentile' must be from 50 to 100, not 20"),
     "activations": ({"activations": "int4"}, ArgumentError, "'activations' must be one of uint8"),
+    "activations, list": ({"activations": []}, ArgumentError, "'activations' must be one of uint8, int8, not \\[\\]"),
+    "method, list": ({"method": []}, ArgumentError, "'method' must be one of mse"),
     "equalize": ({"equalize": "yes"}, ArgumentTypeError, "'equalize' must be True, False or None"),
+    "correct_biases": ({"correct_biases": "no"}, ArgumentTypeError, "'correct_biases' must be True or False, not 'no'"),
+    "refuse_slower": ({"refuse_slower": None}, ArgumentTypeError, "'refuse_slower' must be True or False"),
+    "full_range": ({"full_range": 1}, ArgumentTypeError, "'full_range' must be True or False"),
+    "threads": ({"threads": "auto"}, ArgumentTypeError, "'threads' must be an integer or None, not 'auto'"),
     "keep": ({"keep": ["nothing"]}, ArgumentError, "'keep' must be names among"),
+    "keep, None": ({"keep": None}, ArgumentTypeError, "'keep' must be a sequence of names, not None"),
     "keep, text": ({"keep": "a"}, ArgumentTypeError, "'keep' must be a sequence of names"),
     "tolerance": ({"tolerance": -1}, ArgumentError, "'tolerance' must be above 0, not -1"),
     "tolerance, text": ({"tolerance": "1%"}, ArgumentTypeError, "'tolerance' must be a number"),
     "tolerance, small": ({"tolerance": 1e-9}, ArgumentError, "the error of one layer"),
     "metric": ({"metric": 3}, ArgumentTypeError, "'metric' must be a callable"),
     "metric, value": ({"metric": lambda a, b: "x", "tolerance": 1}, ArgumentError, "'metric' must be a function whose"),
+    "metric, below 0": (
+        {"metric": lambda a, b: -1, "tolerance": 1},
+        ArgumentError,
+        "'metric' must be a function whose",
+    ),
+    "metric, NaN": (
+        {"metric": lambda a, b: np.nan, "tolerance": 1},
+        ArgumentError,
+        "above inf, the error of one layer",
+    ),
     "layers": ({"layers": -1}, ArgumentError, "'layers' must be 0 or more"),
     "output": ({"output": "nowhere/q.onnx"}, ArgumentError, "'output' must be a file in a folder that exists"),
     "mean": ({"image_mean": "abc"}, ArgumentTypeError, "'image_mean' must be a sequence of numbers"),

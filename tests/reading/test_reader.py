@@ -173,6 +173,15 @@ def test_a_form_that_the_table_does_not_know_runs_in_the_evaluator():
     assert node.op == "ai.onnx.Cast" and node.meaning is not None
 
 
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+def test_numbers_of_other_kinds_than_bytes_are_dequantised_by_the_evaluator(kind):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.arange(6).reshape(2, 3).astype(getattr(ml_dtypes, kind))
+    model, feed = one_node("DequantizeLinear", [x, np.float32(0.5)], fixed=(0, 1))
+    (got,) = run(model, feed)
+    close(got, x.astype(np.float32) / 2)
+
+
 def test_subgraphs_read_values_of_the_graph_around_them():
     model = parse(
         "g (bool c, float[3] x) => (float[3] y) { a = Neg(x) y = If (c) <"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -19,13 +19,13 @@ IDLE_BYTES = 256 << 20  # by default
 FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # the strictest first
 
 
-def check_precision(precision: object, argument: str = "precision") -> None:
-    """Raise `ArgumentError` for an unknown precision; `argument` is what messages call it."""
+def check_precision(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> None:
+    """Raise `ArgumentError` for an unknown precision; messages call it `argument`, and name what `more` is allowed."""
     if precision == "auto":
         chosen = f"one of {', '.join(PRECISIONS)} here: cpuconv.compile chooses precisions, by samples"
         raise ArgumentError(must(argument, chosen, repr(precision)))
     if precision not in PRECISIONS:
-        raise ArgumentError(must(argument, f"one of {', '.join(PRECISIONS)}", repr(precision)))
+        raise ArgumentError(must(argument, f"one of {', '.join((*PRECISIONS, *more))}", repr(precision)))
 
 
 @dataclass(frozen=True)

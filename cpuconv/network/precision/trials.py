@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from cpuconv.conv.choice.target import FULL, HALF, Target
-from cpuconv.errors import ArgumentError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
 from cpuconv.network.precision.choosing import Rounding
-from cpuconv.network.precision.errors import Metric
+from cpuconv.network.precision.errors import Metric, number_of
 from cpuconv.network.precision.programs import Results, Sized
 from cpuconv.network.precision.rounding import Operators
 from cpuconv.network.program_builder import Key
@@ -106,20 +104,7 @@ class Measured:
         return self._sizes[0].laid_out(self.operators.target(rounding))
 
     def _worst(self, right: Sequence[Results], results: Sequence[Results]) -> float:
-        return max(_number(self._metric(one, other)) for one, other in zip(right, results, strict=True))
-
-
-def _number(value: Any) -> float:
-    """What a metric gave; NaN is as far off as can be."""
-    try:
-        error = float(value)
-    except (TypeError, ValueError):
-        error = -1.0
-    if error < 0:
-        raise ArgumentError(
-            must("metric", "a function whose result is a number from 0 on", f"one that gives {value!r}")
-        )
-    return np.inf if np.isnan(error) else error
+        return max(number_of(self._metric(one, other)) for one, other in zip(right, results, strict=True))
 
 
 def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[Sized]:
@@ -130,7 +115,7 @@ def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iter
         try:
             arrays = fed(ports, sample)
             definition.graph_for(tuple(array.shape for array in arrays))
-        except ArgumentError as error:
+        except (ArgumentError, ArgumentTypeError) as error:
             raise type(error)(f"samples[{at}]: {error}") from error
         named = dict(zip(definition.inputs, arrays, strict=True))
         deciding = {name: named.pop(name) for name in definition.shape_inputs}

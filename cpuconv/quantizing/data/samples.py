@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.ir import Value
 from cpuconv.network.ports import Port, fed
 from cpuconv.quantizing.data.images import IMAGES, ImageForm, image_reader
 
@@ -41,15 +42,27 @@ class Samples:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Feed]:
-        for item in self._items:
+        for at, item in enumerate(self._items):
             feed = self._make(item)
             if not isinstance(feed, Mapping):
                 if len(self._ports) != 1:
                     names = ", ".join(port.name for port in self._ports)
                     raise ArgumentError(must("data", f"of dicts with arrays for {names}", f"a {type(feed).__name__}"))
                 feed = {self._ports[0].name: feed}
-            arrays = fed(self._ports, feed)
-            yield {port.name: array for port, array in zip(self._ports, arrays, strict=True)}
+            try:
+                checked = _checked(self._ports, feed)
+            except (ArgumentError, ArgumentTypeError) as error:
+                raise type(error)(f"{item if isinstance(item, Path) else f'data[{at}]'}: {error}") from error
+            yield checked
+
+
+def _checked(ports: Sequence[Port], given: Mapping[str, Any]) -> Feed:
+    feed = {port.name: array for port, array in zip(ports, fed(ports, given), strict=True)}
+    for port in ports:
+        value, shape = Value(port.shape, port.dtype), feed[port.name].shape
+        if not value.fits(shape):
+            raise ArgumentError(must(f"feed[{port.name!r}]", f"of a shape that fits {value}", shape))
+    return feed
 
 
 def samples_of(data: Any, ports: Sequence[Port], form: ImageForm) -> Samples:

@@ -81,4 +81,4 @@ def _without_pads(graph: Graph, known: Mapping[str, Value]) -> Graph:
     if any(node.attributes.get("auto_pad", "NOTSET").startswith("SAME") for node in graph.nodes):
         return graph
     padded = pads.run(replace(graph, values={**graph.values, **known}))
-    return replace(padded, values={name: graph.value(name) for name in padded.values})
+    return replace(padded, values={name: value for name, value in graph.values.items() if name in padded.values})

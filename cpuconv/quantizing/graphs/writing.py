@@ -42,6 +42,19 @@ def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
     return len(content)
 
 
+def check_writable(graph: Graph) -> None:
+    """See that every node can be written to a file; whether weights fit into one is seen when it is.
+
+    Raises
+    ------
+    SourceError
+        One cannot.
+    """
+    opsets = _opsets(graph)
+    for node in graph.nodes:
+        _node(node, opsets)
+
+
 def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
     """The graph as a model."""
     import onnx

@@ -244,7 +244,9 @@ def test_integers_stay_integers():
         ({"samples": feeds(1), "tolerance": math.nan}, ArgumentError, "'tolerance' must be a finite number above 0"),
         ({"samples": feeds(1), "tolerance": math.inf}, ArgumentError, "'tolerance' must be a finite number above 0"),
         ({"samples": feeds(1), "tolerance": "1"}, ArgumentTypeError, "'tolerance' must be a number above 0, not '1'"),
+        ({"samples": [{"x": np.ones((1, CHANNELS, 28, 28))}]}, ArgumentTypeError, r"samples\[0\].*of dtype float32"),
         ({"samples": feeds(1), "metric": 3}, ArgumentTypeError, "'metric' must be a callable"),
+        ({"samples": feeds(1), "progress": 3}, ArgumentTypeError, "'progress' must be a callable of what is done"),
         ({"samples": feeds(1), "node_precisions": {}}, ArgumentError, "'node_precisions' must be left out where"),
         ({"precision": "bfloat16", "tolerance": 0.1}, ArgumentError, "'tolerance' must be left out where precision"),
         ({"precision": "float32", "samples": []}, ArgumentError, "'samples' must be left out where precision"),
@@ -264,6 +266,8 @@ def test_what_cannot_choose_names_what_does(tmp_path):
     for path in (tmp_path / "m.onnx", tmp_path / "m.cpuconv"):
         with pytest.raises(ArgumentError, match="cpuconv.compile chooses precisions, by samples"):
             cpuconv.InferenceSession(str(path), options)
+    with pytest.raises(ArgumentError, match="'key' must be session.cpuconv.precision, of those"):
+        options.add_session_config_entry("session.cpuconv.precison", "auto")
     with pytest.raises(SourceError, match="precision='auto', to have a table"):
         made.precision_table()
 
