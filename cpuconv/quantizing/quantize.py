@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpuconv.errors import CpuconvWarning
+from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph
+from cpuconv.network.saved.container import is_saved
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
 from cpuconv.quantizing.choosing import Choice, within, without_slower
@@ -76,8 +77,8 @@ def quantize(
         largest error for the time that they save. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
-        samples is taken; 0 means equal. None: the root of the mean square of the differences over that of the values,
-        of all samples; of several outputs the largest.
+        samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
+        of the values, of all samples; of several outputs the largest.
     layers : int
         How many layers stay floats at least: those with the largest error for the time that they save.
     method : "mse", "percentile", "entropy" or "minmax"
@@ -121,8 +122,8 @@ def quantize(
         An argument has a wrong value or type, the samples do not fit the network, or one layer alone is not within the
         tolerance.
     SourceError
-        The model cannot be read or written, is quantised already, has nothing to quantise, or gives numbers that are
-        not finite.
+        The model cannot be read or written, is quantised already, is a saved model, has nothing to quantise, or gives
+        numbers that are not finite.
     OSError
         The file cannot be written.
 
@@ -143,6 +144,8 @@ def quantize(
     ):  # fmt: skip
         arguments.check_bool(name, given)
     workers = check_threads(threads)
+    if isinstance(source, (str, os.PathLike)) and is_saved(source):
+        raise SourceError(f"{os.fspath(source)} is a saved model: quantise the ONNX file that it was made from.")
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
     samples = samples_of(data, ports, ImageForm(mean, std))

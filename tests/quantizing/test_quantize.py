@@ -278,6 +278,7 @@ WRONG = {
     "data, one": ({"data": {"x": np.zeros(1)}}, ArgumentTypeError, "'data' must be an iterable of feeds"),
     "data, number": ({"data": 3}, ArgumentTypeError, "'data' must be an iterable of feeds"),
     "data, no folder": ({"data": "nowhere"}, ArgumentError, "'data' must be a folder"),
+    "data, no samples' names": ({"data": [(1, 2)]}, ArgumentTypeError, r"data\[0\].*'feed\['x'\]' must be"),
     "data, rank": ({"data": [np.zeros((3, 12, 12), np.float32)]}, ArgumentError, r"data\[0\].*of rank 4"),
     "data, name": ({"data": [{"z": np.zeros(1)}]}, ArgumentError, r"data\[0\].*arrays for x"),
     "data, size": (
@@ -340,3 +341,6 @@ def test_what_has_nothing_to_quantise_is_refused(tmp_path):
     model = quantized(source, tmp_path)
     with pytest.raises(SourceError, match="quantised already"):
         quantized(model, tmp_path, feeds(source, 1))
+    cpuconv.compile(source).save(tmp_path / "saved")
+    with pytest.raises(SourceError, match="saved is a saved model"):
+        quantized(tmp_path / "saved", tmp_path, feeds(source, 1))

@@ -42,7 +42,9 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
     port = ports[0]
     sizes = port.shape[1:] if port.shape is not None and len(port.shape) == 4 else ()
     if len(ports) != 1 or not sizes or sizes[0] not in _MODES or not all(isinstance(size, int) for size in sizes):
-        wanted = "a folder of .npz files where the network has not one input (N, 1 or 3, H, W) of stated sizes"
+        wanted = (
+            "a folder of .npz files where the network has not one input (N, 1 or 3, H, W), sizes stated (input_shapes)"
+        )
         raise ArgumentError(must("data", wanted, f"of images for {', '.join(map(str, ports))}"))
     channels, height, width = (int(size) for size in sizes if size is not None)
     numbers = [np.array(part, np.float32).reshape(-1, 1, 1) for part in (form.mean, form.std)]
