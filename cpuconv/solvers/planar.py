@@ -18,7 +18,7 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.kernels.copies import rows
@@ -266,6 +266,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
     """The work to be cut: panels of pixels, each as a plane of one tile, and tiles of weights."""
+    if problem.threads == 1:
+        return UNCUT
     depth, pixels = reduction(problem), problem.oh * problem.ow
     panels, _, _ = split(isa, params.v, params.n, pixels)
     return Grid(

@@ -32,7 +32,7 @@ from cpuconv.kernels.transforms.winograd import (
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, floats, transformed, words
-from cpuconv.solvers.shared.transformed import Planes, Size, Transform
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size, Transform
 
 NAME = "winograd"
 ACCURACY = "standard"
@@ -153,7 +153,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
-    if _error_of_sums(problem) * figures_of(problem.r, problem.s)[2].min() > LARGEST_ERROR:
+    if _error_of_sums(problem) * _least_amplification(problem.r, problem.s) > LARGEST_ERROR:
         return f"the sums are of {problem.cg} channels, too many for its error"
     return transformed.whole_groups(problem, isa, BY_NAME["fma"])
 
@@ -185,6 +185,12 @@ def figures_of(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     return sizes, np.array(rows).T, np.array(amplified)
 
 
+@functools.lru_cache(maxsize=64)
+def _least_amplification(r: int, s: int) -> float:
+    return float(figures_of(r, s)[2].min())
+
+
+@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
 def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
     """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
@@ -223,11 +229,29 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*m, *sizes)
 
 
+@functools.lru_cache(maxsize=256)
+def _rates(r: int, s: int, cg: int, kg: int, machine: Machine) -> Rates:
+    """Those of every tile size of a kernel."""
+    planes, forward, backward = figures_of(r, s)[1][4:]
+    slow = Forms(np.ones_like(planes), planes, planes, _STALLS * forward, _STALLS * backward)
+    return transformed.rates(cg, kg, machine, slow)
+
+
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    forms = able_forms(problem)[1]
-    slow = forms._replace(forward=_STALLS * forms.forward, backward=_STALLS * forms.backward)
-    return transformed.bound(problem, machine, slow)
+    able, forms = able_forms(problem)
+    each = _rates(problem.r, problem.s, problem.cg, problem.kg, machine)
+    return transformed.bound(problem, machine, forms.tiles, each.some(able))
+
+
+@functools.lru_cache(maxsize=64)
+def _form(problem: ConvProblem, m: Size, machine: Machine) -> tuple[Form, float]:
+    """What the candidates of a tile size share, and what they are charged for the error, as a factor."""
+    forward, backward = _tile_operations((problem.r, problem.s), m)
+    operations = _STALLS * forward, _STALLS * backward
+    planes = Planes(math.prod(outer(problem, m)))
+    form = transformed.form(problem, machine, m, planes, operations, problem.dilation)
+    return form, 1 + _PRICE * error(problem, m)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -235,12 +259,9 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
     Of tiles that take nearly as long, the more accurate one is chosen.
     """
-    m = params.rows, params.cols
-    planes = Planes(math.prod(outer(problem, m)))
-    forward, backward = _tile_operations((problem.r, problem.s), m)
-    operations = _STALLS * forward, _STALLS * backward
-    plain = transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
-    return Cost(plain.bound, plain.estimate * (1 + _PRICE * error(problem, m)))
+    form, charge = _form(problem, (params.rows, params.cols), machine)
+    plain = transformed.cost(form, params)
+    return Cost(plain.bound, plain.estimate * charge)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:

@@ -60,6 +60,7 @@ def _efficiency(isa: Isa, v: int, n: int) -> float:
     return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + uneven)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars.
 
@@ -86,7 +87,7 @@ def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, re
 
 
 class _Table(NamedTuple):
-    """Tiles, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
+    """Tiles, the lowest first, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
 
     tiles: np.ndarray
     v: np.ndarray
@@ -110,6 +111,7 @@ class _Table(NamedTuple):
         scale : int
             Each tile stands for one that is `scale` times as high and wide; FMAs and loads are counted for that one.
         """
+        tiles = sorted(tiles, key=lambda tile: (tile.rows, -tile.v))
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
         stores = np.array([v * n * isa.store_cost for v, n in wide])
         return cls(
@@ -134,17 +136,30 @@ class _Table(NamedTuple):
         step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
         return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
 
-    def best(
-        self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
-    ) -> tuple[Tile, ...]:
+
+class _Timed(NamedTuple):
+    """Tiles, their panels of so many vectors (negative, as `//` then rounds up), and the cycles of each."""
+
+    tiles: list[Tile]
+    panels: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    cycles: np.ndarray
+
+    @classmethod
+    def of(cls, table: _Table, isa: Isa, vectors: int, reduction: int) -> _Timed:
+        """Those of a table for layers of that many vectors and scalars."""
+        panels, cycles = -vectors // table.v, table.cycles(isa, reduction)
+        return cls(table.tiles.tolist(), panels, table.rows, table.cols, cycles)
+
+    def best(self, height: int, width: int, most: int, alike: int) -> tuple[Tile, ...]:
         """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
         vectors.
         """
-        count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
-        ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
+        count = self.panels * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
         found: list[Tile] = []
         seen: dict[int, set[int]] = {}
-        for index in ranked.tolist():
+        for index in np.argsort(-count * self.cycles, kind="stable").tolist():  # of equals, the lowest
             tile = self.tiles[index]
             counts = seen.setdefault(tile.v, set())
             if len(counts) < alike and tile.rows * tile.cols not in counts:
@@ -169,17 +184,22 @@ def _every_pair(isa: Isa) -> _Table:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _real(isa: Isa, vectors: int, height: int, width: int) -> _Table:
-    """The tiles that a plane can have: all that differ from those of larger planes."""
+def _real(
+    isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None
+) -> _Timed:
+    """The tiles that planes of a layer can have: all that differ from those of larger planes."""
     every = _every(isa)
-    inside = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
-    return every.some(inside & ((every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)))
+    able = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
+    able &= (every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)
+    if counts is not None:
+        able &= np.isin(every.v, counts)
+    return _Timed.of(every.some(able), isa, vectors, reduction)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _complex(isa: Isa, vectors: int, width: int) -> _Table:
+def _complex(isa: Isa, vectors: int, width: int, reduction: int) -> _Timed:
     every = _every_pair(isa)
-    return every.some((every.v <= vectors) & (every.cols <= width))
+    return _Timed.of(every.some((every.v <= vectors) & (every.cols <= width)), isa, vectors, reduction)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -197,14 +217,11 @@ def tiles(
     `counts`: the numbers of weight vectors that tiles may have; None: any.
     """
     widest = isa.pixels[0] + 1
-    table = _real(isa, min(vectors, len(isa.pixels)), min(height, MOST_ROWS), min(width, widest))
-    if counts is not None:
-        table = table.some(np.isin(table.v, counts))
-    return table.best(isa, vectors, height, width, reduction, most, _COUNTS)
+    timed = _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
+    return timed.best(height, width, most, _COUNTS)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def complex_tiles(isa: Isa, vectors: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
     """The `most` best complex tiles for a row of pixels, best first: one for a number of weight vectors."""
-    table = _complex(isa, min(vectors, len(isa.pairs)), min(width, max(isa.pairs)))
-    return table.best(isa, vectors, 1, width, reduction, most, 1)
+    return _complex(isa, vectors, min(width, max(isa.pairs)), reduction).best(1, width, most, 1)

@@ -10,7 +10,7 @@ from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
@@ -214,6 +214,9 @@ def _grid(
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
+    blocks = max(1, tiles // (params.block or tiles))
+    if problem.threads == 1:
+        return blocks, UNCUT
     channels = words.in_words(problem).c
     scalars = problem.h * problem.w * (channels if band == PLANAR_BAND else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
@@ -225,7 +228,7 @@ def _grid(
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
-    return max(1, tiles // (params.block or tiles)), grid
+    return blocks, grid
 
 
 def _fetching(scalar: int, v: int, unroll: int, tiles: int) -> Fetching:

@@ -13,7 +13,7 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen
@@ -100,9 +100,9 @@ class Planes:
         """Real products of a pixel and a weight: a complex one takes four."""
         return self.singles + 4 * self.pairs
 
-    def words(self, problem: ConvProblem) -> int:
+    def words(self, channels: int) -> int:
         """Words of the channels of a group."""
-        return divide(problem.cg, WORD // BY_NAME[self.product].x.bytes)
+        return divide(channels, WORD // BY_NAME[self.product].x.bytes)
 
     def seen(self, isa: Isa) -> Isa:
         """The instruction set for the model of tiles: its FMA is the product."""
@@ -119,7 +119,7 @@ def sizes(
     dilation: Size = (1, 1),
 ) -> Iterator[tuple[int, int, int, int]]:
     """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
-    reduction, seen = planes.words(problem), planes.seen(isa)
+    reduction, seen = planes.words(problem.cg), planes.seen(isa)
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]
     per_tile = planes.count * divide(reduction, isa.lanes) * isa.lanes * F32.bytes
@@ -165,23 +165,29 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
 
 def _grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
     """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
-    vectors, count = divide(problem.kg, isa.lanes), planes.count
-    reduction, seen = planes.words(problem), planes.seen(isa)
-    products = planes.singles * cycles(seen, params.v, params.n, reduction)
-    if planes.pairs:
-        products += planes.pairs * complex_cycles(seen, params.v, params.n, reduction)
+    blocks = min(max(1, total // params.n), divide(total, params.block))
+    if problem.threads == 1:
+        return blocks, UNCUT
+    vectors, count, reduction = divide(problem.kg, isa.lanes), planes.count, planes.words(problem.cg)
     weights = count * reduction * vectors * isa.lanes * F32.bytes
     grid = Grid(
         planes=problem.groups,
         tiles=total,
         panels=divide(vectors, params.v),
-        unit=products / params.n + params.v * (_moves(isa, count) + count * _MISS),
+        unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
+        + params.v * (_moves(isa, count) + count * _MISS),
         prepare=divide(reduction, isa.lanes) * _moves(isa, count),
         weights=problem.groups * weights / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
         least=params.n,
     )
-    return min(max(1, total // params.n), divide(total, params.block)), grid
+    return blocks, grid
+
+
+def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
+    """Modelled cycles of a GEMM tile in every plane."""
+    products = planes.singles * cycles(seen, params.v, params.n, reduction)
+    return products + planes.pairs * complex_cycles(seen, params.v, params.n, reduction) if planes.pairs else products
 
 
 def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes, complex_: bool) -> MicroRef:
@@ -234,7 +240,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     pixel = F32.bytes * lanes
     tiles = places(problem, m, dilation)
     total = max(1, problem.n) * len(tiles)
-    reduction, vectors = planes.words(problem), divide(problem.kg, lanes)
+    reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
     blocks, chunks = shortest(problem.threads, *_grid(problem, total, params, planes, isa))
     most = divide(total, blocks)
@@ -309,13 +315,6 @@ def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
     )
 
 
-def _transforms(isa: Isa, channel_blocks: int, vectors: int, count: Any, operations: tuple[Any, Any]) -> Any:
-    """Cycles of a tile's transforms, forward and back: `operations`, and the loads and stores of `count` planes."""
-    forward = operations[0] / isa.fma_rate + _moves(isa, count)
-    backward = operations[1] / isa.fma_rate + _moves(isa, count) + count * _MISS
-    return channel_blocks * forward + vectors * backward
-
-
 def _moves(isa: Isa, count: Any) -> Any:
     """Cycles of a vector's transform to or from `count` planes without its operations."""
     return count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS) + _CALL
@@ -334,21 +333,44 @@ class Forms(NamedTuple):
     backward: np.ndarray
 
 
-def bound(problem: ConvProblem, machine: Machine, forms: Forms, product: str = "fma") -> float:
-    """Seconds that no `cost` of these forms is below.
+class Rates(NamedTuple):
+    """Cycles that forms take of a machine for the channels of a layer, whatever its sizes, as arrays.
+
+    Of a tile's products at full speed; of all weights, read once; of a tile's transforms.
+    """
+
+    products: np.ndarray
+    weights: np.ndarray
+    transforms: np.ndarray
+
+    def some(self, able: np.ndarray) -> Rates:
+        """Those of the forms that `able` selects."""
+        return Rates(*(each[able] for each in self))
+
+
+def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma") -> Rates:
+    """Those of forms, whatever their tiles, for groups of so many channels."""
+    isa, planes = machine.isa, Planes(0, product=product)
+    reduction, vectors = planes.words(cg), divide(kg, isa.lanes)
+    panels, moves = reduction * vectors, _moves(isa, forms.planes)
+    weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
+    forward = forms.forward / isa.fma_rate + moves
+    backward = forms.backward / isa.fma_rate + moves + forms.planes * _MISS
+    return Rates(
+        products=forms.products * (panels / (planes.seen(isa).fma_rate * max(isa.efficiency))),
+        weights=weight_bytes / machine.rates(weight_bytes),
+        transforms=divide(reduction, isa.lanes) * forward + vectors * backward,
+    )
+
+
+def bound(problem: ConvProblem, machine: Machine, tiles: np.ndarray, each: Rates) -> float:
+    """Seconds that no `cost` of forms is below, by their tiles and rates.
 
     The longer of products at full speed and weights read once; transforms; activations.
     """
-    isa, planes = machine.isa, Planes(0, product=product)
-    reduction, seen, vectors = planes.words(problem), planes.seen(isa), divide(problem.kg, isa.lanes)
-    panels = reduction * vectors
-    multiply = forms.tiles * forms.products * (panels / (seen.fma_rate * max(isa.efficiency)))
-    weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
-    weights = weight_bytes / machine.rates(weight_bytes)
-    transforms = forms.tiles * _transforms(
-        isa, divide(reduction, isa.lanes), vectors, forms.planes, (forms.forward, forms.backward)
-    )
-    least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
+    multiply = tiles * each.products
+    products = np.maximum(multiply, each.weights) + _APART * np.minimum(multiply, each.weights)
+    least = (products + tiles * each.transforms).min()
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(problem.groups * float(least) + activations, problem.threads)
 
@@ -357,34 +379,58 @@ def least_work(problem: ConvProblem, planes: Planes, m: Size, dilation: Size = (
     """Operations of the products, and bytes of the weights, without lanes that hold no channel."""
     pairs = problem.cg * problem.k
     flops = 2 * pairs * planes.products * tile_grid(problem, m, dilation)[2]
-    return flops, planes.words(problem) * problem.k * planes.count * F32.bytes
+    return flops, planes.words(problem.cg) * problem.k * planes.count * F32.bytes
 
 
-def cost(
+class Form(NamedTuple):
+    """What the estimates of all candidates of one tile size share; cycles are of all tiles of a group."""
+
+    problem: ConvProblem
+    machine: Machine
+    planes: Planes
+    seen: Isa
+    tiles: int
+    reduction: int
+    channel_blocks: int
+    vectors: int
+    transforms: float
+    activations: float  # cycles to move those of all groups
+    floor: float  # cycles of the products of all groups, at least
+
+
+def form(
     problem: ConvProblem,
-    params: Any,
     machine: Machine,
     m: Size,
     planes: Planes,
     operations: tuple[int, int],
     dilation: Size = (1, 1),
-) -> Cost:
-    """Seconds of products, of the weights that are prefetched meanwhile, of transforms, and of other traffic.
-
-    `operations` are those of a tile's transforms, forward and back, without loads and stores.
+) -> Form:
+    """That of output tiles of size `m`; `operations` are those of a tile's transforms, forward and back, without loads
+    and stores.
     """
-    isa = machine.isa
-    total = tile_grid(problem, m, dilation)[2]
-    count, reduction, seen, pixel = planes.count, planes.words(problem), planes.seen(isa), isa.lanes * F32.bytes
-    channel_blocks, vectors = divide(reduction, isa.lanes), divide(problem.kg, isa.lanes)
-    block = min(params.block, total)
+    isa, seen, count, reduction = machine.isa, planes.seen(machine.isa), planes.count, planes.words(problem.cg)
+    tiles, vectors = tile_grid(problem, m, dilation)[2], divide(problem.kg, isa.lanes)
+    channel_blocks, moves = divide(reduction, isa.lanes), _moves(isa, count)
+    forward = operations[0] / isa.fma_rate + moves
+    backward = operations[1] / isa.fma_rate + moves + count * _MISS
+    return Form(
+        problem, machine, planes, seen, tiles, reduction, channel_blocks, vectors,
+        transforms=tiles * (channel_blocks * forward + vectors * backward),
+        activations=machine.moving(problem.in_bytes + problem.out_bytes),
+        floor=problem.groups * tiles * planes.products * vectors * reduction / seen.fma_rate,
+    )  # fmt: skip
+
+
+def cost(form: Form, params: Any) -> Cost:
+    """Seconds of products, of the weights that are prefetched meanwhile, of transforms, and of other traffic."""
+    problem, machine, planes, seen, total, reduction, channel_blocks, vectors = form[:8]
+    isa, count = machine.isa, planes.count
+    pixel = isa.lanes * F32.bytes
+    block, panels = min(params.block, total), divide(vectors, params.v)
     blocks = divide(total, block)
-    products = planes.singles * cycles(seen, params.v, params.n, reduction)
-    if planes.pairs:
-        products += planes.pairs * complex_cycles(seen, params.v, params.n, reduction)
-    multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
-    transform = total * _transforms(isa, channel_blocks, vectors, count, operations)
-    weight_bytes = count * reduction * divide(vectors, params.v) * params.v * pixel  # the last panel is a whole one
+    multiply = blocks * panels * divide(block, params.n) * _gemm(planes, seen, params, reduction)
+    weight_bytes = count * reduction * panels * params.v * pixel  # the last panel is a whole one
     transforms = count * block * channel_blocks * pixel
     summed = count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
@@ -392,9 +438,7 @@ def cost(
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
     moved = total * count * (channel_blocks + vectors) * pixel
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
-    floor = problem.groups * total * planes.products * vectors * reduction / seen.fma_rate
     products = max(multiply, weights) + _APART * min(multiply, weights)
-    activations = machine.moving(problem.in_bytes + problem.out_bytes)
-    estimate = problem.groups * (products + transform + traffic) + activations
+    estimate = problem.groups * (products + form.transforms + traffic) + form.activations
     blocks, grid = _grid(problem, total, params, planes, isa)
-    return machine.cost(floor, estimate * grid.uneven(problem.threads, blocks), problem.threads)
+    return machine.cost(form.floor, estimate * grid.uneven(problem.threads, blocks), problem.threads)
