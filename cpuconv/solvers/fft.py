@@ -26,8 +26,9 @@ from cpuconv.kernels.transforms.fft import GAUSS, REAL, REGULAR, FftTransform, f
 from cpuconv.kernels.transforms.fft_weights import FftWeights, fft_weights
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, floats, transformed, words
-from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
 NAME = "fft"
 ACCURACY = "standard"
@@ -96,7 +97,7 @@ def outputs(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Stride 1, one group, a kernel (with its dilation) smaller than the largest tile, floats inside as of Winograd."""
-    if (why := floats.why_not(problem.types)) is not None:
+    if (why := transformed.why_not_floats(problem.types)) is not None:
         return why
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
@@ -246,7 +247,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     form = params.rows, params.cols, params.products
     steps = (step if taps > 1 else 1 for step, taps in zip(problem.dilation, (problem.r, problem.s), strict=True))
     transform = MicroRef(fft_weights, FftWeights(isa.lanes, *form, problem.r, problem.s, *steps))
-    return floats.widened(problem, transformed.packing(problem, params.v, isa, planes(*form), transform))
+    return transformed.widened(problem, transformed.packing(problem, params.v, isa, planes(*form), transform))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -260,4 +261,4 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     micro = MicroRef(fft_in, forward), MicroRef(fft_out, backward)
     last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]

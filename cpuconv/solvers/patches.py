@@ -21,7 +21,7 @@ from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.patches import PatchTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
-from cpuconv.kernels.emit.product import WORD, as_seen
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
@@ -76,7 +76,7 @@ offset = words.offset
 
 def _seen(problem: ConvProblem, isa: Isa) -> Isa:
     """The instruction set for the model of tiles: its FMA is the problem's product."""
-    return as_seen(isa, words.product(problem, isa))
+    return words.seen(isa, words.product(problem, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

@@ -31,8 +31,9 @@ from cpuconv.kernels.transforms.winograd import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, floats, transformed, words
-from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
 NAME = "winograd"
 ACCURACY = "standard"
@@ -145,7 +146,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
     What is bfloat16 outside is float32 inside.
     """
-    if (why := floats.why_not(problem.types)) is not None:
+    if (why := transformed.why_not_floats(problem.types)) is not None:
         return why
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
@@ -245,13 +246,13 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _form(problem: ConvProblem, m: Size, machine: Machine) -> tuple[Form, float]:
-    """What the candidates of a tile size share, and what they are charged for the error, as a factor."""
+def _form(problem: ConvProblem, m: Size, machine: Machine) -> Form:
+    """What the candidates of a tile size share."""
     forward, backward = _tile_operations((problem.r, problem.s), m)
     operations = _STALLS * forward, _STALLS * backward
     planes = Planes(math.prod(outer(problem, m)))
-    form = transformed.form(problem, machine, m, planes, operations, problem.dilation)
-    return form, 1 + _PRICE * error(problem, m)
+    charge = 1 + _PRICE * error(problem, m)
+    return transformed.form(problem, machine, m, planes, operations, problem.dilation, charge)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -259,9 +260,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
     Of tiles that take nearly as long, the more accurate one is chosen.
     """
-    form, charge = _form(problem, (params.rows, params.cols), machine)
-    plain = transformed.cost(form, params)
-    return Cost(plain.bound, plain.estimate * charge)
+    return transformed.cost(_form(problem, (params.rows, params.cols), machine), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
@@ -281,7 +280,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
-    return floats.widened(problem, form)
+    return transformed.widened(problem, form)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -296,7 +295,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
     last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]
 
 
 @functools.lru_cache(maxsize=64)

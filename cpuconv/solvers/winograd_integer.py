@@ -35,8 +35,9 @@ from cpuconv.kernels.transforms.winograd_integer import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, transformed, words
-from cpuconv.solvers.shared.transformed import Planes, Size, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Planes, Size
 
 NAME = "winograd_integer"
 ACCURACY = "exact"
@@ -363,4 +364,4 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     last = words.last_of(problem, isa, micro[1])
     planes = _planes(each, isa)
     transform = Transform(each.size, each.outer, planes, *micro, dilation=problem.dilation, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]

@@ -184,9 +184,7 @@ def _every_pair(isa: Isa) -> _Table:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _real(
-    isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None
-) -> _Timed:
+def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None) -> _Timed:
     """The tiles that planes of a layer can have: all that differ from those of larger planes."""
     every = _every(isa)
     able = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)

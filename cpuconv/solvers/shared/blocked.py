@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 import layouts
 from cpuconv.elements import F32, Element
@@ -15,7 +16,7 @@ from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
-from cpuconv.kernels.emit.product import WORD, Product, as_seen
+from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products.gemm_tile import LINE
 from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
@@ -276,6 +277,37 @@ def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
 
 
+class _Traffic(NamedTuple):
+    """Cycles beside the tiles of a problem, in the order in which they are added."""
+
+    once: float  # activations and weights
+    weights: float  # bytes, which blocks of an image after the first read again
+    rate: float  # of these
+    copied: float  # bands
+    rearranged: float  # what of bands does not lie as in them
+
+    def of(self, again: int) -> float:
+        """Cycles where weights are read so many times more than once."""
+        return self.once + self.weights * again / self.rate + self.copied + self.rearranged
+
+
+@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+def _traffic(problem: ConvProblem, machine: Machine, band: bool, planar: bool) -> _Traffic:
+    isa, weights = machine.isa, problem.weight_bytes
+    copied = rearranged = 0.0
+    if band:
+        pixels = problem.n * problem.h * problem.w
+        channels = words.in_words(problem).c
+        scalars = pixels * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
+        copied = 2 * WORD * scalars / isa.l2_rate
+        if planar and problem.in_layout != "NCHW":
+            rearranged = _GATHER * scalars
+        elif not planar and problem.in_layout != layout(isa, problem.types.x):
+            rearranged = _TRANSPOSE * scalars
+    once = machine.moving(problem.stored_bytes + weights)
+    return _Traffic(once, weights, machine.rate(weights), copied, rearranged)
+
+
 def cost(
     problem: ConvProblem,
     params: Params,
@@ -294,7 +326,7 @@ def cost(
     compute = problem.n * problem.groups * count * sizes.panel_cycles(isa, params)
     copied = PLANAR_BAND if planar else BLOCKED_BAND if band else NO_BAND
     blocks, grid = _grid(problem, params, isa, (height, width), height == 1, copied, sizes)
-    traffic = _traffic(problem, machine, blocks, band, planar)
+    traffic = _traffic(problem, machine, band, planar).of(blocks * problem.n - 1)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
     vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
@@ -319,28 +351,11 @@ def bound(
     if sizes.product.matrix:
         compute = pixels * least_cycles(isa, sizes.product, sizes.reduction)
     else:
-        compute = pixels * pixel_cycles(as_seen(isa, sizes.product), int(sizes.multiplied()))
-    return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
+        compute = pixels * pixel_cycles(sizes.seen, int(sizes.multiplied()))
+    traffic = _traffic(problem, machine, band, planar).of(problem.n - 1)
+    return machine.seconds(compute + traffic, problem.threads)
 
 
 def least_cycles(isa: Isa, product: Product, reduction: float) -> float:
     """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
-    return reduction / (isa.lanes if product.matrix else as_seen(isa, product).fma_rate)
-
-
-def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:
-    """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
-    isa = machine.isa
-    moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
-    traffic = machine.moving(moved + weight_bytes)
-    traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
-    if band:
-        pixels = problem.n * problem.h * problem.w
-        channels = words.in_words(problem).c
-        scalars = pixels * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
-        traffic += 2 * WORD * scalars / isa.l2_rate
-        if planar and problem.in_layout != "NCHW":
-            traffic += _GATHER * scalars
-        elif not planar and problem.in_layout != layout(isa, problem.types.x):
-            traffic += _TRANSPOSE * scalars
-    return traffic
+    return reduction / (isa.lanes if product.matrix else words.seen(isa, product).fma_rate)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
@@ -20,7 +18,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import WORD, as_seen
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -47,8 +45,7 @@ _WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, 
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A tile and its bands.
 
     Attributes
@@ -74,7 +71,7 @@ class Shape:
 
     def seen(self, isa: Isa) -> Isa:
         """The instruction set for the model: its FMA is the product."""
-        return as_seen(isa, self.words.product) if self.words else isa
+        return words.seen(isa, self.words.product) if self.words else isa
 
     @property
     def products(self) -> int:
@@ -97,6 +94,7 @@ class Kernel(NamedTuple):
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
 
+@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
@@ -152,8 +150,9 @@ def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
-    """Modelled cycles of one tile."""
+    """Modelled cycles of one tile, whatever its bands."""
     outputs = shape.rows * shape.cols
     fmas = outputs * kernel.r * kernel.s * shape.mix * max(1, kernel.parts)
     if shape.held:
@@ -177,7 +176,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
-    time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
+    time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape._replace(block=0))
     tiles, chosen = _across(problem, shape.cols, shape.block == 0)
     return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix + _CALL)
 
@@ -205,7 +204,7 @@ def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.nd
     found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
         for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
-            column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
+            column = [Shape(rows, cols, held, 0, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
             found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no higher one does
     figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]
     return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
@@ -213,7 +212,7 @@ def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.nd
 
 def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
     """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
-    seen_by = as_seen(isa, groups.product) if groups else isa
+    seen_by = words.seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
     in_place = _in_place(problem, isa)
@@ -231,7 +230,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
             for block in (0,) if in_place else band_blocks(problem, isa, shape):
-                yield replace(shape, block=block, words=groups)
+                yield shape._replace(block=block, words=groups)
             if not most:
                 return
 
