@@ -219,12 +219,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
     def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
         """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
-        before = replace(tile, suspend=True, tail=0)
-        return {
-            name: MicroRef(gemm_strip, tile) if needed else 0,
-            f"{name}_first": MicroRef(gemm_strip, replace(before, resume=False)) if needed and parts > 1 else 0,
-            f"{name}_middle": MicroRef(gemm_strip, before) if needed and parts > 2 else 0,
-        }
+        found: Args = {name: MicroRef(gemm_strip, tile) if needed else 0, f"{name}_first": 0, f"{name}_middle": 0}
+        if needed and parts > 1:
+            before = replace(tile, suspend=True, tail=0)
+            found[f"{name}_first"] = MicroRef(gemm_strip, replace(before, resume=False))
+            found[f"{name}_middle"] = MicroRef(gemm_strip, before) if parts > 2 else 0
+        return found
 
     pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector

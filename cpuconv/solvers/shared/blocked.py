@@ -17,7 +17,7 @@ from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product
-from cpuconv.kernels.products.gemm_tile import LINE
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
@@ -157,12 +157,12 @@ def convolve_step(
         pitch=pitch if pitch != problem.ow else 0,
         inside=problem.ow if pitch not in (0, problem.ow) else 0,
     )  # fmt: skip
-    last, stored = replace(gemm, valid=problem.kg % lanes), sizes.vectors
+    rest, stored = problem.kg % lanes, sizes.vectors
+    last = replace(gemm, valid=rest) if rest else gemm
     if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
         absent = panels * params.v - sizes.vectors
         zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
         last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
-    part = replace(gemm, suspend=True, tail=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
@@ -178,8 +178,7 @@ def convolve_step(
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
-        "gemm_first": micro(replace(part, resume=False), product.matrix) if parts > 1 else 0,
-        "gemm_middle": micro(part, product.matrix) if parts > 2 else 0,
+        **_parts_before(gemm, parts, product.matrix),
         **worker_args("band", space, band_step, problem.threads),
         **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
@@ -207,6 +206,15 @@ def convolve_step(
     units = problem.n * row_blocks * column_blocks * chunks
     tile = ConvolveTile(lanes, pack, matrix=product.matrix)
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
+
+
+def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
+    """The tiles of the parts before the last one: of the first, and of those between."""
+    if parts == 1:
+        return {"gemm_first": 0, "gemm_middle": 0}
+    part = replace(gemm, suspend=True, tail=0)
+    first = micro(replace(part, resume=False), matrix)
+    return {"gemm_first": first, "gemm_middle": micro(part, matrix) if parts > 2 else 0}
 
 
 def _grid(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,6 +134,7 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
     """The products of `block` tiles, which together fetch all weights of the next panel."""
     unroll, tail = segment(isa, reduction)
     product = BY_NAME[planes.product]
+    step = (2 if complex_ else 1) * _fetching(isa, params, reduction, block).step
     tile = GemmTile(
         isa.lanes,
         params.v,
@@ -150,9 +150,9 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         product=product.name,
         x=product.x,
         y=product.sum,
+        fetch=divide(step, LINE) if block > _FOLLOWED else 0,
     )
-    step = (2 if complex_ else 1) * _fetching(isa, params, reduction, block).step
-    return MicroRef(gemm_strip, replace(tile, fetch=divide(step, LINE) if block > _FOLLOWED else 0))
+    return MicroRef(gemm_strip, tile)
 
 
 def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:
