@@ -219,8 +219,7 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
-    reorders: dict[Ends, float] = {}
-    costed = (Ranked(each, _with_reorders(problem, each, reorders)) for each in candidates)
+    costed = (Ranked(each, modelled_cost(problem, each)) for each in candidates)
     return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 

@@ -114,19 +114,18 @@ def sizes(
         blocks.append(total)
     if total < _STREAM_TILES * problem.threads:
         blocks.append(divide(total, problem.threads))  # one for each worker, of narrower GEMM tiles
-    listed = set()
-    for block in blocks:
-        least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
-        block = divide(total, divide(total, block))
+    listed, line = set(), planes.count * isa.lanes * F32.bytes
+    for count in dict.fromkeys(divide(total, block) for block in blocks):  # of equal blocks
+        least, block = total // count, divide(total, count)  # no GEMM tile is wider than the least
+        fused = block * per_tile <= _FUSED_SHARE * machine.l2
         if planes.pairs:
             found_tiles = complex_tiles(seen, vectors, least, reduction, _TILES)
         else:
             found_tiles = tiles(seen, vectors, 1, least, reduction, _TILES)
         for tile in found_tiles:
-            panel_bytes = planes.count * tile.v * isa.lanes * block * F32.bytes
             panels = divide(vectors, tile.v)
-            fused = block * per_tile <= _FUSED_SHARE * machine.l2
-            chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
+            fitting = int(_CHUNK_SHARE * machine.l2 / (tile.v * block * line))
+            chunk = min(panels, max(1, fitting)) if fused else panels
             found = (tile.v, tile.cols, block, divide(panels, divide(panels, chunk)))
             if found not in listed:
                 listed.add(found)
