@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -210,8 +211,9 @@ def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.nd
     return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
 
 
-def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
-    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
+@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
+def _ranked(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None) -> tuple[list[Shape], float]:
+    """Tiles for a plane, best first, and what the best takes by `plane_cycles`."""
     seen_by = words.seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
@@ -222,9 +224,15 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     widths = range(1, int(cols.max(initial=1)) + 1)
     tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
     plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL)
+    ranked = [every[index] for index in some[np.lexsort((-cols[some], plane))].tolist()]
+    return ranked, float(plane.min(initial=math.inf))
+
+
+def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
+    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
+    in_place = _in_place(problem, isa)
     seen: dict[tuple[bool, int], int] = {}
-    for index in some[np.lexsort((-cols[some], plane))].tolist():
-        shape = every[index]
+    for shape in _ranked(problem, isa, mix, groups)[0]:
         kind = (shape.held, shape.cols)
         if seen.get(kind, 0) < _MOST_ALIKE:
             seen[kind] = seen.get(kind, 0) + 1
@@ -260,12 +268,16 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     isa = machine.isa
     compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
-    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
-    if shape.block:
-        traffic += 2 * problem.in_bytes / machine.isa.l2_rate
+    traffic = _traffic(problem, machine, not shape.block)
     if shape.words:
         return machine.cost(_products(problem, isa, shape), _together(compute, traffic), problem.threads)
     return machine.direct_cost(problem, _together(compute, traffic))
+
+
+def _traffic(problem: ConvProblem, machine: Machine, in_place: bool) -> float:
+    """Cycles to move activations, and bands where tiles do not read the input where it lies."""
+    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
+    return traffic if in_place else traffic + 2 * problem.in_bytes / machine.isa.l2_rate
 
 
 def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
@@ -275,12 +287,11 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 
 
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
-    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
-    shape = Shape(1, 1, False, 0, groups.count if groups else problem.cg, groups)
-    met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
-    compute = min(1.0, met) * _products(problem, machine.isa, shape)
-    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
-    return machine.seconds(_together(compute, traffic), problem.threads)
+    """Seconds that no `cost` is below: those of the best tile."""
+    isa = machine.isa
+    least = _ranked(problem, isa, groups.count if groups else problem.cg, groups)[1]
+    traffic = _traffic(problem, machine, _in_place(problem, isa))
+    return machine.seconds(_together(problem.n * divide(problem.k, isa.lanes) * least, traffic), problem.threads)
 
 
 def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
