@@ -44,6 +44,10 @@ class Machine:
     l2: int
     l3: int
 
+    def __hash__(self) -> int:
+        """Of the caches: results about problems are remembered by machine."""
+        return hash((self.l1, self.l2, self.l3))
+
     def is_far(self, footprint: float) -> bool:
         """Whether so many bytes come from L3 or memory."""
         return footprint > 0.75 * self.l2

@@ -21,6 +21,7 @@ from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import Wanted, compiled_together
 from cpuconv.runtime.stopping import Stop, check
 
@@ -49,8 +50,13 @@ class Recording:
         seconds: Sequence[float] | None = None,
     ) -> None:
         self._kept: list[Any] = []
-        compiled_together(kernel for step in steps for kernel in _kernels(step))
-        self.rows = [bind(step, self._kept) for step in steps]
+        try:
+            with compiling_nothing(noting=True):
+                self.rows = [bind(step, self._kept) for step in steps]
+        except NotCompiled:
+            compiled_together(kernel for step in steps for kernel in _kernels(step))
+            self._kept.clear()
+            self.rows = [bind(step, self._kept) for step in steps]
         self.threads = threads
         self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
         self.slices = [] if seconds is None else _slices(seconds)
