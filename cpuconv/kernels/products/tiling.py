@@ -22,6 +22,7 @@ _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pix
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
 _LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
 _REMEMBERED = 4096  # answers: the layouts of one problem, and several solvers, ask for the same
+_LAYERS = 512  # that differ in vectors and scalars, 10 KB each at most
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def _every_pair(isa: Isa) -> _Table:
     return _Table.of(isa, [Tile(v, 1, n) for v, most in enumerate(isa.pairs, 1) for n in range(1, most + 1)], 2)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_LAYERS)
 def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None) -> _Timed:
     """The tiles that planes of a layer can have: all that differ from those of larger planes."""
     every = _every(isa)
@@ -194,7 +195,7 @@ def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, count
     return _Timed.of(every.some(able), isa, vectors, reduction)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_LAYERS)
 def _complex(isa: Isa, vectors: int, width: int, reduction: int) -> _Timed:
     every = _every_pair(isa)
     return _Timed.of(every.some((every.v <= vectors) & (every.cols <= width)), isa, vectors, reduction)
