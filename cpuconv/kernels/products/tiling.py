@@ -22,7 +22,7 @@ _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pix
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
 _LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
 _REMEMBERED = 4096  # answers: the layouts of one problem, and several solvers, ask for the same
-_LAYERS = 512  # that differ in vectors and scalars, 10 KB each at most
+_LAYERS = 512  # that differ in vectors and scalars, some 5 KB each
 
 
 @dataclass(frozen=True)
