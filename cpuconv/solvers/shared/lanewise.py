@@ -287,11 +287,15 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 
 
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
-    """Seconds that no `cost` is below: those of the best tile."""
+    """Seconds that no `cost` is below: those of the best tile; of words, whose tiles hold no weights, FMA slots."""
     isa = machine.isa
-    least = _ranked(problem, isa, groups.count if groups else problem.cg, groups)[1]
+    if groups:
+        met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
+        compute = min(1.0, met) * _products(problem, isa, Shape(1, 1, False, 0, groups.count, groups))
+    else:
+        compute = problem.n * divide(problem.k, isa.lanes) * _ranked(problem, isa, problem.cg, None)[1]
     traffic = _traffic(problem, machine, _in_place(problem, isa))
-    return machine.seconds(_together(problem.n * divide(problem.k, isa.lanes) * least, traffic), problem.threads)
+    return machine.seconds(_together(compute, traffic), problem.threads)
 
 
 def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
