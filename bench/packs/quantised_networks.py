@@ -6,6 +6,8 @@ Scales are made up, as no kernel depends on them: nothing is run. Where bytes li
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -20,7 +22,7 @@ _SCALE, _WEIGHT_SCALE = 0.05, 0.01
 
 
 def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network of floats with bytes between those of its operators that quantisation knows; weights are constants."""
+    """The network with bytes between those of its operators that quantisation knows; its weights are constants."""
     graph = model.graph
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     form = _Form(constants)
@@ -83,7 +85,7 @@ class _Form:
         scales = self._scale(scale, kind, len(array))
         return self._back(name + "_q", name + "_bytes", scales, axis=0)
 
-    def _back(self, name: str, back: str, scale: list[str], **attributes: int) -> str:
+    def _back(self, name: str, back: str, scale: list[str], **attributes: Any) -> str:
         self.nodes.append(helper.make_node("DequantizeLinear", [name, *scale], [back], **attributes))
         return back
 
