@@ -57,8 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
             patch.setattr(problems, "judge", emulated.call)
         runs = [_run(family, layout, options) for family in options.types for layout in options.layouts]
     if options.json:
-        isa = current()
-        told = {"isa": isa.name, "dots": [dot.name for dot in isa.dots], "seed": options.seed, "runs": runs}
+        isa, judged = current(), not emulated.only_compiles()
+        told = {"isa": isa.name, "dots": [dot.name for dot in isa.dots], "seed": options.seed, "judged": judged}
+        told |= {"runs": runs}
         text = json.dumps(told, indent=1)
         print(text) if str(options.json) == "-" else options.json.write_text(text + "\n")
     return 1 if any(run["failed"] for run in runs) else 0
