@@ -205,6 +205,8 @@ class _Later:
         values = _values([name for name, (_, field) in self.fields().items() if field.compare])
 
         def __eq__(self_: Any, other: Any) -> Any:
+            if self_ is other:
+                return True
             return values(self_) == values(other) if other.__class__ is self_.__class__ else NotImplemented
 
         return __eq__

@@ -190,11 +190,15 @@ class Tiers:
 
         Whoever asks should look twice at their candidates, whose times may be others now.
         """
-        best = self.lookup(device, problem, limits)
+        tiers = self._look(device).tiers
         for weights in limits.weights:
-            for name, tier in self._look(device).tiers:
+            for name, tier in tiers:
+                known = tier.rows(device, problem, weights)
+                if not known:  # as of most problems
+                    continue
+                best = self.lookup(device, problem, limits)
                 if best is None or (best.row.weights, best.tier) == (weights, name):
-                    rows = _older(tier.rows(device, problem, weights), limits, best and best.row)
+                    rows = _older(known, limits, best and best.row)
                     if rows:
                         return [Found(row, name, current=False) for row in rows]
         return []

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lines", type=Path, default=CANONICAL, metavar="FILE", help=f"convolutions ({CANONICAL.name})")
     p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
-    p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random, float32 ({NETWORKS})")
+    p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random ({NETWORKS})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
     p.add_argument("--run", action="store_true", help="what was compiled, too: for classes that this CPU can run")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")

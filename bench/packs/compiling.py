@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features
     calls = [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
-    calls += _drawn(options.drawn) if options.drawn else ()
+    calls += _drawn(options.drawn, features) if options.drawn else ()
     said = 0.0
     with noting() as names:
         for number, call in enumerate(calls):
@@ -133,17 +133,24 @@ def _network(path: Path, precision: str, threads: int) -> None:
             cpuconv.load(Path(saved) / "model", threads=threads).run(feed)
 
 
-def _drawn(count: int) -> Iterator[Callable[[], None]]:
+def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
+    """Each as it is, and as by tables; every other one in each narrow type that is asked for on this class."""
+    narrow = [each for each in wanted.DRAWN if wanted.computes(each, features)]
     for number in range(count):
-        yield partial(_drawn_network, number, _STRATEGY)
+        yield partial(_drawn_network, number, strategy=_STRATEGY)
         for key, machine in wanted.devices().items():
             yield partial(_on, key, machine, partial(_drawn_network, number))
+        for precision in narrow if number % 2 == 0 else ():
+            yield partial(_drawn_network, number, precision, _STRATEGY)
 
 
-def _drawn_network(number: int, strategy: str = "cached") -> None:
-    from bench.packs import random_networks  # which needs the package onnx
+def _drawn_network(number: int, precision: str = "float32", strategy: str = "cached") -> None:
+    from bench.packs import quantised_networks, random_networks  # which need the package onnx
 
-    cpuconv.compile(random_networks.drawn(number, wanted.SEED), threads=1, strategy=strategy)
+    model = random_networks.drawn(number, wanted.SEED)
+    if precision == "int8":
+        model, precision = quantised_networks.quantised(model), "float32"
+    cpuconv.compile(model, threads=1, strategy=strategy, precision=precision)
 
 
 if __name__ == "__main__":

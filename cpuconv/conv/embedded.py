@@ -89,8 +89,6 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
 
 def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
     """A step with other bases in its addresses; `alone`: run by one worker."""
-    args = {
-        name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
-        for name, value in step.args.items()
-    }
+    late = {name: value for name, value in step.args.items() if type(value) is Ref and value.name in known}
+    args = {**step.args, **{name: known[value.name] + value.offset for name, value in late.items()}}
     return Step(step.kernel, step.tile, args, 0 if alone else step.parts, step.clears_tail)

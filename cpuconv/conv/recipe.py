@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -152,11 +153,12 @@ def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | No
     """
     isa = current()
     if effective_threads(problem) != problem.threads:
-        problem = replace(problem, threads=effective_threads(problem))
+        problem = problem.changed(threads=effective_threads(problem))
     space = Space()
     steps: list[Step] = []
-    operands = operands or operands_of(problem)
-    if problem.n == 1:  # how far apart images lie says nothing
+    if operands is None:
+        operands = operands_of(problem)
+    elif problem.n == 1:  # how far apart images lie says nothing
         operands = _alone(problem, operands)
     need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
     types = problem.types
@@ -186,7 +188,7 @@ def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
 
 
 def _size(layout: str, shape: tuple[int, int, int, int], element: Element) -> int:
-    return int(np.prod(layouts.get(layout).shape(*shape))) * element.bytes
+    return math.prod(layouts.get(layout).shape(*shape)) * element.bytes
 
 
 def _alone(problem: ConvProblem, operands: Operands) -> Operands:

@@ -94,7 +94,15 @@ class ConvProblem:
 
     def __hash__(self) -> int:
         """Of the fields in which problems of one program differ, as every call looks up by it."""
+        return self._hash
+
+    @lazy
+    def _hash(self) -> int:
         return hash((self.n, self.c, self.h, self.w, self.k, self.r, self.stride, self.in_layout, self.threads))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields: hashes of text are others in another process."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -16,7 +16,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import NO_BAND
-from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
+from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import tiles
@@ -86,7 +86,7 @@ def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]
     if product.matrix:
         sides = [v for v in (2, 1, 4) if v in (counts or ()) and v < 2 * sizes.vectors]
         return [(v, n) for v in sides for _, n in shapes(1, pixels) if fits(v, 1, n)]
-    found = tiles(as_seen(isa, product), sizes.vectors, 1, pixels, sizes.reduction, 6, counts)
+    found = tiles(words.seen(isa, product), sizes.vectors, 1, pixels, sizes.reduction, 6, counts)
     return [(tile.v, tile.cols) for tile in found]
 
 

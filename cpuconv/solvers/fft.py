@@ -24,9 +24,11 @@ from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
 from cpuconv.kernels.transforms.fft_weights import FftWeights, fft_weights
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, floats, transformed, words
-from cpuconv.solvers.shared.transformed import Planes, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
 NAME = "fft"
 ACCURACY = "standard"
@@ -49,6 +51,7 @@ SIZES: dict[int, tuple[int, int, int]] = {
     48: (948, 413, 556),
     64: (1240, 549, 846),
 }
+_LARGEST = max(SIZES)
 _MOST_FORMS = 6  # tile sizes, each with three or four products, worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
 _MOVED = 8  # storing and loading a plane takes as long as so many operations
@@ -94,18 +97,24 @@ def outputs(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Stride 1, one group, a kernel (with its dilation) smaller than the largest tile, floats inside as of Winograd."""
-    if (why := floats.why_not(problem.types)) is not None:
+    if (why := transformed.why_not_floats(problem.types)) is not None:
         return why
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
     if problem.groups != 1:
         return f"there are {problem.groups} groups"
-    if max(problem.effective_kernel) >= max(SIZES):
-        return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    rows, cols = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
-    if plane_count(rows, cols, REGULAR) > _most_planes(problem):
+    if max(problem.effective_kernel) >= _LARGEST:
+        return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {_LARGEST}"
+    if _least_planes(problem.effective_kernel) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _least_planes(kernel: Size) -> int:
+    """Planes of the smallest tile for a kernel that spans so much."""
+    rows, cols = (min(size for size in SIZES if size >= reach) for reach in kernel)
+    return plane_count(rows, cols, REGULAR)
 
 
 def planes(rows: int, cols: int, products: int) -> Planes:
@@ -138,15 +147,26 @@ def _figures() -> np.ndarray:
     return np.array([(*form[:2], *count, *each) for form, count, each in zip(FORMS, counts, work, strict=True)]).T
 
 
-def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of `FORMS` can run the problem, and their figures."""
+@functools.lru_cache(maxsize=64)
+def _able(kernel: Size, most_planes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `FORMS` can run a kernel that spans so much, with so many planes at most, and their figures: as those
+    of all, but outputs of a tile in the place of its rows and columns.
+    """
     rows, cols, count = _figures()[:3]
-    reach = problem.effective_kernel
-    able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
-    rows, cols, count, products, forward, backward, backward_row = _figures()[:, able]
-    high, wide = np.minimum(rows - reach[0] + 1, problem.oh), np.minimum(cols - reach[1] + 1, problem.ow)
+    able = np.flatnonzero((rows >= kernel[0]) & (cols >= kernel[1]) & (count <= most_planes))
+    figures = _figures()[:, able]
+    figures[:2] -= np.array(kernel)[:, None] - 1
+    return able, figures
+
+
+@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
+def able_forms(problem: ConvProblem) -> tuple[np.ndarray, Forms]:
+    """Which of `FORMS` can run the problem, and their figures."""
+    able, figures = _able(problem.effective_kernel, _most_planes(problem))
+    high, wide, count, products, forward, backward, backward_row = figures
+    high, wide = np.minimum(high, problem.oh), np.minimum(wide, problem.ow)
     tiles = max(1, problem.n) * (-problem.oh // high) * (-problem.ow // wide)  # both negative: rounded up
-    return able, transformed.Forms(tiles, count, products, forward, backward + high * backward_row)
+    return able, Forms(tiles, count, products, forward, backward + high * backward_row)
 
 
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
@@ -182,16 +202,33 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
 
 
+@functools.lru_cache(maxsize=64)
+def _rates(c: int, k: int, kernel: Size, most_planes: int, machine: Machine) -> Rates:
+    """Those of the forms that can run a layer, without operations back, which depend on rows of outputs."""
+    _, _, count, products, forward, _, _ = _able(kernel, most_planes)[1]
+    none = np.zeros_like(count)
+    return transformed.rates(c, k, machine, Forms(none, count, products, forward, none))
+
+
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    return transformed.bound(problem, machine, able_forms(problem)[1])
+    forms = able_forms(problem)[1]
+    each = _rates(problem.c, problem.k, problem.effective_kernel, _most_planes(problem), machine)
+    backward = forms.backward * (divide(problem.k, machine.isa.lanes) / machine.isa.fma_rate)
+    return transformed.bound(problem, machine, forms.tiles, each._replace(transforms=each.transforms + backward))
+
+
+@functools.lru_cache(maxsize=64)
+def _form(problem: ConvProblem, rows: int, cols: int, products: int, machine: Machine) -> Form:
+    """What the candidates of a tile size share."""
+    out = outputs(problem, rows, cols)
+    work = operations(rows, cols, products, out[0])
+    return transformed.form(problem, machine, out, planes(rows, cols, products), work)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
-    form = params.rows, params.cols, params.products
-    out = outputs(problem, *form[:2])
-    return transformed.cost(problem, params, machine, out, planes(*form), operations(*form, out[0]))
+    return transformed.cost(_form(problem, params.rows, params.cols, params.products, machine), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
@@ -210,7 +247,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     form = params.rows, params.cols, params.products
     steps = (step if taps > 1 else 1 for step, taps in zip(problem.dilation, (problem.r, problem.s), strict=True))
     transform = MicroRef(fft_weights, FftWeights(isa.lanes, *form, problem.r, problem.s, *steps))
-    return floats.widened(problem, transformed.packing(problem, params.v, isa, planes(*form), transform))
+    return transformed.widened(problem, transformed.packing(problem, params.v, isa, planes(*form), transform))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -224,4 +261,4 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     micro = MicroRef(fft_in, forward), MicroRef(fft_out, backward)
     last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]

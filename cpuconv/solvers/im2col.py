@@ -17,7 +17,7 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
@@ -211,8 +211,11 @@ def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
     """Blocks of pixels, and the work to be cut."""
-    vectors, depth, padded = sizes(problem, isa)
     total, planes = divide(problem.oh * problem.ow, params.n), problem.n * problem.groups
+    blocks = divide(total, params.block)
+    if problem.threads == 1:
+        return blocks, UNCUT
+    vectors, depth, padded = sizes(problem, isa)
     in_place = problem.in_layout == "NCHW" and is_plain(problem)
     grid = Grid(
         planes=max(1, planes),
@@ -223,7 +226,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
-    return divide(total, params.block), grid
+    return blocks, grid
 
 
 def _packing(problem: ConvProblem, isa: Isa) -> float:

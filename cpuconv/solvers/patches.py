@@ -16,12 +16,12 @@ from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.patches import PatchTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
-from cpuconv.kernels.emit.product import WORD, as_seen
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
@@ -76,7 +76,7 @@ offset = words.offset
 
 def _seen(problem: ConvProblem, isa: Isa) -> Isa:
     """The instruction set for the model of tiles: its FMA is the problem's product."""
-    return as_seen(isa, words.product(problem, isa))
+    return words.seen(isa, words.product(problem, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -243,8 +243,11 @@ def _whole_blocks(problem: ConvProblem, isa: Isa, v: int, block: int) -> bool:
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
     """Blocks of pixels, and the work to be cut."""
-    sizes, seen = Sizes.of(problem, isa), _seen(problem, isa)
     total = divide(problem.oh * problem.ow, params.n)
+    blocks = divide(total, params.block)
+    if problem.threads == 1:
+        return blocks, UNCUT
+    sizes, seen = Sizes.of(problem, isa), _seen(problem, isa)
     grid = Grid(
         planes=max(1, problem.n * problem.groups),
         tiles=total,
@@ -254,4 +257,4 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
-    return divide(total, params.block), grid
+    return blocks, grid

@@ -18,7 +18,7 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.kernels.copies import rows
@@ -219,12 +219,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
     def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
         """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
-        before = replace(tile, suspend=True, tail=0)
-        return {
-            name: MicroRef(gemm_strip, tile) if needed else 0,
-            f"{name}_first": MicroRef(gemm_strip, replace(before, resume=False)) if needed and parts > 1 else 0,
-            f"{name}_middle": MicroRef(gemm_strip, before) if needed and parts > 2 else 0,
-        }
+        found: Args = {name: MicroRef(gemm_strip, tile) if needed else 0, f"{name}_first": 0, f"{name}_middle": 0}
+        if needed and parts > 1:
+            before = replace(tile, suspend=True, tail=0)
+            found[f"{name}_first"] = MicroRef(gemm_strip, replace(before, resume=False))
+            found[f"{name}_middle"] = MicroRef(gemm_strip, before) if parts > 2 else 0
+        return found
 
     pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
@@ -266,6 +266,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
     """The work to be cut: panels of pixels, each as a plane of one tile, and tiles of weights."""
+    if problem.threads == 1:
+        return UNCUT
     depth, pixels = reduction(problem), problem.oh * problem.ow
     panels, _, _ = split(isa, params.v, params.n, pixels)
     return Grid(

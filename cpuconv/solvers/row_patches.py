@@ -20,7 +20,7 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.copies.views import view_args
-from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
+from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles
@@ -72,7 +72,7 @@ class Sizes(NamedTuple):
         """Modelled cycles of a tile."""
         if self.product.matrix:
             return matrix_cycles(v, 1, n, self.reduction / isa.lanes)
-        return cycles(as_seen(isa, self.product), v, n, self.reduction)
+        return cycles(words.seen(isa, self.product), v, n, self.reduction)
 
 
 Params = gemm_call.Params
@@ -107,7 +107,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             if v in counts and v < 2 * sizes.vectors and fits(v, 1, n)
         ]
     else:
-        found = tiles(as_seen(isa, sizes.product), sizes.vectors, 1, pixels, sizes.reduction, 5, counts)
+        found = tiles(words.seen(isa, sizes.product), sizes.vectors, 1, pixels, sizes.reduction, 5, counts)
         shapes = [(tile.v, tile.cols) for tile in found]
     for v, n in dict.fromkeys(shapes):
         for block in _row_counts(problem, sizes, n):
@@ -159,7 +159,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     if sizes.product.matrix:
         each = min(sizes.cycles(isa, v, n) / (v * n) for v, n in itertools.product((1, 2, 4), _MATRIX_COLUMNS))
     else:
-        each = pixel_cycles(as_seen(isa, sizes.product), sizes.reduction)
+        each = pixel_cycles(words.seen(isa, sizes.product), sizes.reduction)
     return machine.seconds(pixels * sizes.vectors * each + _traffic(problem, machine, sizes), problem.threads)
 
 

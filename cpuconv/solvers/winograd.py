@@ -31,8 +31,9 @@ from cpuconv.kernels.transforms.winograd import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, floats, transformed, words
-from cpuconv.solvers.shared.transformed import Planes, Size, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
 NAME = "winograd"
 ACCURACY = "standard"
@@ -145,7 +146,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
     What is bfloat16 outside is float32 inside.
     """
-    if (why := floats.why_not(problem.types)) is not None:
+    if (why := transformed.why_not_floats(problem.types)) is not None:
         return why
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
@@ -153,7 +154,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
-    if _error_of_sums(problem) * figures_of(problem.r, problem.s)[2].min() > LARGEST_ERROR:
+    if _error_of_sums(problem) * _least_amplification(problem.r, problem.s) > LARGEST_ERROR:
         return f"the sums are of {problem.cg} channels, too many for its error"
     return transformed.whole_groups(problem, isa, BY_NAME["fma"])
 
@@ -185,6 +186,12 @@ def figures_of(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     return sizes, np.array(rows).T, np.array(amplified)
 
 
+@functools.lru_cache(maxsize=64)
+def _least_amplification(r: int, s: int) -> float:
+    return float(figures_of(r, s)[2].min())
+
+
+@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
 def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
     """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
@@ -223,11 +230,29 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*m, *sizes)
 
 
+@functools.lru_cache(maxsize=256)
+def _rates(r: int, s: int, cg: int, kg: int, machine: Machine) -> Rates:
+    """Those of every tile size of a kernel."""
+    planes, forward, backward = figures_of(r, s)[1][4:]
+    slow = Forms(np.ones_like(planes), planes, planes, _STALLS * forward, _STALLS * backward)
+    return transformed.rates(cg, kg, machine, slow)
+
+
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    forms = able_forms(problem)[1]
-    slow = forms._replace(forward=_STALLS * forms.forward, backward=_STALLS * forms.backward)
-    return transformed.bound(problem, machine, slow)
+    able, forms = able_forms(problem)
+    each = _rates(problem.r, problem.s, problem.cg, problem.kg, machine)
+    return transformed.bound(problem, machine, forms.tiles, each.some(able))
+
+
+@functools.lru_cache(maxsize=64)
+def _form(problem: ConvProblem, m: Size, machine: Machine) -> Form:
+    """What the candidates of a tile size share."""
+    forward, backward = _tile_operations((problem.r, problem.s), m)
+    operations = _STALLS * forward, _STALLS * backward
+    planes = Planes(math.prod(outer(problem, m)))
+    charge = 1 + _PRICE * error(problem, m)
+    return transformed.form(problem, machine, m, planes, operations, problem.dilation, charge)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -235,12 +260,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
     Of tiles that take nearly as long, the more accurate one is chosen.
     """
-    m = params.rows, params.cols
-    planes = Planes(math.prod(outer(problem, m)))
-    forward, backward = _tile_operations((problem.r, problem.s), m)
-    operations = _STALLS * forward, _STALLS * backward
-    plain = transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
-    return Cost(plain.bound, plain.estimate * (1 + _PRICE * error(problem, m)))
+    return transformed.cost(_form(problem, (params.rows, params.cols), machine), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
@@ -260,7 +280,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
-    return floats.widened(problem, form)
+    return transformed.widened(problem, form)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -275,7 +295,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
     last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]
 
 
 @functools.lru_cache(maxsize=64)

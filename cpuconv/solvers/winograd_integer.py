@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
-from cpuconv.elements import S8, S16, U8
+from cpuconv.elements import S8, S16, U8, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
@@ -35,8 +35,9 @@ from cpuconv.kernels.transforms.winograd_integer import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, transformed, words
-from cpuconv.solvers.shared.transformed import Planes, Size, Transform
+from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Planes, Size
 
 NAME = "winograd_integer"
 ACCURACY = "exact"
@@ -197,9 +198,9 @@ class Form:
         return wide * forward[0] + high * forward[1], wide * backward[0] + self.size[0] * backward[1]
 
 
-def _fits(axes: tuple[Axis, Axis], problem: ConvProblem) -> bool:
-    """Whether the transform of any input fits int16."""
-    least, most = _LEAST[problem.types.x], LARGEST[problem.types.x]
+def _fits(axes: tuple[Axis, Axis], x: Element) -> bool:
+    """Whether the transform of any input of such elements fits int16."""
+    least, most = _LEAST[x], LARGEST[x]
     parts = [(np.maximum(each.whole_b, 0).sum(1), np.maximum(-each.whole_b, 0).sum(1)) for each in axes]
     (down, minus_down), (across, minus_across) = parts
     plus = np.outer(down, across) + np.outer(minus_down, minus_across)
@@ -207,17 +208,21 @@ def _fits(axes: tuple[Axis, Axis], problem: ConvProblem) -> bool:
     return bool((plus * most - minus * least < _HALF).all() and (minus * most - plus * least <= _HALF).all())
 
 
-@functools.lru_cache(maxsize=256)
 def form(problem: ConvProblem, size: Size) -> Form | None:
     """The transform for an output tile of that size; None: it does not fit int16."""
-    axes = axis(size[0], problem.r), axis(size[1], problem.s)
-    if not _fits(axes, problem):
+    return _form_of(size, (problem.r, problem.s), problem.types.x, problem.types.w)
+
+
+@functools.lru_cache(maxsize=256)
+def _form_of(size: Size, kernel: Size, x: Element, w: Element) -> Form | None:
+    axes = axis(size[0], kernel[0]), axis(size[1], kernel[1])
+    if not _fits(axes, x):
         return None
     down, across = axes
     scaled = _scaled(down.g, down.scale), _scaled(across.g, across.scale)
     plain = down.g, across.g
     for g, a in ((scaled, (down.a, across.a)), (plain, (_by_columns(down), _by_columns(across)))):
-        if _sums(g[0]) * _sums(g[1]) * LARGEST[problem.types.w] < _HALF:
+        if _sums(g[0]) * _sums(g[1]) * LARGEST[w] < _HALF:
             return Form(size, axes, a, g)
     return None
 
@@ -314,15 +319,23 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     forms = forms_of(problem)
     tiles = [transformed.tile_grid(problem, each.size, problem.dilation)[2] for each in forms]
     counts = [each.planes for each in forms]
-    rows = np.array([tiles, counts, counts, *zip(*map(_all_operations, forms), strict=True)])
-    return transformed.bound(problem, machine, transformed.Forms(*rows), pair_product(machine.isa).name)
+    rows = transformed.Forms(*np.array([tiles, counts, counts, *zip(*map(_all_operations, forms), strict=True)]))
+    rates = transformed.rates(problem.cg, problem.kg, machine, rows, pair_product(machine.isa).name)
+    return transformed.bound(problem, machine, rows.tiles, rates)
+
+
+@functools.lru_cache(maxsize=64)
+def _shared(problem: ConvProblem, size: Size, machine: Machine) -> transformed.Form:
+    """What the candidates of a tile size share."""
+    each = form(problem, size)
+    assert each is not None  # `candidates` has asked
+    planes, work = _planes(each, machine.isa), _all_operations(each)
+    return transformed.form(problem, machine, size, planes, work, problem.dilation)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Slots of products, operations and memory of transforms, traffic of weights."""
-    each = _form(problem, params)
-    planes, work = _planes(each, machine.isa), _all_operations(each)
-    return transformed.cost(problem, params, machine, each.size, planes, work, problem.dilation)
+    return transformed.cost(_shared(problem, (params.rows, params.cols), machine), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
@@ -351,4 +364,4 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     last = words.last_of(problem, isa, micro[1])
     planes = _planes(each, isa)
     transform = Transform(each.size, each.outer, planes, *micro, dilation=problem.dilation, last=last)
-    return [transformed.step(problem, params, transform, isa, space, operands)]
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]

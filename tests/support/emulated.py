@@ -18,15 +18,14 @@ from bench import described
 from bench.packs import dry
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Machine
-from cpuconv.runtime.code.packs.cpu_classes import ARM, BY_NAME, CpuClass
+from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 
 if TYPE_CHECKING:
     from cpuconv.conv.plan import Plan
     from support.typed import Given
 
 VARIABLE = "CPUCONV_TEST_ARM"
-_PLAIN = CpuClass("cortex-a72", ARM, frozenset(("crc", "fp-armv8", "neon")), (), (32 << 10, 1 << 20, 1 << 20))
-CLASSES = {cpu.name: cpu for cpu in (_PLAIN, *(BY_NAME[name] for name in ("cortex-a76", "neoverse-n1", "neoverse-v1")))}
+CLASSES = {name: BY_NAME[name] for name in ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")}
 """Those that the emulator knows; they differ by what multiplies bytes: nothing made for it, dot products, matrices."""
 
 

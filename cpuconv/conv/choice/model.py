@@ -97,19 +97,21 @@ def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends,
     """As `modelled_cost`; `known` are seconds of reorders by the layouts that candidates need, which few differ in."""
     here = machine()
     cost: Cost = candidate.solver.cost(problem, candidate.params, here)
-    ends = candidate.solver.layouts(problem, candidate.params, here.isa)
-    if ends not in known:
-        known[ends] = _reorders(problem, *ends)
-    return cost.plus(known[ends]) if known[ends] else cost
+    seconds = _reorders(problem, candidate.solver.layouts(problem, candidate.params, here.isa), known)
+    return cost.plus(seconds) if seconds else cost
 
 
-def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
+def _reorders(problem: ConvProblem, ends: Ends, known: dict[Ends, float]) -> float:
     """Seconds to move the whole input and output to and from the layouts that a solver needs."""
+    if ends in known:
+        return known[ends]
+    need_in, need_out = ends
     types, seconds = problem.types, 0.0
     if need_in is not None and need_in != problem.in_layout:
         seconds += _reorder(problem, types.x, problem.in_shape, (problem.in_layout, need_in))
     if need_out is not None and need_out != problem.out_layout:
         seconds += _reorder(problem, types.y, problem.out_shape, (need_out, problem.out_layout))
+    known[ends] = seconds
     return seconds
 
 
@@ -135,16 +137,17 @@ def _may_admit(limits: Limits, module: ModuleType) -> bool:
     return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
 
 
-def _bound(problem: ConvProblem, module: ModuleType) -> float:
-    """Seconds that no `modelled_cost` of the solver's candidates is below."""
+def _bound(problem: ConvProblem, module: ModuleType, known: dict[Ends, float]) -> float:
+    """Seconds that no `modelled_cost` of the solver's candidates is below; `known` as of `_with_reorders`."""
     here = machine()
-    return module.bound(problem, here) + _reorders(problem, *module.layouts(problem, None, here.isa))
+    return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa), known)
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
 def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tuple[float, int], ...]:
     """The lower bound and place in the table of each of `_able` on this machine, the least first."""
-    return tuple(sorted((_bound(problem, module), TABLE.index(module)) for module in _able(problem, solver)))
+    reorders: dict[Ends, float] = {}
+    return tuple(sorted((_bound(problem, module, reorders), TABLE.index(module)) for module in _able(problem, solver)))
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
@@ -206,7 +209,7 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
     alike = [each.micro_kernels == kernels for each in made]
     own = _least(problem, limits, itertools.compress(made, alike))
-    if own is not None and own.cost.estimate < slower * _bound(problem, solver):
+    if own is not None and own.cost.estimate < slower * _bound(problem, solver, {}):
         return own
     best = _least(problem, limits, (each for each, same in zip(made, alike, strict=True) if not same))
     if own is None or best is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from autotune.machine.roofline import Roofs, roofs_for
 from autotune.store import rows as stored
 from autotune.store.store import shared
@@ -73,6 +75,7 @@ def roofs(threads: int) -> Roofs | None:
     return roofs_for(shared().devices().get(session.current.device, {}), threads)
 
 
+@functools.lru_cache(maxsize=64)
 def _stored_limits(limits: Limits, prefix: str) -> stored.RowLimits:
     weights = WEIGHTS[::-1] if limits.cold else WEIGHTS
     return stored.RowLimits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from operator import attrgetter
+
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.kernel import Kernel
+
+_NUMBERS: dict[str, Callable[[ConvProblem], int]] = {
+    "batch": attrgetter("n"),
+    "groups": attrgetter("groups"),
+    "group_kernels": attrgetter("kg"),
+    "group_channels": attrgetter("cg"),
+    "in_height": attrgetter("h"),
+    "in_width": attrgetter("w"),
+    "kernel_h": attrgetter("r"),
+    "kernel_w": attrgetter("s"),
+    "stride_h": lambda problem: problem.stride[0],
+    "stride_w": lambda problem: problem.stride[1],
+    "dilation_h": lambda problem: problem.dilation[0],
+    "dilation_w": lambda problem: problem.dilation[1],
+    "pad_top": lambda problem: problem.pads[0],
+    "pad_left": lambda problem: problem.pads[2],
+}
 
 
 def operand_args(operands: Operands) -> Args:
@@ -20,23 +41,12 @@ def output_args(y: Operand) -> Args:
 
 def problem_args(kernel: Kernel, problem: ConvProblem) -> Args:
     """The numbers of a problem that the kernel asks for by these names."""
-    words = {
-        "batch": problem.n,
-        "groups": problem.groups,
-        "group_kernels": problem.kg,
-        "group_channels": problem.cg,
-        "in_height": problem.h,
-        "in_width": problem.w,
-        "kernel_h": problem.r,
-        "kernel_w": problem.s,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "dilation_h": problem.dilation[0],
-        "dilation_w": problem.dilation[1],
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
-    }
-    return {name: words[name] for name in kernel.fields if name in words}
+    return {name: _NUMBERS[name](problem) for name in _asked(kernel)}
+
+
+@functools.cache
+def _asked(kernel: Kernel) -> list[str]:
+    return [name for name in kernel.fields if name in _NUMBERS]
 
 
 def worker_args(name: str, space: Space, step: int, workers: int) -> Args:

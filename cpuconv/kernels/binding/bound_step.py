@@ -5,7 +5,6 @@ Addresses that are known later than the block is made are named in it: their wor
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.runtime.code.cache import Code
-from cpuconv.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -53,24 +51,18 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
     known : mapping of str to int, or None
         Addresses of bases, as far as they are known.
     """
-    known, places = known or {}, _places(step.kernel)
-    if step.args.keys() != places.keys():
-        raise KeyError(f"{step.kernel.name}: {sorted(step.args.keys() ^ places.keys())}")
-    words = [0] * len(places)
+    known, fields = known or {}, step.kernel.fields
+    words: list[Any] = [step.args[name] for name in fields if name in step.args]
+    if not len(words) == len(fields) == len(step.args):
+        raise KeyError(f"{step.kernel.name}: {sorted(step.args.keys() ^ set(fields))}")
     late: dict[str, list[int]] = {}
-    for name, value in step.args.items():
+    for at, value in enumerate(words):
         if type(value) is int:
-            words[places[name]] = value
-        elif not isinstance(value, Ref):
-            words[places[name]] = word_of(value, kept)
+            continue
+        if not isinstance(value, Ref):
+            words[at] = word_of(value, kept)
         else:
-            words[places[name]] = known.get(value.name, 0) + value.offset
+            words[at] = known.get(value.name, 0) + value.offset
             if value.name not in known:
-                late.setdefault(value.name, []).append(places[name])
+                late.setdefault(value.name, []).append(at)
     return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
-
-
-@functools.cache
-def _places(kernel: Kernel) -> dict[str, int]:
-    """Of the fields of a kernel's argument block."""
-    return {name: at for at, name in enumerate(kernel.fields)}

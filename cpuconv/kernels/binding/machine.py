@@ -44,13 +44,17 @@ class Machine:
     l2: int
     l3: int
 
+    def __hash__(self) -> int:
+        """Of the caches: results about problems are remembered by machine."""
+        return hash((self.l1, self.l2, self.l3))
+
     def is_far(self, footprint: float) -> bool:
         """Whether so many bytes come from L3 or memory."""
         return footprint > 0.75 * self.l2
 
     def rate(self, footprint: float) -> float:
         """Bytes a cycle from the level that holds `footprint` bytes."""
-        if not self.is_far(footprint):
+        if footprint <= 0.75 * self.l2:
             return self.isa.l2_rate
         return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
 
@@ -67,9 +71,9 @@ class Machine:
         """`cost` of an algorithm that does the products of the direct sum: none is below their FMA slots."""
         return self.cost(problem.flops / (2 * self.isa.lanes * self.isa.fma_rate), cycles, problem.threads)
 
-    def cost(self, floor: float, cycles: float, threads: int) -> Cost:
-        """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""
-        return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads))
+    def cost(self, floor: float, cycles: float, threads: int, charge: float = 1.0) -> Cost:
+        """Seconds from cycles of one core, shared by `threads`: the lower bound, and the estimate times a charge."""
+        return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads) * charge)
 
     def seconds(self, cycles: float, threads: int) -> float:
         """Seconds of cycles of one core, shared by `threads`."""

@@ -80,15 +80,21 @@ class Grid:
         return max(1.0, ratio / _EVEN)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+UNCUT = Grid(1, 1)
+"""The grid of one worker, of which nothing is asked."""
+
+
 def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     """Blocks of a plane and chunks of its panels that leave the slowest worker the least.
 
     They are the `blocks` given or finer ones; and chunks that are fewer than workers. Ties go to fewer: they reread
     less.
     """
-    if threads == 1:
-        return blocks, 1
+    return (blocks, 1) if threads == 1 else _shortest(threads, blocks, grid)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     most = max(blocks, grid.tiles // grid.least)
     return min(
         _cuts(threads, blocks, most, grid), key=lambda cut: grid.work(threads, *cut) + grid.reading(threads, *cut)

@@ -16,6 +16,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from autotune.data_classes import dataclass
+from autotune.locks import lazy
 from cpuconv.elements import BF16, F32, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
@@ -72,7 +73,7 @@ class Place:
         """Of a tensor of the elements that kernels know."""
         return OF_DTYPE[self.dtype]
 
-    @property
+    @lazy
     def format(self) -> str:
         """`DENSE`, `STRIDED`, `BLOCKED`, `DENSE_BF16` or `BLOCKED_BF16`."""
         if self.block > 1:
@@ -93,7 +94,7 @@ class Place:
         """Sizes of the axes that `strides` are of."""
         return blocked_shape(self.shape, self.block) if self.block > 1 else self.shape
 
-    @property
+    @lazy
     def size(self) -> int:
         """Bytes of the elements, lanes without a channel included."""
         return math.prod(self.physical) * self.dtype.itemsize

@@ -96,7 +96,7 @@ class Step:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays among the arguments."""
-        return sum(value.nbytes for value in self.args.values() if isinstance(value, np.ndarray))
+        return sum([value.nbytes for value in self.args.values() if type(value) is np.ndarray])
 
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.binding.steps import Args
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile, kind_of
@@ -12,8 +14,13 @@ from layouts import Strides
 
 def view_args(prefix: str, strides: Strides) -> Args:
     """The strides `<prefix>_image`, `<prefix>_block` … `<prefix>_w` of a kernel that takes any view."""
-    names = {"image": "n", **{name: name for name in ("block", "cb", "c", "h", "w")}}
-    return {f"{prefix}_{word}": getattr(strides, name) for word, name in names.items()}
+    return dict(zip(_names(prefix), strides, strict=True))
+
+
+@functools.cache
+def _names(prefix: str) -> list[str]:
+    """Of the fields of `Strides`."""
+    return [f"{prefix}_{field}" for field in ("image", *Strides._fields[1:])]
 
 
 def row_tile(lanes: int, view: Strides, element: Element = F32, channels: int = 0) -> RowTile:

@@ -22,6 +22,7 @@ _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pix
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
 _LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
 _REMEMBERED = 4096  # answers: the layouts of one problem, and several solvers, ask for the same
+_LAYERS = 512  # that differ in vectors and scalars, some 5 KB each
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def _efficiency(isa: Isa, v: int, n: int) -> float:
     return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + uneven)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars.
 
@@ -86,7 +88,7 @@ def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, re
 
 
 class _Table(NamedTuple):
-    """Tiles, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
+    """Tiles, the lowest first, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
 
     tiles: np.ndarray
     v: np.ndarray
@@ -110,6 +112,7 @@ class _Table(NamedTuple):
         scale : int
             Each tile stands for one that is `scale` times as high and wide; FMAs and loads are counted for that one.
         """
+        tiles = sorted(tiles, key=lambda tile: (tile.rows, -tile.v))
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
         stores = np.array([v * n * isa.store_cost for v, n in wide])
         return cls(
@@ -134,17 +137,30 @@ class _Table(NamedTuple):
         step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
         return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
 
-    def best(
-        self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
-    ) -> tuple[Tile, ...]:
+
+class _Timed(NamedTuple):
+    """Tiles, their panels of so many vectors (negative, as `//` then rounds up), and the cycles of each."""
+
+    tiles: list[Tile]
+    panels: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    cycles: np.ndarray
+
+    @classmethod
+    def of(cls, table: _Table, isa: Isa, vectors: int, reduction: int) -> _Timed:
+        """Those of a table for layers of that many vectors and scalars."""
+        panels, cycles = -vectors // table.v, table.cycles(isa, reduction)
+        return cls(table.tiles.tolist(), panels, table.rows, table.cols, cycles)
+
+    def best(self, height: int, width: int, most: int, alike: int) -> tuple[Tile, ...]:
         """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
         vectors.
         """
-        count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
-        ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
+        count = self.panels * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
         found: list[Tile] = []
         seen: dict[int, set[int]] = {}
-        for index in ranked.tolist():
+        for index in np.argsort(-count * self.cycles, kind="stable").tolist():  # of equals, the lowest
             tile = self.tiles[index]
             counts = seen.setdefault(tile.v, set())
             if len(counts) < alike and tile.rows * tile.cols not in counts:
@@ -168,18 +184,21 @@ def _every_pair(isa: Isa) -> _Table:
     return _Table.of(isa, [Tile(v, 1, n) for v, most in enumerate(isa.pairs, 1) for n in range(1, most + 1)], 2)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _real(isa: Isa, vectors: int, height: int, width: int) -> _Table:
-    """The tiles that a plane can have: all that differ from those of larger planes."""
+@functools.lru_cache(maxsize=_LAYERS)
+def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None) -> _Timed:
+    """The tiles that planes of a layer can have: all that differ from those of larger planes."""
     every = _every(isa)
-    inside = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
-    return every.some(inside & ((every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)))
+    able = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
+    able &= (every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)
+    if counts is not None:
+        able &= np.isin(every.v, counts)
+    return _Timed.of(every.some(able), isa, vectors, reduction)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _complex(isa: Isa, vectors: int, width: int) -> _Table:
+@functools.lru_cache(maxsize=_LAYERS)
+def _complex(isa: Isa, vectors: int, width: int, reduction: int) -> _Timed:
     every = _every_pair(isa)
-    return every.some((every.v <= vectors) & (every.cols <= width))
+    return _Timed.of(every.some((every.v <= vectors) & (every.cols <= width)), isa, vectors, reduction)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -197,14 +216,11 @@ def tiles(
     `counts`: the numbers of weight vectors that tiles may have; None: any.
     """
     widest = isa.pixels[0] + 1
-    table = _real(isa, min(vectors, len(isa.pixels)), min(height, MOST_ROWS), min(width, widest))
-    if counts is not None:
-        table = table.some(np.isin(table.v, counts))
-    return table.best(isa, vectors, height, width, reduction, most, _COUNTS)
+    timed = _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
+    return timed.best(height, width, most, _COUNTS)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def complex_tiles(isa: Isa, vectors: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
     """The `most` best complex tiles for a row of pixels, best first: one for a number of weight vectors."""
-    table = _complex(isa, min(vectors, len(isa.pairs)), min(width, max(isa.pairs)))
-    return table.best(isa, vectors, 1, width, reduction, most, 1)
+    return _complex(isa, vectors, min(width, max(isa.pairs)), reduction).best(1, width, most, 1)

@@ -9,7 +9,7 @@ arXiv:2001.03288).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -263,24 +263,25 @@ def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> t
     lives : Mapping[str, tuple[int, int]]
         First and last moment of each; buffers with a moment in common do not overlap.
     """
-    names = sorted(sizes, key=lambda name: (-sizes[name], lives[name], name))
-    starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
-    births = np.array([lives[name][0] for name in names], np.int64)
-    deaths = np.array([lives[name][1] for name in names], np.int64)
-    for at, name in enumerate(names):
-        rivals = np.flatnonzero((births[:at] <= deaths[at]) & (births[at] <= deaths[:at]))
-        starts[at] = _lowest_gap(_step(sizes[name]), starts[rivals], ends[rivals])
-        ends[at] = starts[at] + _step(sizes[name])
-    offsets = {name: int(start) for name, start in zip(names, starts, strict=True)}
-    return offsets, int(ends.max(initial=0))
+    offsets: dict[str, int] = {}
+    placed: list[tuple[int, int, int, int]] = []  # of each: where it starts and ends, its first and last moment
+    for name in sorted(sizes, key=lambda name: (-sizes[name], lives[name], name)):
+        birth, death = lives[name]
+        size = _step(sizes[name])
+        rivals = [(start, end) for start, end, first, last in placed if first <= death and birth <= last]
+        offsets[name] = start = _lowest_gap(size, rivals)
+        placed.append((start, start + size, birth, death))
+    return offsets, max((end for _, end, _, _ in placed), default=0)
 
 
-def _lowest_gap(size: int, starts: np.ndarray, ends: np.ndarray) -> int:
-    """The lowest offset at which `size` bytes overlap none of the ranges."""
-    order = np.argsort(starts, kind="stable")
-    free = np.concatenate([[0], np.maximum.accumulate(ends[order])])  # from there on, behind each of the ranges
-    gaps = np.append(starts[order], np.iinfo(np.int64).max) - free
-    return int(free[np.argmax(gaps >= size)])
+def _lowest_gap(size: int, ranges: Iterable[tuple[int, int]]) -> int:
+    """The lowest offset at which `size` bytes overlap none of the ranges, each from a start to an end."""
+    free = 0
+    for start, end in sorted(ranges):
+        if start - free >= size:
+            break
+        free = max(free, end)
+    return free
 
 
 def _step(size: int) -> int:

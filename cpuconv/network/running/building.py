@@ -15,7 +15,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.arenas import Arenas
-from cpuconv.memory.mapped_files import let_go, own
+from cpuconv.memory.mapped_files import lender, let_go, own
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
 from cpuconv.network.running.caller import Host, Segment
@@ -80,6 +80,7 @@ class Builder:
             name: at for at, each in enumerate(network_plan.nodes) for name in each.node.inputs if name in self._raw
         }
         self._raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
+        self._lent = {name for name in last_reads if lender(self._raw[name]) is not None}
         self.works, self.sets = self._works(network_plan, moments, last_reads)
 
     def executable(self, arenas: Arenas) -> Executable:
@@ -122,7 +123,7 @@ class Builder:
             if work is not None:
                 works.append(work)
                 touched.append(self._touched(moments[at], work))
-            let_go(self._raw[name] for name in each.node.inputs if name in self._raw)
+            let_go(self._raw[name] for name in each.node.inputs if name in self._lent)
             for name in ending.get(at, ()):
                 network_plan.graph.forget(name)
         return works, sets(touched)

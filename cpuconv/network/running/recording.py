@@ -8,6 +8,7 @@ then all addresses in it move by the distance.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -20,6 +21,7 @@ from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import Wanted, compiled_together
 from cpuconv.runtime.stopping import Stop, check
 
@@ -48,19 +50,24 @@ class Recording:
         seconds: Sequence[float] | None = None,
     ) -> None:
         self._kept: list[Any] = []
-        compiled_together(kernel for step in steps for kernel in _kernels(step))
-        self.rows = [bind(step, self._kept) for step in steps]
+        try:
+            with compiling_nothing(noting=True):
+                self.rows = [bind(step, self._kept) for step in steps]
+        except NotCompiled:
+            compiled_together(kernel for step in steps for kernel in _kernels(step))
+            self._kept.clear()
+            self.rows = [bind(step, self._kept) for step in steps]
         self.threads = threads
         self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
         self.slices = [] if seconds is None else _slices(seconds)
-        starts = np.cumsum([0, *(row.block.size for row in self.rows)])
+        starts = [0, *itertools.accumulate(row.block.size for row in self.rows)]
         self._words = np.concatenate([row.block for row in self.rows] or [np.zeros(0, np.int64)])
-        self._starts = starts
-        patches: dict[str, list[np.ndarray]] = {}
+        self._starts = np.array(starts)
+        patches: dict[str, list[int]] = {}
         for start, row in zip(starts, self.rows, strict=False):
             for base, places in row.late.items():
-                patches.setdefault(base, []).append(start + np.array(places, np.int64))
-        self._patches = {base: np.concatenate(indices) for base, indices in patches.items()}
+                patches.setdefault(base, []).extend([start + place for place in places])
+        self._patches = {base: np.array(indices, np.int64) for base, indices in patches.items()}
 
     @property
     def bases(self) -> frozenset[str]:
@@ -149,9 +156,10 @@ def _kernels(step: Step) -> Iterator[Wanted]:
     """What a step calls: its driver, and the micro-kernels that this one calls."""
     yield step.kernel, step.tile
     for value in step.args.values():
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, MicroRef):
-                yield each.kernel, each.tile
+        if type(value) is not int:
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, MicroRef):
+                    yield each.kernel, each.tile
 
 
 def _slices(seconds: Sequence[float]) -> list[slice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -10,6 +11,7 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.binding.place import stored_as
 from cpuconv.network.selection.layout import NodePlan
+from cpuconv.problem.types import Types
 
 CONVERTS = " -> "
 
@@ -30,8 +32,7 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     problem = getattr(detail, "problem", None)
     multiplied = getattr(detail, "multiplied", "")
     if problem is not None:
-        text = str(problem.types)
-        text = text.split(":")[0] if len({*text.split(":")}) == 1 else text
+        text = _shortest(problem.types)
         return f"{text}, {multiplied}" if multiplied else text
     if multiplied:
         return str(multiplied)
@@ -43,6 +44,12 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     )
     written = _named((node_plan.writes(at), value(name).dtype) for at, name in enumerate(node.outputs) if name)
     return written if read in ("", written) else f"{read}{CONVERTS}{written}"
+
+
+@functools.lru_cache(maxsize=64)
+def _shortest(types: Types) -> str:
+    words = str(types).split(":")
+    return words[0] if len({*words}) == 1 else ":".join(words)
 
 
 def _named(operands: Iterable[tuple[str, np.dtype | None]]) -> str:

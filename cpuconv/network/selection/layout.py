@@ -175,13 +175,12 @@ def _followed(
 
 def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: bool) -> list[Offer | None]:
     """The offer of a record; none if it does not fit the node."""
-    op = _computing(graph, node)
+    values = graph.operands(node)
+    op = _computing(node, values)
     if op is not None and op.restored is not None and record.detail is not None:
-        offers: list[Offer | None] = [
-            op.restored(node, graph.operands(node), target.of(node.sources), record.detail, same)
-        ]
+        offers: list[Offer | None] = [op.restored(node, values, target.of(node.sources), record.detail, same)]
     else:
-        offers = offers_of(graph, node, target)
+        offers = _offers_of(graph, node, op, values, target)
     return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
 
 
@@ -190,18 +189,28 @@ def _is_open(offer: Offer | None) -> bool:
     return offer is not None and getattr(offer.detail, "settled", True) is None
 
 
-def _computing(graph: Graph, node: Node) -> Op | None:
-    """The operator whose offers a node may take; None: the reference computes it."""
+def _computing(node: Node, values: Sequence[Value | None]) -> Op | None:
+    """The operator whose offers a node of these operands may take; None: the reference computes it."""
     op = None if node.meaning is not None else ops.TABLE[node.op]
-    return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
+    return op if op is not None and op.offers is not None and _filled(values) else None
 
 
 def offers_of(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
     """The ways to compute a node; `late` are values that stay float32. None: by the reference."""
-    op = _computing(graph, node)
+    values = graph.operands(node)
+    return _offers_of(graph, node, _computing(node, values), values, target, late)
+
+
+def _offers_of(
+    graph: Graph,
+    node: Node,
+    op: Op | None,
+    values: Sequence[Value | None],
+    target: Target,
+    late: frozenset[str] = frozenset(),
+) -> list[Offer | None]:
     if op is None or op.offers is None:
         return [None]
-    values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     try:
         made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))

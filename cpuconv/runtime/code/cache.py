@@ -97,9 +97,9 @@ _compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", def
 
 
 @contextlib.contextmanager
-def compiling_nothing() -> Iterator[None]:
-    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile; nothing is noted."""
-    before, noted = _compiles.set(False), _noted.set(None)
+def compiling_nothing(noting: bool = False) -> Iterator[None]:
+    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile; `noting` as ever, or nothing."""
+    before, noted = _compiles.set(False), _noted.set(_noted.get() if noting else None)
     try:
         yield
     finally:

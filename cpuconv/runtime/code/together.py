@@ -38,9 +38,9 @@ Wanted = tuple[Any, Any]
 
 def compiled_together(wanted: Iterable[Wanted]) -> None:
     """Have these kernels on disk, or in memory, before they are asked for one after the other."""
-    if _processes() < 2:
-        return
     lacking = _lacking(wanted)
+    if len(lacking) < EACH:  # how many cores are idle is told by files
+        return
     count = min(_processes() - 1, len(lacking) // EACH)
     if not count or not _can_help():
         return

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 import layouts
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
-from cpuconv.kernels.emit.product import WORD, Product, as_seen
-from cpuconv.kernels.products.gemm_tile import LINE
+from cpuconv.kernels.emit.product import WORD, Product
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
@@ -156,12 +157,12 @@ def convolve_step(
         pitch=pitch if pitch != problem.ow else 0,
         inside=problem.ow if pitch not in (0, problem.ow) else 0,
     )  # fmt: skip
-    last, stored = replace(gemm, valid=problem.kg % lanes), sizes.vectors
+    rest, stored = problem.kg % lanes, sizes.vectors
+    last = replace(gemm, valid=rest) if rest else gemm
     if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
         absent = panels * params.v - sizes.vectors
         zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
         last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
-    part = replace(gemm, suspend=True, tail=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
@@ -177,8 +178,7 @@ def convolve_step(
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
-        "gemm_first": micro(replace(part, resume=False), product.matrix) if parts > 1 else 0,
-        "gemm_middle": micro(part, product.matrix) if parts > 2 else 0,
+        **_parts_before(gemm, parts, product.matrix),
         **worker_args("band", space, band_step, problem.threads),
         **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
@@ -208,12 +208,24 @@ def convolve_step(
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
 
 
+def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
+    """The tiles of the parts before the last one: of the first, and of those between."""
+    if parts == 1:
+        return {"gemm_first": 0, "gemm_middle": 0}
+    part = replace(gemm, suspend=True, tail=0)
+    first = micro(replace(part, resume=False), matrix)
+    return {"gemm_first": first, "gemm_middle": micro(part, matrix) if parts > 2 else 0}
+
+
 def _grid(
     problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: int, sizes: Geometry
 ) -> tuple[int, Grid]:
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
+    blocks = max(1, tiles // (params.block or tiles))
+    if problem.threads == 1:
+        return blocks, UNCUT
     channels = words.in_words(problem).c
     scalars = problem.h * problem.w * (channels if band == PLANAR_BAND else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
@@ -225,7 +237,7 @@ def _grid(
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
-    return max(1, tiles // (params.block or tiles)), grid
+    return blocks, grid
 
 
 def _fetching(scalar: int, v: int, unroll: int, tiles: int) -> Fetching:
@@ -273,6 +285,37 @@ def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
 
 
+class _Traffic(NamedTuple):
+    """Cycles beside the tiles of a problem, in the order in which they are added."""
+
+    once: float  # activations and weights
+    weights: float  # bytes, which blocks of an image after the first read again
+    rate: float  # of these
+    copied: float  # bands
+    rearranged: float  # what of bands does not lie as in them
+
+    def of(self, again: int) -> float:
+        """Cycles where weights are read so many times more than once."""
+        return self.once + self.weights * again / self.rate + self.copied + self.rearranged
+
+
+@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+def _traffic(problem: ConvProblem, machine: Machine, band: bool, planar: bool) -> _Traffic:
+    isa, weights = machine.isa, problem.weight_bytes
+    copied = rearranged = 0.0
+    if band:
+        pixels = problem.n * problem.h * problem.w
+        channels = words.in_words(problem).c
+        scalars = pixels * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
+        copied = 2 * WORD * scalars / isa.l2_rate
+        if planar and problem.in_layout != "NCHW":
+            rearranged = _GATHER * scalars
+        elif not planar and problem.in_layout != layout(isa, problem.types.x):
+            rearranged = _TRANSPOSE * scalars
+    once = machine.moving(problem.stored_bytes + weights)
+    return _Traffic(once, weights, machine.rate(weights), copied, rearranged)
+
+
 def cost(
     problem: ConvProblem,
     params: Params,
@@ -291,7 +334,7 @@ def cost(
     compute = problem.n * problem.groups * count * sizes.panel_cycles(isa, params)
     copied = PLANAR_BAND if planar else BLOCKED_BAND if band else NO_BAND
     blocks, grid = _grid(problem, params, isa, (height, width), height == 1, copied, sizes)
-    traffic = _traffic(problem, machine, blocks, band, planar)
+    traffic = _traffic(problem, machine, band, planar).of(blocks * problem.n - 1)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
     vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
@@ -316,28 +359,11 @@ def bound(
     if sizes.product.matrix:
         compute = pixels * least_cycles(isa, sizes.product, sizes.reduction)
     else:
-        compute = pixels * pixel_cycles(as_seen(isa, sizes.product), int(sizes.multiplied()))
-    return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
+        compute = pixels * pixel_cycles(sizes.seen, int(sizes.multiplied()))
+    traffic = _traffic(problem, machine, band, planar).of(problem.n - 1)
+    return machine.seconds(compute + traffic, problem.threads)
 
 
 def least_cycles(isa: Isa, product: Product, reduction: float) -> float:
     """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
-    return reduction / (isa.lanes if product.matrix else as_seen(isa, product).fma_rate)
-
-
-def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:
-    """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
-    isa = machine.isa
-    moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
-    traffic = machine.moving(moved + weight_bytes)
-    traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
-    if band:
-        pixels = problem.n * problem.h * problem.w
-        channels = words.in_words(problem).c
-        scalars = pixels * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
-        traffic += 2 * WORD * scalars / isa.l2_rate
-        if planar and problem.in_layout != "NCHW":
-            traffic += _GATHER * scalars
-        elif not planar and problem.in_layout != layout(isa, problem.types.x):
-            traffic += _TRANSPOSE * scalars
-    return traffic
+    return reduction / (isa.lanes if product.matrix else words.seen(isa, product).fma_rate)

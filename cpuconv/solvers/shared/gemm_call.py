@@ -99,7 +99,7 @@ class Fetching:
 def ending_cycles(problem: ConvProblem, v: int) -> float:
     """Cycles to end a vector of sums in tiles of `v` weight vectors, beside those of a store."""
     each, stored = _BYTES_CYCLES
-    return each + stored / v if Ending.of(problem).bytes_ else 0.0
+    return each + stored / v if problem.types.sum.integer and Ending.of(problem).bytes_ else 0.0
 
 
 def micro(tile: GemmTile, matrix: bool = False) -> MicroRef:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
-from cpuconv.kernels.emit.product import Product, as_seen
+from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matrix_strip import matrix_cycles
 from cpuconv.kernels.products.tiling import Tile, cycles, tiles
 from cpuconv.problem.integers import divide
@@ -25,6 +26,7 @@ class Geometry:
     vectors: int
     reduction: int
     product: Product
+    seen: Isa  # the instruction set for the model of tiles: its FMA is the product
     problem: ConvProblem  # as kernels see it: groups that share channel blocks are one
     share: float = 1.0  # of the weight vectors, what a panel reads of them in the mean
     rows_first: bool = False  # tiles leave out padding
@@ -36,7 +38,7 @@ class Geometry:
             return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
         ending = v * rows * cols * ending_cycles(self.problem, v)
         alone = _ALONE if self.product.flipped and words.words(self.problem) == 1 else 1.0
-        return alone * cycles(as_seen(isa, self.product), v, rows * cols, round(self.multiplied(rows))) + ending
+        return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + ending
 
     def multiplied(self, rows: int = 1) -> float:
         """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""
@@ -64,14 +66,20 @@ class Params:
 
 def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None, v: int = 1) -> Geometry:
     """Sizes of one group with a product, by default the problem's; of groups that are one, with `v` weight vectors."""
+    return _geometry(problem, isa, product, v if spans.needed(problem, isa) else 1)
+
+
+@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -> Geometry:
     product = product or words.product(problem, isa)
+    seen = words.seen(isa, product)
     taps = problem.r * problem.s * product.parts
     if (parts := spans.spans(problem, isa, v)) is not None:
         whole = replace(problem, groups=1)
-        return Geometry(divide(problem.k, isa.lanes), parts.most * taps, product, whole, parts.share)
+        return Geometry(divide(problem.k, isa.lanes), parts.most * taps, product, seen, whole, parts.share)
     reduction = words.words(problem, product.words_at_once(isa.lanes)) * taps
     rows_first = inside.rows_first(problem, isa, product)
-    return Geometry(divide(problem.kg, isa.lanes), reduction, product, problem, rows_first=rows_first)
+    return Geometry(divide(problem.kg, isa.lanes), reduction, product, seen, problem, rows_first=rows_first)
 
 
 def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
@@ -89,4 +97,4 @@ def _tiles(
     problem: ConvProblem, isa: Isa, height: int, width: int, most: int, counts: tuple[int, ...] | None, v: int = 1
 ) -> tuple[Tile, ...]:
     sizes = geometry(problem, isa, v=v)
-    return tiles(as_seen(isa, sizes.product), sizes.vectors, height, width, sizes.reduction, most, counts)
+    return tiles(sizes.seen, sizes.vectors, height, width, sizes.reduction, most, counts)

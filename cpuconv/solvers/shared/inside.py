@@ -5,6 +5,8 @@ Of floats of 16 bits, whose padding is zero (that of integers is a zero point, w
 
 from __future__ import annotations
 
+import functools
+
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.problem.integers import divide
@@ -27,6 +29,7 @@ def rows_met(problem: ConvProblem, row: int, rows: int) -> int:
     return max(1, last - first)
 
 
+@functools.lru_cache(maxsize=64)  # candidates of as many rows ask
 def share(problem: ConvProblem, rows: int) -> float:
     """What tiles of so many rows multiply, as a share of all products."""
     starts = [min(row, problem.oh - rows) for row in range(0, problem.oh, rows)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
@@ -20,7 +19,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import WORD, as_seen
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -47,8 +46,7 @@ _WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, 
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A tile and its bands.
 
     Attributes
@@ -74,7 +72,7 @@ class Shape:
 
     def seen(self, isa: Isa) -> Isa:
         """The instruction set for the model: its FMA is the product."""
-        return as_seen(isa, self.words.product) if self.words else isa
+        return words.seen(isa, self.words.product) if self.words else isa
 
     @property
     def products(self) -> int:
@@ -97,6 +95,7 @@ class Kernel(NamedTuple):
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
 
+@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
@@ -152,8 +151,9 @@ def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
-    """Modelled cycles of one tile."""
+    """Modelled cycles of one tile, whatever its bands."""
     outputs = shape.rows * shape.cols
     fmas = outputs * kernel.r * kernel.s * shape.mix * max(1, kernel.parts)
     if shape.held:
@@ -177,7 +177,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
-    time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
+    time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape._replace(block=0))
     tiles, chosen = _across(problem, shape.cols, shape.block == 0)
     return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix + _CALL)
 
@@ -205,15 +205,16 @@ def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.nd
     found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
         for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
-            column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
+            column = [Shape(rows, cols, held, 0, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
             found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no higher one does
     figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]
     return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
 
 
-def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
-    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
-    seen_by = as_seen(isa, groups.product) if groups else isa
+@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
+def _ranked(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None) -> tuple[list[Shape], float]:
+    """Tiles for a plane, best first, and what the best takes by `plane_cycles`."""
+    seen_by = words.seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
     in_place = _in_place(problem, isa)
@@ -223,15 +224,21 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     widths = range(1, int(cols.max(initial=1)) + 1)
     tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
     plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL)
+    ranked = [every[index] for index in some[np.lexsort((-cols[some], plane))].tolist()]
+    return ranked, float(plane.min(initial=math.inf))
+
+
+def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
+    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
+    in_place = _in_place(problem, isa)
     seen: dict[tuple[bool, int], int] = {}
-    for index in some[np.lexsort((-cols[some], plane))].tolist():
-        shape = every[index]
+    for shape in _ranked(problem, isa, mix, groups)[0]:
         kind = (shape.held, shape.cols)
         if seen.get(kind, 0) < _MOST_ALIKE:
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
             for block in (0,) if in_place else band_blocks(problem, isa, shape):
-                yield replace(shape, block=block, words=groups)
+                yield shape._replace(block=block, words=groups)
             if not most:
                 return
 
@@ -261,12 +268,16 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     isa = machine.isa
     compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
-    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
-    if shape.block:
-        traffic += 2 * problem.in_bytes / machine.isa.l2_rate
+    traffic = _traffic(problem, machine, not shape.block)
     if shape.words:
         return machine.cost(_products(problem, isa, shape), _together(compute, traffic), problem.threads)
     return machine.direct_cost(problem, _together(compute, traffic))
+
+
+def _traffic(problem: ConvProblem, machine: Machine, in_place: bool) -> float:
+    """Cycles to move activations, and bands where tiles do not read the input where it lies."""
+    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
+    return traffic if in_place else traffic + 2 * problem.in_bytes / machine.isa.l2_rate
 
 
 def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
@@ -276,11 +287,14 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 
 
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
-    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
-    shape = Shape(1, 1, False, 0, groups.count if groups else problem.cg, groups)
-    met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
-    compute = min(1.0, met) * _products(problem, machine.isa, shape)
-    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
+    """Seconds that no `cost` is below: those of the best tile; of words, whose tiles hold no weights, FMA slots."""
+    isa = machine.isa
+    if groups:
+        met = _across(problem, problem.ow, True)[0] if problem.ow <= _MOST_COLUMNS else 1.0
+        compute = min(1.0, met) * _products(problem, isa, Shape(1, 1, False, 0, groups.count, groups))
+    else:
+        compute = problem.n * divide(problem.k, isa.lanes) * _ranked(problem, isa, problem.cg, None)[1]
+    traffic = _traffic(problem, machine, _in_place(problem, isa))
     return machine.seconds(_together(compute, traffic), problem.threads)
 
 

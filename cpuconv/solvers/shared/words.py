@@ -6,11 +6,12 @@ for all types, with a word in the place of a channel. `product.py` says how a wo
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Ref
-from cpuconv.kernels.emit.product import FEW, WORD, Product, of_few, product_of
+from cpuconv.kernels.emit.product import FEW, WORD, Product, as_seen, of_few, product_of
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import SpanPanels, WordPanels
@@ -36,6 +37,12 @@ def product(problem: ConvProblem, isa: Isa) -> Product:
     found = product_of(problem.types, isa)
     assert found is not None
     return of_few(found) if problem.n * problem.oh * problem.ow <= FEW else found
+
+
+@functools.lru_cache(maxsize=64)
+def seen(isa: Isa, product: Product) -> Isa:
+    """`as_seen`, which candidates ask for again and again."""
+    return as_seen(isa, product)
 
 
 def why_not(problem: ConvProblem, isa: Isa) -> str | None:

@@ -97,7 +97,6 @@ def test_outputs_lie_in_the_caller_s_arrays():
     st.integers(1, 9),
 )
 def test_the_lowest_gap_is_found(ranges, size):
-    starts = np.array([start for start, _ in ranges], np.int64)
-    ends = np.array([start + length for start, length in ranges], np.int64)
-    free = (at for at in range(60) if all(at + size <= a or b <= at for a, b in zip(starts, ends, strict=True)))
-    assert _lowest_gap(size, starts, ends) == next(free)
+    taken = [(start, start + length) for start, length in ranges]
+    free = (at for at in range(60) if all(at + size <= start or end <= at for start, end in taken))
+    assert _lowest_gap(size, taken) == next(free)

@@ -49,15 +49,15 @@ CPUS = {
     "one of no features that LLVM knows": ("generic", set(), []),
 }
 ARMS = {
-    "Cortex-A55": ("cortex-a55", NEON, ["cortex-a55"]),
-    "Cortex-A76": ("cortex-a76", NEON | {"rcpc"}, ["cortex-a76", "neoverse-n1", "cortex-a55"]),
-    "Neoverse N1": ("neoverse-n1", NEON | {"rcpc"}, ["neoverse-n1", "cortex-a76", "cortex-a55"]),
+    "Cortex-A55": ("cortex-a55", NEON, ["cortex-a55", "cortex-a72"]),
+    "Cortex-A76": ("cortex-a76", NEON | {"rcpc"}, ["cortex-a76", "neoverse-n1", "cortex-a55", "cortex-a72"]),
+    "Neoverse N1": ("neoverse-n1", NEON | {"rcpc"}, ["neoverse-n1", "cortex-a76", "cortex-a55", "cortex-a72"]),
     "Neoverse V1": (
         "neoverse-v1",
         BY_NAME["neoverse-v1"].features | {"sha2"},
-        ["neoverse-v1", "apple-m1", "neoverse-n1", "cortex-a76", "cortex-a55"],
+        ["neoverse-v1", "apple-m1", "neoverse-n1", "cortex-a76", "cortex-a55", "cortex-a72"],
     ),
-    "Cortex-A53": ("cortex-a53", {"neon", "fp-armv8", "crc"}, []),
+    "Cortex-A53": ("cortex-a53", {"neon", "fp-armv8", "crc"}, ["cortex-a72"]),
 }
 
 

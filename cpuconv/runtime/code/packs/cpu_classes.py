@@ -74,6 +74,7 @@ CLASSES: tuple[CpuClass, ...] = tuple(
         ),
         ("znver4", X86, _ZEN4, (), (32, 1024, 32)),
         ("znver5", X86, {*_ZEN4, "avxvnni"}, (), (48, 1024, 32)),
+        ("cortex-a72", ARM, _NEON, (), (32, 1024, 1)),
         ("cortex-a55", ARM, _A55, (), (32, 128, 1)),
         ("cortex-a76", ARM, _A55 | {"rcpc"}, (), (64, 512, 2)),
         ("neoverse-n1", ARM, _A55 | {"rcpc"}, (), (64, 1024, 32)),

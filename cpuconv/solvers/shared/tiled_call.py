@@ -1,0 +1,160 @@
+"""The tiled kernel as Winograd and FFT call it: its tile and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.elements import F32
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.partition import parts_each, shortest
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
+from cpuconv.kernels.products.tiling import segment
+from cpuconv.kernels.transforms.tiled import TiledTile, tiled
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.gemm_call import Fetching
+from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid
+
+_FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
+
+
+def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
+    """Row, column, rows and columns of each tile of a plane, for output tiles of size `m`: (tiles, 4)."""
+    rows, columns = axis_places(problem.oh, m[0], dilation[0]), axis_places(problem.ow, m[1], dilation[1])
+    return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A transform of tiles: the micro-kernels, and what the driver must know of them."""
+
+    m: Size  # output tile
+    a: Size  # input tile
+    planes: Planes
+    forward: MicroRef
+    backward: MicroRef
+    scratch: int = 0  # vectors that the micro-kernels need for themselves
+    dilation: Size = (1, 1)  # step between a tile's pixels, in and out
+    last: MicroRef | None = None  # backward, of the last vector of output channels where types are not all float32
+
+
+def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, space: Space, operands: Operands) -> Step:
+    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk."""
+    x, lanes = operands.x, isa.lanes
+    m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
+    pixel = F32.bytes * lanes
+    tiles = places(problem, m, dilation)
+    total = max(1, problem.n) * len(tiles)
+    reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
+    channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
+    blocks, chunks = shortest(problem.threads, *grid(problem, total, params, planes, isa))
+    most = divide(total, blocks)
+    v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
+    m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
+    table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
+    v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
+    patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
+    args: Args = {
+        "gemm": _products(isa, params, reduction, most, planes, False) if planes.singles else 0,
+        "pair_gemm": _products(isa, params, reduction, most, planes, True) if planes.pairs else 0,
+        "tile_vectors": params.v,
+        "tile_columns": params.n,
+        "forward": transform.forward,
+        "backward": transform.backward,
+        **operand_args(operands),
+        "table": table,
+        "segments": channel_blocks,
+        "panel_bytes": reduction * params.v * pixel,
+        "panels": panels,
+        "vectors": vectors,
+        "planes": planes.count,
+        "singles": planes.singles,
+        "chunk": params.chunk,
+        "tails": int(segment(isa, reduction)[1] > 0),
+        **_fetching(isa, params, reduction, most).args,
+        "chunks": chunks,
+        "places": tiles,
+        "tiles": len(tiles),
+        **problem_args(tiled, problem),
+        "total": total,
+        "blocks": blocks,
+        "most": most,
+        "tile_height": m[0],
+        "tile_width": m[1],
+        "in_tile_height": a[0],
+        "in_tile_width": a[1],
+        "row_step": dilation[0],
+        "column_step": dilation[1],
+        "reach_rows": (a[0] - 1) * dilation[0] + 1,
+        "reach_columns": (a[1] - 1) * dilation[1] + 1,
+        "channel_blocks": channel_blocks,
+        "x_image": x.strides.n,
+        "x_cb": x.strides.cb,
+        "x_h": x.strides.h,
+        **output_args(operands.y),
+        **worker_args("v", space, v_step, problem.threads),
+        "v_plane": v_plane,
+        **worker_args("m", space, m_step, problem.threads),
+        "m_plane": m_plane,
+        **worker_args("patch", space, patch_step, problem.threads),
+        **worker_args("scratch", space, scratch * pixel, problem.threads),
+        "fill": words.FILL if problem.types.x.integer else 0,
+        "backward_last": transform.last or 0,
+    }
+    parts = parts_each(problem, problem.groups * blocks * chunks)
+    tile = _driver_tile(problem, isa, BY_NAME[planes.product])
+    return Step(tiled, tile, args, parts, clears_tail=transform.last is not None and problem.groups == 1)
+
+
+def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
+    if problem.types == ALL_F32:
+        return TiledTile(isa.lanes)
+    return TiledTile(
+        isa.lanes,
+        x_pieces=product.x.bytes // problem.types.x.bytes,
+        pieces=words.pieces(problem),
+        rows=len(Ending.of(problem).rows),
+        filled=problem.types.x.integer,
+        tailed=True,
+        last_pieces=1 + words.last_vector(problem, isa)[1],
+    )
+
+
+def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes, complex_: bool) -> MicroRef:
+    """The products of `block` tiles, which together fetch all weights of the next panel."""
+    unroll, tail = segment(isa, reduction)
+    product = BY_NAME[planes.product]
+    step = (2 if complex_ else 1) * _fetching(isa, params, reduction, block).step
+    tile = GemmTile(
+        isa.lanes,
+        params.v,
+        rows=2 if complex_ else 1,
+        cols=params.n,
+        unroll=unroll,
+        xs=isa.lanes,
+        ys=isa.lanes,
+        stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
+        epilogue=False,
+        complex=complex_,
+        tail=tail,
+        product=product.name,
+        x=product.x,
+        y=product.sum,
+        fetch=divide(step, LINE) if block > _FOLLOWED else 0,
+    )
+    return MicroRef(gemm_strip, tile)
+
+
+def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:
+    """What products of real numbers fetch; those of complex ones twice as much."""
+    return Fetching.shared(params.v * isa.lanes * F32.bytes, segment(isa, reduction)[0], divide(block, params.n))
