@@ -4,6 +4,7 @@
     python tests/cpus.py --lowered [--slice]    code for CPUs with AVX-512 and AMX, on one with AVX2 (`support.lowered`)
     python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
     python tests/cpus.py --arm --part 2/8       every eighth file of tests, from the second on: all parts are the whole
+    python tests/cpus.py --arm --problems --types int8      random problems; their kernels are compiled on this machine
 
 Exit codes: 0 all pass, 1 some fail, 77 ARM cannot be emulated here.
 """
@@ -23,10 +24,12 @@ import arm
 import llvmlite.binding as llvm
 
 from autotune.interpreter import VARIABLE, python
-from support import lowered
+from bench.packs.__main__ import environment
+from support import emulated, lowered
 from support.lowered.features import FEATURES
 
 TESTS = Path(__file__).resolve().parent
+TESTED, JUDGED = ("-m", "pytest"), (str(TESTS / "random_problems.py"),)  # what an interpreter is started with
 PASSED, FAILED, CANNOT = 0, 1, 77
 
 NATIVE = {name: FEATURES[name] for name in ("x86-64", "haswell", "skylake-avx512", "znver4", "znver5")}
@@ -104,19 +107,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--slice", action="store_true", help="only what takes minutes, on fewer CPUs")
     parser.add_argument("--cpus", help="names of CPUs, with commas between them")
     parser.add_argument("--part", metavar="I/N", type=_part, default=[], help="one of N parts of all files of tests")
+    parser.add_argument("--problems", action="store_true", help="with --arm: random problems, by options of their own")
     asked, options = parser.parse_known_args(arguments)
     if asked.arm and asked.lowered:
         parser.error("argument --lowered: not allowed with argument --arm")
     if asked.slice and asked.part:
         parser.error("argument --part: not allowed with argument --slice")
+    if asked.problems and (asked.slice or asked.part or not asked.arm):
+        parser.error("argument --problems: with --arm, --cpus and options of tests/random_problems.py alone")
     slices = LOWERED if asked.lowered else SLICES
-    there = LOWERED if asked.lowered else ARM if asked.arm else NATIVE
+    on_arm = emulated.CLASSES if asked.problems else ARM
+    there = LOWERED if asked.lowered else on_arm if asked.arm else NATIVE
     known = [name for name in there if slices.get(name) or not asked.slice]
     usual = asked.slice and not (asked.arm or asked.lowered or asked.cpus)
     names = asked.cpus.split(",") if asked.cpus else [*_others(known)] if usual else known
     if not {*names} <= {*known}:
         parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
-    run = _run_on_arm if asked.arm else _run_lowered if asked.lowered else _run
+    run_on_arm = _judge_on_arm if asked.problems else _run_on_arm
+    run = run_on_arm if asked.arm else _run_lowered if asked.lowered else _run
     try:
         found = [run(name, [*(slices[name] if asked.slice else asked.part), *options]) for name in names]
         if usual:
@@ -168,6 +176,14 @@ def _run_on_arm(name: str, options: list[str]) -> bool:
     return _started(name, [f"--timeout={ARM_SECONDS}", *options], [script], launched)
 
 
+def _judge_on_arm(name: str, options: list[str]) -> bool:
+    """Judge random problems by kernels that this machine compiles before; gives whether one of both failed."""
+    root = arm.root()
+    stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name}
+    ways = (f"{name}, compiled here", ()), (f"{name}, emulated", [str(arm.interpreter(root, name))])
+    return any([_started(title, options, interpreter, stands_for, JUDGED) for title, interpreter in ways])
+
+
 def _run_lowered(name: str, options: list[str]) -> bool:
     if lacks := missing(lowered.NEEDS):
         print(f"== {name}: left out, as this CPU has no {', '.join(lacks)}", flush=True)
@@ -184,15 +200,18 @@ def _run_in_place(name: str, options: list[str]) -> bool:
     return name in READ and _started(name, [*READ[name], *options])
 
 
-def _started(title: str, options: list[str], interpreter: Sequence[str] = (), more: Mapping[str, str] = {}) -> bool:
-    """Run pytest with code for a CPU; gives whether it failed."""
-    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent), **more}
+def _started(
+    title: str, options: list[str], interpreter: Sequence[str] = (), more: Mapping[str, str] = {},
+    program: Sequence[str] = TESTED,
+) -> bool:  # fmt: skip
+    """Run pytest, or another program, with code for a CPU; gives whether it failed."""
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     if lowered.VARIABLE not in more:
         # Without features of its own choice Numba would add this machine's.
         environ |= {"NUMBA_CPU_NAME": title, "NUMBA_CPU_FEATURES": ""}
     print(f"== {title}", flush=True)
-    command = [*(interpreter or python()), "-m", "pytest", *options]
-    return subprocess.run(command, env=environ, cwd=TESTS.parent).returncode != 0
+    command = [*(interpreter or python()), *program, *options]
+    return subprocess.run(command, env=environ | more, cwd=TESTS.parent).returncode != 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python tests/random_problems.py --types int8,bf16 --layouts NCHW16c --count 2000 --seed 1
     NUMBA_CPU_NAME=haswell python tests/random_problems.py      code for another CPU
     CPUCONV_TEST_LOWERED=znver4 python tests/random_problems.py     for one that this CPU cannot run (`support.lowered`)
+    python tests/cpus.py --arm --problems --types int8 --count 100      on an emulated ARM (`support.emulated`)
 
 Integers are equal to sums of int64 to the last bit, floats of 16 bits are within their bound, and nothing around arrays
 is read or written. Each problem is planned as users plan it, by candidates drawn from what solvers offer, and every
@@ -29,8 +30,13 @@ from support import lowered
 
 lowered.install()
 
+from support import emulated  # noqa: E402
+
+emulated.install()
+
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.runtime.code.cache import Statistics  # noqa: E402
 from support import random_problems as problems  # noqa: E402
 from support.guarded import named  # noqa: E402
 from support.oracle import Spoilt  # noqa: E402
@@ -45,12 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if not faulthandler.is_enabled():  # as under pytest
         faulthandler.enable()
-    with small_work_is_shared(), pytest.MonkeyPatch.context() as patch:
+    with small_work_is_shared(), emulated.with_its_caches(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(session.current, "workspaces", Spoilt())
+        if emulated.only_compiles():
+            patch.setattr(problems, "judge", emulated.call)
         runs = [_run(family, layout, options) for family in options.types for layout in options.layouts]
     if options.json:
-        isa = current()
-        told = {"isa": isa.name, "dots": [dot.name for dot in isa.dots], "seed": options.seed, "runs": runs}
+        isa, judged = current(), not emulated.only_compiles()
+        told = {"isa": isa.name, "dots": [dot.name for dot in isa.dots], "seed": options.seed, "judged": judged}
+        told |= {"runs": runs}
         text = json.dumps(told, indent=1)
         print(text) if str(options.json) == "-" else options.json.write_text(text + "\n")
     return 1 if any(run["failed"] for run in runs) else 0
@@ -86,7 +95,7 @@ def _run(family: str, layout: str, options: argparse.Namespace) -> dict[str, Any
     screen, start = Console(stderr=True), time.monotonic()
     solvers: Counter[str] = Counter()
     failed: list[dict[str, str]] = []
-    tried = 0
+    tried, compiled = 0, Statistics.compiled
     numbers = range(options.first, options.first + options.count)
     for number in track(numbers, f"{family} {layout}", console=screen, disable=not screen.is_terminal, transient=True):
         if time.monotonic() - start > options.seconds:
@@ -107,15 +116,17 @@ def _run(family: str, layout: str, options: argparse.Namespace) -> dict[str, Any
                 if len(failed) <= _SHOWN:
                     said = "\n".join(f"{type(error).__name__}: {error}".splitlines()[:12])
                     print(f"{command}\n  {drawn.problem.key} by {candidate or 'the model'}\n{said}", flush=True)
-    seconds = time.monotonic() - start
+    seconds, compiled = time.monotonic() - start, Statistics.compiled - compiled
+    plans = "plans that were not run" if emulated.only_compiles() else "plans as expected"
+    by = ", ".join(f"{name} {count}" for name, count in solvers.most_common())
     print(
-        f"{family} {layout} on {current().name}: {tried} problems, {solvers.total()} plans as expected, "
-        f"{len(failed)} not, {seconds:.0f} s: {', '.join(f'{name} {count}' for name, count in solvers.most_common())}",
+        f"{family} {layout} on {current().name}: {tried} problems, {solvers.total()} {plans}, {len(failed)} not, "
+        f"{compiled} kernels compiled, {seconds:.0f} s: {by}",
         flush=True,
     )
     return {
         "types": family, "layout": layout, "problems": tried, "plans": solvers.total(), "failed": failed,
-        "solvers": dict(solvers), "seconds": round(seconds, 1),
+        "solvers": dict(solvers), "compiled": compiled, "seconds": round(seconds, 1),
     }  # fmt: skip
 
 

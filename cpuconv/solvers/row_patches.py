@@ -64,8 +64,8 @@ class Sizes(NamedTuple):
         beside = problem.types.x.integer and problem.dilation[1] == 1 and not product.matrix
         pixel = problem.c if beside else divide(problem.c, group) * group
         run = divide(problem.s * pixel, group)
-        segments = divide(run, isa.lanes)
-        piece = segments * (isa.lanes if product.matrix else divide(run, segments))
+        segments, at_once = divide(run, isa.lanes), product.words_at_once(isa.lanes)
+        piece = segments * divide(run, segments * at_once) * at_once
         return cls(product, divide(problem.k, isa.lanes), pixel, run, piece, problem.r * piece * product.parts)
 
     def cycles(self, isa: Isa, v: int, n: int) -> float:

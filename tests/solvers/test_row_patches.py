@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import layouts
 from cpuconv.isa import current
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
 from cpuconv.solvers import row_patches, why_not
-from support import geometry, typed
+from support import geometry, machines, typed
 from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
@@ -87,3 +91,18 @@ def test_groups_and_many_channels_are_refused_in_words():
     assert "input channels fill more than a vector" in (why_not(row_patches, problem, ISA) or "")
     grouped = typed.blocked(replace(STEM, c=4, k=4, groups=2), "u8:s8:u8")
     assert why_not(row_patches, grouped, ISA) == "there are 2 groups, not 1"
+
+
+def test_rows_of_words_that_are_multiplied_two_at_a_time(monkeypatch):
+    """Matrix products of ARM take two words of a row, so that segments of an odd number cannot be packed."""
+    for name, types in (("smmla", "s8:s8:s8"), ("usmmla", "u8:s8:u8"), ("bfmmla", "bf16:bf16:bf16")):
+        monkeypatch.setattr(row_patches.words, "product", lambda problem, isa, name=name: BY_NAME[name])
+        monkeypatch.setattr(row_patches, "matrix_product_of", lambda types: None)
+        for c, s in itertools.product(range(1, 5), range(1, 12)):
+            problem = replace(STEM, c=c, k=9, s=s, types=Types.parse(types))
+            sizes = row_patches.Sizes.of(problem, machines.NEON)
+            assert sizes.run <= sizes.piece and row_patches._segment(sizes, machines.NEON) in (2, 4)
+            form = row_patches.packing(problem, row_patches.Params(2, 4, 3), machines.NEON)
+            weights = np.arange(1, 1 + np.prod(problem.weight_shape)).reshape(problem.weight_shape) % 101 + 1
+            packed = form.pack(weights.astype(problem.types.w.dtype)).view(problem.types.w.dtype)
+            assert sorted(packed[packed != 0]) == sorted(weights.ravel())
