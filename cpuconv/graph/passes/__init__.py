@@ -23,6 +23,7 @@ from cpuconv.graph.passes import (
     noops,
     pads,
     quantised,
+    signs,
     tables,
     transposed,
     views,
@@ -37,6 +38,7 @@ Watch = Callable[[str, Graph, Graph], None]  # told of each rewrite: its name, a
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("halves", halves.run),
     ("noops", noops.run),
+    ("signs", signs.run),
     ("quantised", quantised.run),
     ("noops", noops.run),
     ("formulas", formulas.run),
@@ -66,6 +68,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("tables", tables.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
+_EARLY = (("signs", signs.run), ("quantised", quantised.run))
 
 
 def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
@@ -74,6 +77,18 @@ def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch |
     They are done once for all sizes, so that weights are folded once.
     """
     return graph if "weights" in skip else _run("weights", weights.run_without_sizes, graph, watch)
+
+
+def is_early(graph: Graph) -> bool:
+    """Whether it has operators by which integers stand for numbers."""
+    return any(node.op in quantised.OPERATORS for node in graph.nodes)
+
+
+def early(graph: Graph, skip: Collection[str] = ()) -> Graph:
+    """The graph after the rewrites that see the integers which weights are dequantised from."""
+    for name, run in _EARLY:
+        graph = graph if name in skip else run(graph)
+    return graph
 
 
 def apply(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:

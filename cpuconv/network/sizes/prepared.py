@@ -40,11 +40,8 @@ class Prepared(NamedTuple):
 def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
     """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
     from cpuconv.graph import passes  # a model that was saved is rewritten
-    from cpuconv.graph.passes.quantised import OPERATORS
-    from cpuconv.graph.passes.quantised import run as with_integers
 
-    quantised = any(node.op in OPERATORS for node in graph.nodes) and "quantised" not in options.skip_passes
-    early = with_integers if quantised else None
-    head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early))
+    early = partial(passes.early, skip=options.skip_passes)
+    head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early if passes.is_early(graph) else None))
     notes: list[Note] = []
     return Prepared(passes.apply(head, options.skip_passes, partial(note, notes) if noted else None), notes, tail)
