@@ -1,27 +1,32 @@
-"""Signed bytes become unsigned ones where only their meaning counts, and all results keep their bits."""
+"""Bytes become those that products take where only their meaning counts, and all results keep their bits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cpuconv
-from cpuconv.elements import S8, S32, U8
+from cpuconv.elements import S8, U8
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import signs
-from cpuconv.isa import current
-from cpuconv.kernels.emit.product import BY_NAME, product_of
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.network.interpret import interpret
-from cpuconv.problem.types import Types
 from support.graph.expressions import Expression, feed, graph, op
 from support.graph.layers import array
 
-pytestmark = pytest.mark.skipif(
-    product_of(Types(U8, S8, S32, S32), current()).x != U8, reason="products take signed pixels here"
-)
 SCALE = np.float32(0.125)
+
+
+TAKEN = {U8: BY_NAME["vpmaddubsw"], S8: BY_NAME["sdot"]}
+"""Products by the pixels that they take."""
+
+
+@pytest.fixture(autouse=True)
+def unsigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products take unsigned pixels, unless a test says otherwise."""
+    monkeypatch.setattr(signs, "product_of", lambda *_: TAKEN[U8])
 
 
 def signed(value: Expression, zero: int = 3, scale: object = SCALE) -> Expression:
@@ -91,12 +96,19 @@ def test_a_branch_that_others_see_leaves_the_others_alone() -> None:
     bits(before, made)
 
 
-def test_nothing_is_turned_where_products_take_signed_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signs, "product_of", lambda *_: BY_NAME["sdot"])
+def test_unsigned_bytes_become_signed_ones_where_products_take_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "product_of", lambda *_: TAKEN[S8])
     before = graph(*WHOLE[0])
     assert signs.run(before) is before
+    for zero in (np.uint8(7), None):
+        quantised = op.MaxPool(op.QuantizeLinear(x, SCALE, zero), kernel_shape=[2, 2], pads=[1, 0, 0, 1])
+        before = graph(op.DequantizeLinear(quantised, SCALE, zero))
+        made = signs.run(before)
+        assert signed_values(made) == 2 and not any(value.dtype == U8.dtype for value in made.values.values())
+        bits(before, made)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(-128, 127), st.integers(-128, 127), st.integers(0, 99))
 def test_any_zero_points(first: int, second: int, seed: int) -> None:
     """Those of what is read may differ from those that it was given by."""
