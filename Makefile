@@ -9,7 +9,7 @@ LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
 
-SAMPLE ?= 10
+SAMPLE ?= 20
 test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -46,7 +46,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
 _KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
-_SAMPLE = 48  # of exhaustive cases that run lowered
+_SAMPLE = 96  # of exhaustive cases that run lowered
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
