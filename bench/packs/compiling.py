@@ -135,7 +135,7 @@ def _network(path: Path, precision: str, threads: int) -> None:
 
 def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
     """Each as it is, and as by tables; every other one in each narrow type that is asked for on this class."""
-    narrow = [each for each in wanted.DRAWN if wanted.computes(each, features)]
+    narrow = [each for each in wanted.NARROW if wanted.computes(each, features)]
     for number in range(count):
         yield partial(_drawn_network, number, strategy=_STRATEGY)
         for key, machine in wanted.devices().items():

@@ -29,7 +29,7 @@ SEED = 37
 THREADS = (1, 2, 4)
 TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
 PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
-DRAWN = ("bfloat16", "int8")  # of networks drawn at random, beside float32
+NARROW = ("bfloat16", "int8")  # of networks drawn at random, beside float32
 BF16 = frozenset(("avx512bf16", "bf16"))  # without one of these features, bfloat16 is widened, and slower than float32
 
 
