@@ -8,7 +8,22 @@ import math
 import numpy as np
 import pytest
 
-from cpuconv.network.precision.choosing import Rounding, choose
+from cpuconv.network.precision.choosing import Rounding, finalists
+
+
+class Chosen(NamedTuple):
+    rounding: Rounding
+    error: float
+    errors: Sequence[float]
+    seconds: Mapping[Rounding, float]
+
+
+def choose(trials: MadeUp, tolerance: float) -> Chosen:
+    """The fastest finalist, as `run` or the models say."""
+    found, errors = (made := finalists(trials, tolerance)).found, made.errors
+    seconds = {each.rounding: trials.seconds(each.rounding) for each in found}
+    best = min(found, key=lambda each: seconds[each.rounding] / each.least)
+    return Chosen(best.rounding, best.error, errors, seconds)
 
 
 class MadeUp:
@@ -40,11 +55,13 @@ class MadeUp:
         return min(self._all(), key=lambda each: self.modelled(each) + sum(prices[at] for at in each))
 
     def error(self, rounding: Rounding) -> float:
+        if not rounding:
+            return self.base
         self.measured.append(rounding)
         return self.whole * math.sqrt(sum(self.made_errors[at] ** 2 for at in rounding))
 
-    def race(self, candidates) -> list[float]:
-        return [self.modelled(each) if self.run is None else self.run(each) for each in candidates]
+    def seconds(self, rounding: Rounding) -> float:
+        return self.modelled(rounding) if self.run is None else self.run(rounding)
 
     def best(self, tolerance: float) -> float:
         """Seconds of the fastest rounding that is within, of all there are."""
