@@ -49,7 +49,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
 _KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
-_SAMPLE = 96  # of exhaustive cases that run lowered
+_SAMPLE, _SAMPLE_ON_ARM = 96, 12  # of exhaustive cases that run lowered, and emulated
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
@@ -78,6 +78,7 @@ SLICES: dict[str, tuple[str, ...]] = {
         *_NETWORKS[1:],
         *_tests("project/cpus", "autotune/tuning/search::test_workers_end_with_their_parent"),  # processes are launched
     ),
+    "neoverse-v1": (f"--sample={_SAMPLE_ON_ARM}", *_tests("solvers/typed")),
 }
 
 # What runs on CPUs with AVX2 as if they were these, which they are not: options and tests of a slice.
@@ -181,10 +182,10 @@ def _run_on_arm(name: str, options: list[str]) -> bool:
     script = str(arm.interpreter(root, name))
     cache = str(kept() or root / "kernels")
     stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name, "CPUCONV_TEST_CACHE": cache}
-    files = [each for each in options if each.startswith(COMPILED_HERE)]
-    if files:
-        quiet = ["-q", "--no-header", "--tb=no", "-rN", f"--timeout={HERE_SECONDS}"]
-        _started(f"{name}, compiled here", [*quiet, *files], more=stands_for, quiet=True)
+    files = [each for each in options if each.startswith("tests/")] or COMPILED_HERE
+    if files := [each for each in files if each.startswith(COMPILED_HERE)]:
+        others = [each for each in options if not each.startswith("tests/")]
+        _started(f"{name}, compiled here", [f"--timeout={HERE_SECONDS}", *others, *files], more=stands_for, quiet=True)
     launched = {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
     return _started(f"{name}, emulated", [f"--timeout={ARM_SECONDS}", *options], [script], {**stands_for, **launched})
 
