@@ -2,8 +2,8 @@
 
 `dataclass` compiles six or seven functions for each class, a tenth of a millisecond each: while a package of many small
 classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here each
-method is made when it is called first, and only `__init__` is compiled, once a class has several instances; what tells of the fields is the standard
-library's, asked for when somebody asks for it. To be imported in the place of its decorator: `from
+method is made when it is called first, and only `__init__` is compiled, once a class has several instances; what else
+the standard library's decorator makes is asked of it when somebody asks. To be imported in the place of that: `from
 autotune.data_classes import dataclass`. A class without a docstring is not given one.
 """
 
@@ -23,6 +23,7 @@ _OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with others, and with what is 
 _OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
 _OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
 _OF_CREATION = {"__dict__", "__weakref__"}
+_FIELD = "_FIELD"  # what the library calls a usual field
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
 _FEW = 16  # instances that are made without a compiled `__init__`, at a few microseconds each
@@ -150,7 +151,7 @@ class _Later:
         with _making:
             if name not in self._put:
                 return vars(cls)[name]
-            if name == "__dataclass_fields__" and hasattr(dataclasses, "_FIELD"):
+            if name == "__dataclass_fields__" and hasattr(dataclasses, _FIELD):
                 setattr(cls, name, self._library_fields())
                 self._put.remove(name)
                 return vars(cls)[name]
@@ -178,8 +179,8 @@ class _Later:
         made: dict[str, Any] = {}
         for name, (told, field) in self.fields().items():
             made[name] = field
-            if field.name is None:  # type: ignore[comparison-overlap]  # it is new
-                field.name, field.type, field._field_type = name, told, dataclasses._FIELD  # type: ignore[attr-defined]
+            if field.name is None:  # it is new
+                field.name, field.type, field._field_type = name, told, getattr(dataclasses, _FIELD)
         return made
 
     def _of_library(self) -> type:

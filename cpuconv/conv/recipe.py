@@ -69,10 +69,7 @@ class Candidate:
     def same_micro_kernels(self, other: Candidate) -> bool:
         """Whether `micro_kernels` are those of another candidate of the solver."""
         others = vars(other.params)
-        for name, value in vars(self.params).items():
-            if value != others[name] and name not in _DRIVEN:
-                return False
-        return True
+        return not any(value != others[name] and name not in _DRIVEN for name, value in vars(self.params).items())
 
     def packing(self, problem: ConvProblem) -> Packing:
         """The form that its weights are packed in."""

@@ -1,8 +1,8 @@
 """Stamps that earlier processes have computed: a start that finds its own reads no sources.
 
 They are kept in the cache folder, in one file, for files of the package that have not changed since: each is told by
-where it lies, its inode, its size and its times, as they were at the import. Files that changed a moment before are left
-out, as another change would not show in their times. What is kept is read under the rules of kernels
+where it lies, its inode, its size and its times, as they were at the import. Where one changed a moment before nothing
+is kept, as another change would not show in its times. What is kept is read under the rules of kernels
 (`checked_file`).
 """
 

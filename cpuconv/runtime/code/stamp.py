@@ -96,8 +96,7 @@ def _are_unchanged(paths: Iterable[str]) -> bool:
     left = [path for path in paths if path not in _settled]
     if not origin.is_unchanged(left):
         return False
-    imported_files = {getattr(sys.modules.get(_name_of(path)), "__file__", None) for path in left}
-    _settled.update(imported_files.intersection(left))
+    _settled.update(path for path in left if getattr(sys.modules.get(_name_of(path)), "__file__", None) == path)
     return True
 
 
