@@ -29,7 +29,7 @@ def at_import() -> dict[str, State]:
 def is_unchanged(paths: Iterable[str | Path]) -> bool:
     """Whether these source files of the package are those that lay there when it was imported."""
     try:
-        return all(_AT_IMPORT.get(name) == _state(os.stat(name)) for name in map(os.fspath, paths))
+        return all(_AT_IMPORT.get(os.fspath(each)) == _state(os.stat(each)) for each in paths)
     except OSError:
         return False
 
