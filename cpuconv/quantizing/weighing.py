@@ -6,6 +6,7 @@ less than others do. What is judged is what runs.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -34,11 +35,13 @@ from cpuconv.quantizing.choosing import (
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge, Worst
 from cpuconv.quantizing.graphs.plan import products_of
-from cpuconv.quantizing.graphs.preparing import prepared
+from cpuconv.quantizing.graphs.preparing import Prepared, prepared
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
 NEEDED = 8  # samples, for bytes to be weighed
+_VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
+FEW = "few values"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,11 @@ def weighed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # told when the network is compiled
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
-    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()))
+    choice = Choice(
+        arguments.kept(network.graph, products_of(network.graph), ()) | _known_too_little(network, len(feeds[::2]))
+    )
+    if len(choice.kept) == len(products_of(network.graph)):
+        raise SourceError(f"no product reads {_VALUES} values on {len(feeds[::2])} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
     seen, others, all_ = (Samples(ports, items, lambda feed: feed) for items in (feeds[::2], feeds[1::2], feeds))
 
@@ -127,6 +134,13 @@ def weighed(
     except NothingFits as error:
         raise SourceError(f"one layer alone errs by {min(choice.alone.values()):.2g} or more") from error
     return Weighed(made.built(choice.products(made)), made, choice, few)
+
+
+def _known_too_little(network: Prepared, samples: int) -> dict[str, str]:
+    """Products whose inputs have few values on so many samples of the first one's sizes."""
+    shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
+    sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    return {name: FEW for name, size in sizes.items() if size * samples < _VALUES}
 
 
 def _adds_small_words() -> bool:
