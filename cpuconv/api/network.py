@@ -146,7 +146,7 @@ def compile(
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms
-    from cpuconv.quantizing.automatic import chosen_for
+    from cpuconv.quantizing.automatic.chosen import chosen_for
 
     feeds = feeds_of(samples, graph)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])

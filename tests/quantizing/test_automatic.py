@@ -15,7 +15,7 @@ from cpuconv.errors import ArgumentError  # noqa: E402
 from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.trials import Measured  # noqa: E402
-from cpuconv.quantizing import weighing  # noqa: E402
+from cpuconv.quantizing.automatic import weighing  # noqa: E402
 from cpuconv.quantizing.speed import Race  # noqa: E402
 from support.graph.floats import feeds, network  # noqa: E402
 from support.graphs import parse  # noqa: E402

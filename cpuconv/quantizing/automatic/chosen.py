@@ -16,7 +16,7 @@ from cpuconv.network.precision.trials import Listener, Measured
 from cpuconv.network.reports.precisions import PrecisionTable
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.quantizing.weighing import weighed
+from cpuconv.quantizing.automatic.weighing import weighed
 
 
 class Automatic(NamedTuple):
