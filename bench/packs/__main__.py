@@ -28,7 +28,7 @@ from bench.packs.wanted import THREADS, TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file, parsed, stamp, together
-from cpuconv.runtime.code.packs import pack_file, serving
+from cpuconv.runtime.code.packs import packing, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parts.setdefault(cpu.machine, {})[cpu.name] = kernels
     options.output.mkdir(parents=True, exist_ok=True)
     for machine, found in parts.items():
-        pack_file.write(options.output / f"{machine}{serving.SUFFIX}", found)
+        packing.write(options.output / f"{machine}{serving.SUFFIX}", found)
     parsed.ship((path.read_bytes() for path in stamp.files().values()), options.output / parsed.NAME)
     total = sum(path.stat().st_size for path in options.output.iterdir())
     print(f"{options.output}: {total / 1e6:.2f} MB", file=sys.stderr)
@@ -112,7 +112,7 @@ def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | N
             print(f"{cpu.name}: failed", file=sys.stderr)
             return None
         kernels = collected(kept, json.loads(names.read_text()))
-    alone, taken = len(pack_file.packed({cpu.name: kernels})), time.monotonic() - begun
+    alone, taken = len(packing.packed({cpu.name: kernels})), time.monotonic() - begun
     print(f"{cpu.name}: {len(kernels)} kernels, alone {alone / 1e6:.2f} MB, {taken:.0f} s", file=sys.stderr)
     return kernels
 

@@ -3,8 +3,7 @@
 A file has parts, such as one for each class of CPUs: names, and where the kernels that they name lie. Parts share
 kernels, as the machine code of many is the same for several classes. The file begins with a magic, the version of the
 format, the bytes of its header and the SHA-256 of these and the header. Then come the header, compressed JSON, the
-parts and the blocks. Kernels of one kind lie side by side, ordered by their code, where they are compressed best;
-equal ones are stored once.
+parts and the blocks. `packing` makes such files.
 """
 
 from __future__ import annotations
@@ -14,82 +13,26 @@ import hashlib
 import json
 import lzma
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.files import write_whole
-
-_MAGIC, _FORMAT = b"\x89cpupack", 1
-_PREFIX = struct.Struct("<8sII")
+MAGIC, FORMAT = b"\x89cpupack", 1
+PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
-_START = _PREFIX.size + _DIGEST
-_BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
+_START = PREFIX.size + _DIGEST
 _MOST_BYTES = 1 << 26  # of a header or a block
 _OPEN_BLOCKS = 16  # that stay in memory
-_FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
-_CODE = 71  # bytes of a kernel before its code: its symbol, and the header of an object file, which begins with sizes
-_DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
+FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
+DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
 
 
 class Damaged(ValueError):
     """The file is no pack, one of another version, or damaged."""
 
 
-Kernels = Mapping[str, bytes]
-"""By the name of a kernel's file (`kernel_files.KernelFile`)."""
-
-
-def packed(parts: Mapping[str, Kernels]) -> bytes:
-    """A pack of so many parts: the same bytes for the same kernels, in whatever order they come."""
-    places: dict[bytes, tuple[int, int, int]] = {}
-    kinds = {content: _kind(name) for kernels in parts.values() for name, content in sorted(kernels.items())}
-    blocks = []
-    for number, contents in enumerate(_blocks(sorted(kinds, key=lambda each: (kinds[each], each[_CODE:], each)))):
-        start = 0
-        for content in contents:
-            places[content] = number, start, len(content)
-            start += len(content)
-        blocks.append(b"".join(contents))
-    texts = {
-        name: _json({each[-_DIGEST_LETTERS:]: places[content] for each, content in kernels.items()})
-        for name, kernels in sorted(parts.items())
-    }
-    pieces, table, end = [], [], 0
-    for content in (*texts.values(), *blocks):
-        pieces.append(lzma.compress(content, lzma.FORMAT_RAW, filters=_FILTERS))
-        table.append((end, len(pieces[-1]), len(content), _checksum(content)))
-        end += len(pieces[-1])
-    header = lzma.compress(_json({"parts": [*texts], "pieces": table}), lzma.FORMAT_RAW, filters=_FILTERS)
-    prefix = _PREFIX.pack(_MAGIC, _FORMAT, len(header))
-    return b"".join([prefix, hashlib.sha256(prefix + header).digest(), header, *pieces])
-
-
-def write(path: Path, parts: Mapping[str, Kernels]) -> None:
-    """Write a pack whole or not at all."""
-    write_whole({path: packed(parts)})
-
-
-def _blocks(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
-    block: list[bytes] = []
-    for content in contents:
-        if block and sum(map(len, block)) + len(content) > _BLOCK_BYTES:
-            yield block
-            block = []
-        block.append(content)
-    if block:
-        yield block
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _kind(name: str) -> str:
-    return name[:-_DIGEST_LETTERS]
-
-
-def _checksum(content: bytes) -> str:
+def checksum(content: bytes) -> str:
+    """Of a piece, as the header states it."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -97,7 +40,7 @@ _TROUBLE = (OSError, RecursionError, struct.error, lzma.LZMAError, LookupError, 
 
 
 class Pack:
-    """What `packed` has made; it is checked as it is read.
+    """What `packing.packed` has made; it is checked as it is read.
 
     Attributes
     ----------
@@ -118,11 +61,11 @@ class Pack:
         self._read = read
         try:
             prefix = read(0, _START)
-            magic, version, size = _PREFIX.unpack_from(prefix)
-            if (magic, version) != (_MAGIC, _FORMAT) or size > _MOST_BYTES:
+            magic, version, size = PREFIX.unpack_from(prefix)
+            if (magic, version) != (MAGIC, FORMAT) or size > _MOST_BYTES:
                 raise Damaged("it is no pack of this version")
             header = read(_START, size)
-            if hashlib.sha256(prefix[: _PREFIX.size] + header).digest() != prefix[_PREFIX.size :]:
+            if hashlib.sha256(prefix[: PREFIX.size] + header).digest() != prefix[PREFIX.size :]:
                 raise Damaged("its header does not have the checksum that it states")
             stated = json.loads(_decompressed(header))
             self.parts: tuple[str, ...] = tuple(stated["parts"])
@@ -147,11 +90,11 @@ class Pack:
             raise Damaged(str(error)) from error
 
     def _piece(self, number: int) -> bytes:
-        start, size, full, checksum = self._table[number]
+        start, size, full, stated = self._table[number]
         if full > _MOST_BYTES:
             raise Damaged(f"{full} bytes in a block")
         content = _decompressed(self._read(self._begin + start, size), full)
-        if _checksum(content) != checksum:
+        if checksum(content) != stated:
             raise Damaged("a block does not have the checksum that it states")
         return content
 
@@ -175,7 +118,7 @@ class Part:
         return len(self._index)
 
     def __contains__(self, name: str) -> bool:
-        return name[-_DIGEST_LETTERS:] in self._index
+        return name[-DIGEST_LETTERS:] in self._index
 
     def get(self, name: str) -> bytes | None:
         """The kernel of that name; None if it is not in here.
@@ -184,7 +127,7 @@ class Part:
         ------
         Damaged
         """
-        found = self._index.get(name[-_DIGEST_LETTERS:])
+        found = self._index.get(name[-DIGEST_LETTERS:])
         if found is None:
             return None
         try:
@@ -198,7 +141,7 @@ class Part:
 
 
 def _decompressed(content: bytes, most: int = _MOST_BYTES) -> bytes:
-    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS).decompress(content, most)
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS).decompress(content, most)
 
 
 def of_file(path: Path) -> Pack:
