@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cpuconv.runtime.code import checked_file
-from cpuconv.runtime.code.packs import cpu_classes, pack_file, packing, serving
+from cpuconv.runtime.code.packs import pack_file, packing, serving
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.target import target
 from support.running import processes, shipped
@@ -61,11 +61,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes]
 @pytest.fixture
 def packs(tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> Path:
     """A folder with a pack of them, for the class that serves this CPU best."""
-    triple, name, features = target()
-    there = (each[1:] for each in features.split(",") if each.startswith("+"))
-    found = cpu_classes.fitting(triple.partition("-")[0], name, there)
+    found = serving.fitting()
     if not found:
-        pytest.skip(f"{name} is of no class")
+        pytest.skip(f"{target()[1]} is of no class")
     folder = tmp_path / "packs"
     folder.mkdir()
     packing.write(folder / f"{found[0].machine}{serving.SUFFIX}", {found[0].name: compiled[0], "another": {}})
