@@ -11,7 +11,7 @@ warmup: $(PACKS)  ## a kernel pack of this CPU, once; tune the convolutions of a
 
 $(PACKS): | $(VENV)/.has-onnx
 	@echo "A kernel pack of this CPU is compiled, once: one to three minutes. Later starts find kernels in it." >&2
-	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 8 --networks "$(LIGHT)" --kept build/kernels
+	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
 
 SAMPLE ?= 20
 test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
