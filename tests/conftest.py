@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import lowered
-from support.running import caches
+from support.running import caches, kept
 from support.running.caches import CACHE
 from support.tuner.clock import Clock
 
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 # Before cpuconv is imported.
 lowered.install()
 os.umask(0o022)  # kernels are not kept in folders that others may write to
-caches.link(KEPT := caches.kept())
+caches.link(KEPT := kept.kept())
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.environ["CPUCONV_COMPILERS"] = "1"  # for each process of tests
 os.environ["CPUCONV_PACKS"] = "0"  # that this checkout may hold: tests compile their kernels
+
+from support import emulated  # noqa: E402
+
+emulated.install()
+emulated.only_call_plans()
 
 from autotune.store import database  # noqa: E402
 from autotune.wisdom import tiers  # noqa: E402
@@ -86,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     shutil.rmtree(CACHE, ignore_errors=True)
     if KEPT and "PYTEST_XDIST_WORKER" not in os.environ:
-        caches.prune(KEPT)
+        kept.prune(KEPT)
 
 
 @pytest.fixture(autouse=True, scope="session")

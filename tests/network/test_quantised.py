@@ -296,6 +296,45 @@ def test_padding_by_the_zero_point_goes_into_the_convolution():
         assert np.abs(y - wanted).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("attributes", "kernel", "groups"),
+    [
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 1),
+        ({"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 2, 0]}, (3, 3, 3), 1),
+        ({"dilations": [2, 1, 2], "pads": [3, 0, 0, 2, 0, 0]}, (3, 1, 2), 1),
+        ({"pads": [0, 1, 1, 0, 1, 1]}, (1, 3, 3), 6),
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 2),
+    ],
+)
+def test_convolutions_of_volumes(attributes, kernel, groups, dtype):
+    """Around volumes is the zero point; where convolutions of images are added up, they are of floats."""
+    rng, low = np.random.default_rng(0), np.iinfo(dtype).min
+    x = rng.integers(low, low + 256, (2, 6, 5, 4, 6)).astype(dtype)
+    arrays = {"w": saturation.narrowed(rng.integers(-127, 128, (6, 6 // groups, *kernel), np.int8), 7)}
+    arrays |= {"scale": np.float32(0.1), "zero": dtype(low + 77), "large": np.float32(2), "middle": dtype(low + 130)}
+    arrays |= {"scales": np.linspace(0.01, 0.02, 6, dtype=np.float32), "none": np.zeros(6, np.int8)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
+        helper.make_node("DequantizeLinear", ["w", "scales", "none"], ["v"], axis=0),
+        helper.make_node("Conv", ["f", "v"], ["c"], group=groups, **attributes),
+        helper.make_node("QuantizeLinear", ["c", "large", "middle"], ["y"]),
+    ]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    ends = [helper.make_tensor_value_info(name, element, shape) for name, shape in (("x", x.shape), ("y", None))]
+    graph = helper.make_graph(nodes, "volumes", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
+    found = {each["op"] for each in compiled.explain().to_dict()["operators"]}
+    assert found & {"Conv", "QuantizedConv", "DequantizeLinear", "QuantizeLinear"} == (
+        {"QuantizedConv"} if groups == 1 or kernel[0] == 1 else {"Conv", "DequantizeLinear", "QuantizeLinear"}
+    )
+    y = compiled.run({"x": x})["y"].astype(int)
+    (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
+    assert y.shape == wanted.shape and np.abs(y - wanted).max() <= 1 and np.ptp(y) > 20
+
+
 @settings(max_examples=12, deadline=None)
 @given(networks())
 def test_every_step_of_random_networks(made):

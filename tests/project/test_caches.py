@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import python
-from support.running import caches
+from support.running import kept
 from support.running.processes import ROOT
 
 ONE = "tests/runtime/test_code.py::test_a_plan_keeps_its_kernels"
@@ -35,11 +35,11 @@ def test_the_next_session_compiles_nothing(environ: dict[str, str], tmp_path: Pa
 def test_kernels_are_kept_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CPUCONV_TEST_CACHE", raising=False)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert caches.kept() == tmp_path / "cpuconv-tests"
+    assert kept.kept() == tmp_path / "cpuconv-tests"
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    assert caches.kept() is None  # of the system: nothing is written there
+    assert kept.kept() is None  # of the system: nothing is written there
     monkeypatch.setenv("CPUCONV_TEST_CACHE", str(tmp_path / "there"))
-    assert caches.kept() == tmp_path / "there"
+    assert kept.kept() == tmp_path / "there"
 
 
 def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
     def left() -> list[str]:
         return sorted(path.name for path in folder.iterdir())
 
-    caches.prune(tmp_path, 600)
+    kept.prune(tmp_path, 600)
     assert len(left()) == 6
-    caches.prune(tmp_path, 350)
+    kept.prune(tmp_path, 350)
     assert left() == ["0.o", "1.o", "5.o"]
-    caches.prune(tmp_path, 0)
+    kept.prune(tmp_path, 0)
     assert left() == []
-    caches.prune(tmp_path / "none", 0)
+    kept.prune(tmp_path / "none", 0)

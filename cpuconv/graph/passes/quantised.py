@@ -1,12 +1,13 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types, and ConvTranspose, which is such a Conv; QuantizeLinear of their results, which they
-then store; QuantizeLinear of what only moves numbers, and of the largest of them, which moves the integers as well; of
-means under windows, and of a linear Resize, which are means of integers; Split of numbers that integers stand for, and
-means of planes; Softmax, LayerNormalization and ReduceMean, which compute with floats, on either side; QuantizeLinear
-of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded
-once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are bytes.
+where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv; QuantizeLinear of
+their results, which they then store; QuantizeLinear of what only moves numbers, and of the largest of them, which
+moves the integers as well; of means under windows, and of a linear Resize, which are means of integers; Split of
+numbers that integers stand for, and means of planes; Softmax, LayerNormalization and ReduceMean, which compute with
+floats, on either side; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one
+unit at ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where
+results are bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.ops.pooling import sees_all
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.ops.resizing import of_planes
-from cpuconv.graph.passes import transposed
+from cpuconv.graph.passes import transposed, volumes
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
@@ -125,7 +126,12 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
     x, w = (_dequantised(graph, name) for name in node.inputs[:2])
     if x is None or w is None or _axis(w) not in (None, 0) or node["activation"] or operand(node, 3):
         return None
-    return _with_bias(graph, node, x, w, constant(graph, w.name))
+    array = constant(graph, w.name)
+    if array is not None and array.ndim == 5 and x.one and x.zero.dtype in _BYTES:
+        sources = (graph.producer(name) for name in node.inputs[:2])
+        both = [each for each in sources if each is not None]
+        return volumes.rule(graph, node, volumes.Integers(*both, array, x.zero))
+    return _with_bias(graph, node, x, w, array)
 
 
 def _transposed(graph: Graph, node: Node) -> Rewrite | None:
@@ -196,8 +202,13 @@ def _of_floats(node: Node | None) -> bool:
 
 def _ready(graph: Graph, name: str) -> bool:
     """Whether what quantises a value need not read floats."""
-    made = _of_floats(graph.producer(name)) and sole_reader(graph, name) is not None
-    return made or _dequantised(graph, name) is not None
+    if _dequantised(graph, name) is not None:
+        return True
+    source = graph.producer(name)
+    if source is None or sole_reader(graph, name) is None:
+        return False
+    moves = source.op in MOVES and source.op != "Concat" and len(source.outputs) == 1
+    return _of_floats(source) or (moves and _ready(graph, source.inputs[0]))
 
 
 def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:

@@ -7,10 +7,12 @@ slice o * stride + t * dilation - pad for the slice o of the result:
 
 where slices that are not there are zeros. That is one convolution of the slices side by side as channels; with groups,
 one for each t, added up. Equal up to the order of sums and products with zeros. Slices stay images from one such
-convolution to the next.
+convolution to the next. Integers that stand for numbers are moved as such, with the zero point for zeros.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +24,27 @@ from cpuconv.problem.window import Window
 _TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) and (D, N, C, H, W)
 
 
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    w = constant(graph, node.inputs[1])
+class Integers(NamedTuple):
+    """What a convolution reads instead of numbers.
+
+    Attributes
+    ----------
+    x, w : Node
+        DequantizeLinear of volumes and of weights.
+    weights : array
+    zero : array
+        The zero point of volumes.
+    """
+
+    x: Node
+    w: Node
+    weights: np.ndarray
+    zero: np.ndarray
+
+
+def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite | None:
+    """Convolutions of slices in the place of one of volumes; of integers only where that is a single one."""
+    w = constant(graph, node.inputs[1]) if integers is None else integers.weights
     if w is None or w.ndim != 5:
         return None
     shape = shape_of(graph, node.inputs[0])
@@ -35,9 +56,13 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     ]
     if shape[0] == 0 or 0 in plane or not all(out.stop > out.start for out, _ in read):
         return None
+    if integers is not None and node["group"] > 1 and len(read) > 1:
+        return None
     maker = Maker(graph, node)
-    x, batch = _images(maker, node.inputs[0], "slices"), shape[0]
-    taps = [_moved(maker, x, shape, depth, *pair, f"tap{at}") for at, pair in enumerate(read)]
+    source = node.inputs[0] if integers is None else integers.x.inputs[0]
+    x, batch, dtype = _images(maker, source, "slices"), shape[0], graph.value(source).dtype
+    outside = "" if integers is None else maker.constant(integers.zero.reshape(()).astype(dtype), "outside")
+    taps = [_moved(maker, x, shape, depth, *pair, outside, f"tap{at}") for at, pair in enumerate(read)]
     weights = list(np.moveaxis(w, 2, 0))
     if node["group"] == 1 and len(taps) > 1:
         taps, weights = [maker.node("Concat", *taps, part="taps", axis=1)], [np.concatenate(weights, 1)]
@@ -52,9 +77,14 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     }
     y = operand(node, 3) and _images(maker, node.inputs[3], "residual")
     for at, (tap, weight) in enumerate(zip(taps, weights, strict=True), 1 - len(taps)):
-        names = tap, maker.constant(np.ascontiguousarray(weight), "weight"), "" if at else operand(node, 2), y
+        both = [tap, maker.constant(np.ascontiguousarray(weight), "weight")]
+        if integers is not None:
+            both = [
+                maker.node("DequantizeLinear", name, *means.inputs[1:], part="numbers", **means.attributes)
+                for name, means in zip(both, integers[:2], strict=True)
+            ]
         ending = attributes if at else {**attributes, "activation": node["activation"]}
-        y = maker.node("Conv", *names, part="images", **ending)
+        y = maker.node("Conv", *both, "" if at else operand(node, 2), y, part="images", **ending)
     y = maker.reshape(y, (depth, batch, len(w), *plane), "volumes")
     maker.node("Transpose", y, perm=_TO_VOLUMES)
     return maker.done()
@@ -66,7 +96,9 @@ def _images(maker: Maker, x: str, part: str) -> str:
     return maker.reshape(maker.node("Transpose", x, part=f"{part}.turned", perm=_TO_SLICES), (d * n, c, h, w), part)
 
 
-def _moved(maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice, read: slice, part: str) -> str:
+def _moved(
+    maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice, read: slice, outside: str, part: str
+) -> str:
     """The images of the slices `read`, and around them zeros so that they are the slices `out` of `depth`."""
     n, c, d, h, w = shape
     each = 1 if read.step > 1 else n  # images to a step: slices of several volumes are no even steps
@@ -78,7 +110,7 @@ def _moved(maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice,
     if each < n:
         x = maker.reshape(x, ((out.stop - out.start) * n, c, h, w), f"{part}.images")
     pads = np.array([out.start * n, 0, 0, 0, (depth - out.stop) * n, 0, 0, 0])
-    return maker.node("Pad", x, maker.constant(pads, f"{part}.pads"), part=part)
+    return maker.node("Pad", x, maker.constant(pads, f"{part}.pads"), outside, part=part)
 
 
-run = Rewriter(__doc__, {"Conv": _rule})
+run = Rewriter(__doc__, {"Conv": rule})
