@@ -1,9 +1,9 @@
 """Files of many compiled kernels: compressed in blocks, so that one is read without the others, each under a checksum.
 
-A file has parts, such as one for each class of CPUs: names, and where the kernels that they name lie. Parts share
-kernels, as the machine code of many is the same for several classes. The file begins with a magic, the version of the
-format, the bytes of its header and the SHA-256 of these and the header. Then come the header, compressed JSON, the
-parts and the blocks. `packing` makes such files.
+A file has parts, such as one for each class of CPUs, whose indexes say where the kernels of a name lie. Parts share
+kernels, as the machine code of many is the same for several classes, and indexes of what they share. The file begins
+with a magic, the version of the format, the bytes of its header and the SHA-256 of these and the header. Then come the
+header, compressed JSON, the indexes and the blocks. `packing` makes such files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MAGIC, FORMAT = b"\x89cpupack", 1
+MAGIC, FORMAT = b"\x89cpupack", 2
 PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _START = PREFIX.size + _DIGEST
@@ -68,10 +68,11 @@ class Pack:
             if hashlib.sha256(prefix[: PREFIX.size] + header).digest() != prefix[PREFIX.size :]:
                 raise Damaged("its header does not have the checksum that it states")
             stated = json.loads(_decompressed(header))
-            self.parts: tuple[str, ...] = tuple(stated["parts"])
-            self._table: list[list[Any]] = [*stated["pieces"]]
+            self._indexes: dict[str, list[int]] = dict(stated["parts"])
+            self._blocks, self._table = int(stated["blocks"]), list(stated["pieces"])
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
+        self.parts = tuple(self._indexes)
         self._begin = _START + size
         self._block = functools.lru_cache(maxsize=_OPEN_BLOCKS)(self._piece)
 
@@ -84,8 +85,10 @@ class Pack:
             It is, or there is none of that name.
         """
         try:
-            index = json.loads(self._piece(self.parts.index(name)))
-            return Part(index, lambda number: self._block(len(self.parts) + number))
+            index: dict[str, list[int]] = {}
+            for number in self._indexes[name]:
+                index.update(json.loads(self._piece(number)))
+            return Part(index, lambda number: self._block(self._blocks + number))
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
 
