@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cpuconv.runtime.code.loading import object_file
 from cpuconv.runtime.code.packs import pack_file, packing
 from cpuconv.runtime.code.packs.pack_file import Damaged, Pack
+from cpuconv.runtime.code.packs.stripped import bare, clothed
 
 RANDOM = random.Random(3)
 
@@ -66,6 +68,15 @@ def test_equal_kernels_are_stored_once() -> None:
     (content,) = once.values()
     many = {name("gemm", number): content for number in range(8)}
     assert len(packing.packed({"any": many})) < len(content) + 1_000
+
+
+def test_of_kernels_that_ask_for_nothing_the_code_alone_is_stored() -> None:
+    codes = [RANDOM.randbytes(size) for size in (16, 48, 1_000)]
+    kernels = {name("gemm", number): b"kernel\0" + clothed(object_file.X86, code) for number, code in enumerate(codes)}
+    whole = packing.packed({"any": kernels})
+    assert {each: pack_file.of_bytes(whole).part("any").get(each) for each in kernels} == kernels
+    assert len(whole) < sum(map(len, codes)) + 400 < sum(map(len, kernels.values()))
+    assert [bare(kernel[7:]) for kernel in kernels.values()] == [(object_file.X86, code) for code in codes]
 
 
 def test_a_file_of_none_is_a_pack() -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
+
 MAGIC, FORMAT = b"\x89cpupack", 2
 PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
@@ -29,6 +31,23 @@ DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.na
 
 class Damaged(ValueError):
     """The file is no pack, one of another version, or damaged."""
+
+
+_WHOLE, _BARE = b"\0", b"\1"  # what a kernel begins with in its block
+_MACHINE = struct.Struct("<H")
+_HEAD = f"{SYMBOL}\0".encode()
+
+
+def as_stored(content: bytes) -> bytes:
+    """A kernel as it lies in its block: of one that asks for nothing the architecture and the code alone."""
+    found = bare(content.removeprefix(_HEAD)) if content.startswith(_HEAD) else None
+    return _WHOLE + content if found is None else _BARE + _MACHINE.pack(found[0]) + found[1]
+
+
+def _restored(stored: bytes) -> bytes:
+    if stored[:1] == _WHOLE:
+        return stored[1:]
+    return _HEAD + clothed(*_MACHINE.unpack_from(stored, 1), stored[1 + _MACHINE.size :])
 
 
 def checksum(content: bytes) -> str:
@@ -138,9 +157,9 @@ class Part:
             content = self._block(number)[start : start + size]
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
-        if len(content) != size:
+        if not content or len(content) != size:
             raise Damaged("a kernel passes the end of its block")
-        return content
+        return _restored(content)
 
 
 def _decompressed(content: bytes, most: int = _MOST_BYTES) -> bytes:

@@ -13,10 +13,9 @@ from typing import Any
 
 from autotune.files import write_whole
 from cpuconv.runtime.code.packs import likeness
-from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, checksum
+from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, as_stored, checksum
 
 _BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
-_CODE = 71  # bytes of a kernel before its code: its symbol, and the header of an object file, which begins with sizes
 
 _FEWEST = 100  # kernels that several parts have alike, for an index of their own: to read one takes 0.1 ms
 
@@ -27,8 +26,9 @@ Kernels = Mapping[str, bytes]
 
 def packed(parts: Mapping[str, Kernels]) -> bytes:
     """A pack of so many parts: the same bytes for the same kernels, in whatever order they come."""
-    kinds = {content: _kind(name) for kernels in parts.values() for name, content in sorted(kernels.items())}
-    ordered = sorted(kinds, key=lambda each: (kinds[each], each[_CODE:], each))
+    bodies = {content: as_stored(content) for kernels in parts.values() for content in kernels.values()}
+    kinds = {bodies[content]: _kind(name) for found in parts.values() for name, content in sorted(found.items())}
+    ordered = sorted(kinds, key=lambda each: (kinds[each], each))
     groups = (list(group) for _, group in itertools.groupby(ordered, kinds.__getitem__))
     places: dict[bytes, _Place] = {}
     blocks = []
@@ -39,7 +39,7 @@ def packed(parts: Mapping[str, Kernels]) -> bytes:
             start += len(content)
         blocks.append(b"".join(contents))
     indexes = _indexes(
-        {name: {each: places[kernel] for each, kernel in found.items()} for name, found in parts.items()}
+        {name: {each: places[bodies[kernel]] for each, kernel in found.items()} for name, found in parts.items()}
     )
     pieces, table, end = [], [], 0
     for content in (*map(_json, indexes.values()), *blocks):
