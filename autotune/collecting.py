@@ -2,7 +2,7 @@
 
 Python looks for cycles whenever 700 objects more were made than freed, and now and then through all there are. What a
 package makes while it is imported, or a network while it is compiled, stays: it is gone through ever again, and nothing
-is found.
+is found. So when it works again, that has already moved to the oldest objects, which are looked through seldom.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from autotune.locks import Lock
 AT_REST = 50_000
 """Objects made and not freed after which the collector looks all the same: other threads may leave cycles meanwhile."""
 
+MOST_MOVED = 400_000
+"""Objects that were moved to the oldest unseen after which the collector looks through all."""
+
 _changing = Lock(brief=False)  # in a child of fork it is open, and `_of_child` puts right what it guards
 _resting: Counter[int] = Counter()  # by thread
 _before = 0
+_moved = 0
 
 
 @contextlib.contextmanager
@@ -51,8 +55,23 @@ def _end() -> None:
     if not _resting and _before:
         threshold, *older = gc.get_threshold()
         if threshold == AT_REST:
+            _move_to_oldest()
             gc.set_threshold(_before, *older)
         _before = 0
+
+
+def _move_to_oldest() -> None:
+    """Count all objects among the oldest, at no cost for each; where somebody has frozen some, they stay so."""
+    global _moved
+    if not hasattr(gc, "freeze") or gc.get_freeze_count():
+        return
+    _moved += gc.get_count()[0]
+    if _moved > MOST_MOVED:
+        _moved = 0
+        gc.collect()
+        return
+    gc.freeze()
+    gc.unfreeze()
 
 
 def _of_child() -> None:

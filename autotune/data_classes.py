@@ -2,8 +2,8 @@
 
 `dataclass` compiles six or seven functions for each class, a tenth of a millisecond each: while a package of many small
 classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here each
-method is made when it is called first, and only `__init__` is compiled; what tells of the fields is the standard
-library's, asked for when somebody asks for it. To be imported in the place of its decorator: `from
+method is made when it is called first, and only `__init__` is compiled, once a class has several instances; what else
+the standard library's decorator makes is asked of it when somebody asks. To be imported in the place of that: `from
 autotune.data_classes import dataclass`. A class without a docstring is not given one.
 """
 
@@ -23,8 +23,10 @@ _OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with others, and with what is 
 _OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
 _OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
 _OF_CREATION = {"__dict__", "__weakref__"}
+_FIELD = "_FIELD"  # what the library calls a usual field
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
+_FEW = 16  # instances that are made without a compiled `__init__`, at a few microseconds each
 _NAME = "__later__"  # of what makes the parts, in a class
 _making = Lock(brief=False)  # a thread that compiles takes it: a fork that held it would wait for that one
 
@@ -89,7 +91,7 @@ class _Later:
         }
         for name in (name for name, is_asked in asked.items() if is_asked):
             self._put.add(name)
-            setattr(cls, name, self._named(name, self._stand_in(name)))
+            setattr(cls, name, self._named(name, self._first() if name == "__init__" else self._stand_in(name)))
         cls.__signature__ = _Asked(self, "__signature__")
         for name in _OF_LIBRARY:
             if name not in was and (name != "__replace__" or hasattr(dataclasses, "_replace")):
@@ -108,16 +110,55 @@ class _Later:
 
         return method
 
+    def _first(self) -> Callable[..., None]:
+        """`__init__` of the first instances; it leaves to the compiled one what does not fit."""
+        left, put, ends = _FEW, object.__setattr__, hasattr(self._cls, "__post_init__")
+
+        def __init__(self_: Any, /, *given: Any, **named: Any) -> None:
+            nonlocal left
+            left -= 1
+            values = self._values(given, named) if left >= 0 else None
+            if values is None:
+                self.made("__init__")(self_, *given, **named)
+                return
+            for name, value in values.items():
+                put(self_, name, value)
+            if ends:
+                self_.__post_init__()
+
+        return __init__
+
+    def _values(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
+        """What `__init__` sets for these arguments, in order; None where they are not those of the fields."""
+        fields = self.fields()
+        stated = [name for name, (_, field) in fields.items() if field.init and not field.kw_only][: len(given)]
+        known = dict(zip(stated, given, strict=False)) | named
+        values = {}
+        for name, (_, field) in fields.items():
+            if field.init and name in known:
+                values[name] = known.pop(name)
+            elif field.default_factory is not MISSING:
+                values[name] = field.default_factory()
+            elif field.init and field.default is not MISSING:
+                values[name] = field.default
+            elif field.init:
+                return None
+        return values if not known and len(stated) == len(given) and named.keys().isdisjoint(stated) else None
+
     def made(self, name: str) -> Any:
         """A part of the class, which is made and put there if it is not yet; other threads wait for it."""
         cls = self._cls
         with _making:
             if name not in self._put:
                 return vars(cls)[name]
+            if name == "__dataclass_fields__" and hasattr(dataclasses, _FIELD):
+                setattr(cls, name, self._library_fields())
+                self._put.remove(name)
+                return vars(cls)[name]
             if name in _OF_LIBRARY:
                 found = vars(self._of_library())
                 for each in _OF_LIBRARY:
-                    if each in found and each not in self._was:
+                    if each in found and each in self._put:
                         setattr(cls, each, found[each])
                 self._put -= {*_OF_LIBRARY}  # last, as a process may be forked at any moment
                 return vars(cls)[name]
@@ -132,6 +173,15 @@ class _Later:
         """That of this class, or of one that follows it."""
         self.made("__init__")
         return inspect.signature(cls)
+
+    def _library_fields(self) -> dict[str, Any]:
+        """Fields as the library tells of them: `replace` and `fields` ask."""
+        made: dict[str, Any] = {}
+        for name, (told, field) in self.fields().items():
+            made[name] = field
+            if field.name is None:  # it is new
+                field.name, field.type, field._field_type = name, told, getattr(dataclasses, _FIELD)
+        return made
 
     def _of_library(self) -> type:
         """A class like this one that the standard library has made, without methods."""
@@ -219,6 +269,17 @@ class _Later:
             return hash(values(self_))
 
         return __hash__
+
+
+def field_names(instance: object) -> list[str] | None:
+    """The names of the fields of a data class's instance, in order; None of what is none.
+
+    The standard library's own `fields` makes more of a class.
+    """
+    later: _Later | None = vars(type(instance)).get(_NAME)
+    if later is not None:
+        return [*later.fields()]
+    return [field.name for field in dataclasses.fields(instance)] if dataclasses.is_dataclass(instance) else None
 
 
 _MAKERS = {"__init__": _Later._init, "__repr__": _Later._repr, "__eq__": _Later._eq, "__hash__": _Later._hash}

@@ -21,10 +21,15 @@ _HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD that has no hash of 
 State = tuple[int, int, int, int, int]
 
 
-def is_unchanged(paths: Iterable[Path]) -> bool:
+def at_import() -> dict[str, State]:
+    """The source files of the package that lay there when it was imported, by path; none of one without them."""
+    return _AT_IMPORT
+
+
+def is_unchanged(paths: Iterable[str | Path]) -> bool:
     """Whether these source files of the package are those that lay there when it was imported."""
     try:
-        return all(_AT_IMPORT.get(name) == _state(os.stat(name)) for name in map(os.fspath, paths))
+        return all(_AT_IMPORT.get(os.fspath(each)) == _state(os.stat(each)) for each in paths)
     except OSError:
         return False
 

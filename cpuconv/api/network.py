@@ -66,8 +66,8 @@ def compile(
     precision : "float32", "bfloat16" or "auto"
         With "bfloat16" what is multiplied, and tensors between operators, may be rounded to bfloat16 where that is
         faster by the models; sums and functions are computed in float32. Inputs and outputs stay as the model has them.
-        "auto": the fastest of float32, bfloat16 and mixtures of them whose measured error is within `tolerance` for all
-        `samples`; `Model.precision_table` tells.
+        "auto": the fastest of float32, bfloat16, bytes and mixtures of them whose measured error is within `tolerance`
+        for all `samples`; `Model.precision_table` tells.
     node_precisions : mapping of str to str, or None
         Other precisions of some nodes, by their names in the model; a node without one goes by its first output. Nodes
         that are computed together take the strictest of theirs.
@@ -77,7 +77,8 @@ def compile(
     samples : iterable of (mapping of str to array, or array), path, or None
         Of "auto": feeds such as the network will run on; a network of one input takes arrays. A path is that of an .npz
         file, of a folder of such, arrays by input name; of arrays with one more axis than inputs, each holds one sample
-        behind another. Times are those of the first sample's sizes.
+        behind another. Times are those of the first sample's sizes. Bytes are weighed with 8 samples or more: every
+        other one says what bytes stand for, and errors are those of all.
     metric : callable or None
         Of "auto": ``metric(reference_outputs, outputs) -> float``, of dicts of arrays by output name, takes the place
         of relative RMS; from 0 on.
@@ -144,12 +145,12 @@ def compile(
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads}
     if not auto:
         return compiled(graph, target, shapes, options, **made)
-    from cpuconv.network.precision.automatic import chosen_for
     from cpuconv.network.precision.errors import relative_rms
+    from cpuconv.quantizing.automatic import chosen_for
 
     feeds = feeds_of(samples, graph)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
-    chosen, table = chosen_for(
+    chosen = chosen_for(
         graph,
         replace(target, threads=threads),
         shapes,
@@ -159,7 +160,11 @@ def compile(
         metric or relative_rms,
         progress,
     )
-    return compiled(graph, replace(chosen, threads=most), shapes, options, **made).with_table(table)
+    if chosen.graph is not graph:
+        made["source"] = lambda: chosen.graph
+    return compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made).with_table(
+        chosen.table
+    )
 
 
 def load(

@@ -51,7 +51,7 @@ def steps_of(
     """
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
-    named = {name: Operand(Ref(name), operand.strides) for name, operand in given.items()}  # they may be in workspace
+    named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}  # may be in workspace
     recipe = _assembled(problem, candidate, Operands(**named))
     packing = candidate.packing(problem)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
@@ -68,6 +68,7 @@ def steps_of(
     return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
 
 
+_BASES = {name: Ref(name) for name in ("x", "y", "residual")}
 _assembled = functools.lru_cache(maxsize=64)(assemble)  # a network repeats some of its layers
 
 
@@ -89,6 +90,8 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
 
 def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
     """A step with other bases in its addresses; `alone`: run by one worker."""
-    late = {name: value for name, value in step.args.items() if type(value) is Ref and value.name in known}
-    args = {**step.args, **{name: known[value.name] + value.offset for name, value in late.items()}}
+    args = dict(step.args)
+    for name, value in step.args.items():
+        if type(value) is Ref and value.name in known:
+            args[name] = known[value.name] + value.offset
     return Step(step.kernel, step.tile, args, 0 if alone else step.parts, step.clears_tail)

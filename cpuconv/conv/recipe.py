@@ -66,6 +66,11 @@ class Candidate:
         """The parameters that its micro-kernels depend on; other ones are words of its driver."""
         return {name: value for name, value in vars(self.params).items() if name not in _DRIVEN}
 
+    def same_micro_kernels(self, other: Candidate) -> bool:
+        """Whether `micro_kernels` are those of another candidate of the solver."""
+        others = vars(other.params)
+        return not any(value != others[name] and name not in _DRIVEN for name, value in vars(self.params).items())
+
     def packing(self, problem: ConvProblem) -> Packing:
         """The form that its weights are packed in."""
         return self.solver.packing(problem, self.params, current())

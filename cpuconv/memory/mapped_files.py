@@ -101,8 +101,13 @@ def own(array: np.ndarray) -> np.ndarray:
 
 def let_go(arrays: Iterable[np.ndarray]) -> None:
     """Give back the memory that files of lent arrays take; they can still be read."""
+    give_back(files_of(arrays))
+
+
+def give_back(files: Iterable[Mapped]) -> None:
+    """Give back the memory that files take; they can still be read."""
     if hasattr(mmap, "MADV_DONTNEED"):
-        for each in _files(arrays):
+        for each in files:
             each.madvise(mmap.MADV_DONTNEED)
 
 
@@ -114,10 +119,11 @@ def check_unchanged(arrays: Iterable[np.ndarray]) -> None:
     SourceError
         One was written to.
     """
-    for each in _files(arrays):
+    for each in files_of(arrays):
         if each.changed:
             raise SourceError(f"The file {each.name!r} was changed since the model was read: compile it again.")
 
 
-def _files(arrays: Iterable[np.ndarray]) -> set[Mapped]:
+def files_of(arrays: Iterable[np.ndarray]) -> set[Mapped]:
+    """The files that arrays are lent from."""
     return {found for array in arrays if isinstance(found := lender(array), Mapped)}

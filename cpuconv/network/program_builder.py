@@ -12,10 +12,11 @@ import numpy as np
 
 from autotune.collecting import resting
 from autotune.data_classes import dataclass
+from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
-from cpuconv.memory.mapped_files import let_go, own
+from cpuconv.memory.mapped_files import files_of, give_back, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
 from cpuconv.network.reports.explain import Explanation
@@ -53,8 +54,8 @@ class ShapeProgram:
     executable : Executable
     tail : Tail or None
         What runs after it, for sizes that it finds.
-    decisions : Decisions
-        How each node is computed.
+    told : callable
+        Gives `decisions`.
     explanation : Explanation or None
         None: made when asked for.
     kernels : frozenset of str
@@ -65,9 +66,14 @@ class ShapeProgram:
     shape_arrays: Mapping[str, np.ndarray]
     executable: Executable
     tail: Tail | None
-    decisions: Decisions
+    told: Callable[[], Decisions]
     explanation: Explanation | None = None
     kernels: frozenset[str] = frozenset()
+
+    @lazy
+    def decisions(self) -> Decisions:
+        """How each node is computed."""
+        return self.told()
 
     @property
     def nbytes(self) -> int:
@@ -123,11 +129,11 @@ class ProgramBuilder:
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
         whole = definition.graph_for(key.shapes)
-        order, raw = whole.outputs, whole.constants.values()
+        order, files = whole.outputs, files_of(whole.constants.values())
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        let_go(raw)
+        give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto:
                 network_plan, executable = fastest(
@@ -138,8 +144,8 @@ class ProgramBuilder:
                 del graph  # so that what was computed of weights goes as it is packed
                 executable = build(network_plan, self.target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
-        let_go(raw)
-        made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.decisions())
+        give_back(files)
+        made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.told())
         if not definition.is_fixed:
             return made
         definition.let_go()

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cpuconv.conv.choice.target import FULL
 from cpuconv.errors import ArgumentError, must
-from cpuconv.quantizing.calibrating import Calibration
-from cpuconv.quantizing.data.samples import Feed
+from cpuconv.graph.ir import Graph
+from cpuconv.network.model import Model
+from cpuconv.quantizing.calibrating import Calibration, Form, Progress
+from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
+from cpuconv.quantizing.graphs.equalizing import equalized
 from cpuconv.quantizing.graphs.plan import Product
+from cpuconv.quantizing.graphs.preparing import Prepared
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
+JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
 _LEAST_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
 
@@ -51,25 +57,73 @@ class Choice:
         saved = {name: max(self.floats[name] - self.bytes[name], _LEAST_SAVED) if timed else 1.0 for name in names}
         return {name: self.alone[name] ** 2 / saved[name] for name in names}
 
+    def slower(self, name: str) -> float | None:
+        """Seconds that a product takes more with bytes; None where it was not timed in both."""
+        both = name in self.floats and name in self.bytes
+        return self.bytes[name] - self.floats[name] if both else None
+
     def products(self, made: Calibration) -> list[Product]:
         """Those that multiply bytes."""
         return [product for product in made.products if product.name not in self.kept]
 
 
-def without_slower(made: Calibration, choice: Choice, feed: Feed) -> Choice:
-    """Keep products of floats that bytes do not make faster: by the time of each alone, then of the whole."""
+class NothingFits(ArgumentError):
+    """One layer alone exceeds the tolerance, whichever it is."""
+
+
+def calibrated(
+    network: Prepared,
+    samples: Samples,
+    form: Form,
+    threads: int,
+    progress: Progress,
+    judge: Judge,
+    choice: Choice,
+    *,
+    correct: bool = True,
+    equalize: bool | None = None,
+) -> Calibration:
+    """The network on its samples: as it is or equalised, or that of both whose error is smaller.
+
+    Parameters
+    ----------
+    network, samples, form, threads, progress, correct
+        As for `Calibration`.
+    judge : Judge
+        Of the two.
+    choice : Choice
+        So far.
+    equalize : bool or None
+        None: both are tried, where there is a difference.
+    """
+    graphs = [network.graph]
+    if equalize is not False and (other := equalized(network.graph)) is not network.graph:
+        graphs = [other] if equalize else [*graphs, other]
+    made = [Calibration(Prepared(graph, network.known), samples, form, threads, progress, correct) for graph in graphs]
+    return made[0] if len(made) == 1 else min(made, key=lambda each: judge.error(each.built(choice.products(each))))
+
+
+def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
+    """Keep products of floats that bytes do not make faster: by the time of each alone, then of the whole.
+
+    Floats may be rounded to `precision`.
+    """
     products = choice.products(made)
     names = [product.name for product in products]
+
+    def model(graph: Graph) -> Model:
+        return ready(graph, made.threads, precision=precision)
+
     made.progress("timing layers", 0, 2)
-    floats = seconds_by_name(ready(made.graph, made.threads), feed, names)
-    whole = ready(made.built(products), made.threads)
+    floats = seconds_by_name(model(made.graph), feed, names)
+    whole = model(made.built(products))
     made.progress("timing layers", 1, 2)
     of_bytes = seconds_by_name(whole, feed, names)
     choice.floats, choice.bytes = floats, of_bytes
     slower = {name: SLOWER for name in names if name in floats and of_bytes.get(name, 0.0) > floats[name]}
     if slower and len(slower) < len(names):
         rest = [product for product in products if product.name not in slower]
-        if race(whole, ready(made.built(rest), made.threads), feed).ratio.high < _GAIN:
+        if race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
             choice.kept |= slower
     made.progress("timing layers", 2, 2)
     return choice
@@ -110,8 +164,10 @@ def within(
 
     Raises
     ------
+    NothingFits
+        One product alone has a larger error than the tolerance, whichever it is.
     ArgumentError
-        One product alone has a larger error than the tolerance, whichever it is; or all would be kept.
+        All would be kept.
     """
     products = choice.products(made)
     if layers and layers >= len(products):
@@ -134,6 +190,6 @@ def within(
         least, most = (least, middle) if whole(rest(middle)) <= tolerance else (middle, most)  # type: ignore[operator]
     if most == len(ranked):
         smallest = min(choice.alone.values())
-        raise ArgumentError(must("tolerance", f"above {smallest:.3g}, the error of one layer", tolerance))
+        raise NothingFits(must("tolerance", f"above {smallest:.3g}, the error of one layer", tolerance))
     choice.kept |= {product.name: ERROR for product in ranked[:most]}
     return choice

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph
+from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
@@ -26,14 +29,23 @@ class Judge:
         The network of floats.
     samples : Samples
     threads : int
-    metric : callable or None
-        Of two dicts of a sample's outputs, by floats and by the variant; its mean over samples is the error. None:
-        `RelativeError`.
+    measure : callable
+        Makes what takes in the outputs of samples, by floats and by the variant, and says the error.
+    exact : sequence of (mapping of str to numpy.ndarray)
+        The outputs by floats of the first samples, where they are known.
     """
 
-    def __init__(self, graph: Graph, samples: Samples, threads: int, metric: Metric | None = None) -> None:
-        self._model, self.samples, self._threads, self._metric = ready(graph, threads), samples, threads, metric
-        self._kept: list[Outputs] = []
+    def __init__(
+        self,
+        graph: Graph,
+        samples: Samples,
+        threads: int,
+        measure: Callable[[], Measure],
+        exact: Sequence[Outputs] = (),
+    ) -> None:
+        self._graph, self.samples, self._threads, self._measure = graph, samples, threads, measure
+        self._model: Model | None = None
+        self._kept: list[Outputs] = [*exact]
 
     def error(self, variant: Graph, step: Step = lambda: None) -> float:
         """How far a variant with the same inputs and outputs is from the network; `step` is told of each sample.
@@ -47,7 +59,7 @@ class Judge:
 
     def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
         """The error of a variant, and how often it agrees in the largest class; None where no output is of classes."""
-        error: RelativeError | Mean = RelativeError() if self._metric is None else Mean(self._metric)
+        error = self._measure()
         agreement = Agreement()
         model = ready(variant, self._threads)
         for feed, exact in zip(self.samples, self._exact(), strict=True):
@@ -64,11 +76,29 @@ class Judge:
             if at < len(self._kept):
                 yield self._kept[at]
                 continue
+            if self._model is None:
+                self._model = ready(self._graph, self._threads)
             outputs = self._model.run(feed)
             size += sum(array.nbytes for array in outputs.values())
             if at == len(self._kept) and size <= _KEPT:
                 self._kept.append(outputs)
             yield outputs
+
+
+class Measure(Protocol):
+    """An error of samples, taken in one after another."""
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+
+
+def measure_of(metric: Metric | None) -> Callable[[], Measure]:
+    """What makes `RelativeError`s, or means of a user's metric."""
+    return RelativeError if metric is None else partial(Mean, metric)
 
 
 class RelativeError:
@@ -109,6 +139,17 @@ class Mean:
         return float(np.mean(self._values))
 
 
+class Worst:
+    """The largest of a metric."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric, self.value = metric, 0.0
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+        self.value = max(self.value, number_of(self._metric(exact, rough)))
+
+
 class Agreement:
     """The share of rows whose largest class is the same, where one output looks like classes: floats (N, K)."""
 
@@ -118,6 +159,7 @@ class Agreement:
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
         names = [name for name, array in exact.items() if _classes(array) is not None]
+        names = [name for name in names if rough[name].shape == exact[name].shape]
         if len(names) == 1:
             a, b = (_classes(each[names[0]]) for each in (exact, rough))
             assert a is not None and b is not None

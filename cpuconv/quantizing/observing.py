@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cpuconv.conv.choice.target import FULL
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
@@ -21,12 +22,12 @@ PARTS = 2048  # of a histogram
 Step = Callable[[], None]  # is told of each sample that is done
 
 
-def ready(graph: Graph, threads: int, outputs: Sequence[str] | None = None) -> Model:
-    """The network, ready to run, with other outputs if these are named."""
+def ready(graph: Graph, threads: int, outputs: Sequence[str] | None = None, precision: str = FULL) -> Model:
+    """The network, ready to run, with other outputs if these are named; floats may be rounded to a precision."""
     graph = replace(graph, outputs=tuple(graph.outputs if outputs is None else outputs)).live()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # of operators without kernels: told when it was prepared
-        return compiled(graph, Target(current(), threads), {})
+        return compiled(graph, Target(current(), threads, precision=precision), {})
 
 
 def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, tuple[float, float]]:

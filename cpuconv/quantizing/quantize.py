@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpuconv.errors import CpuconvWarning, SourceError
-from cpuconv.graph.ir import Graph
 from cpuconv.network.saved.container import is_saved
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
-from cpuconv.quantizing.choosing import Choice, within, without_slower
+from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, without_slower
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
-from cpuconv.quantizing.errors import Judge, Metric
-from cpuconv.quantizing.graphs.equalizing import equalized
+from cpuconv.quantizing.errors import Judge, Metric, measure_of
 from cpuconv.quantizing.graphs.plan import products_of
-from cpuconv.quantizing.graphs.preparing import Prepared, prepared
+from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     import onnx
 
 _WHOLE = "measuring the error"  # of the whole network
-_JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
 
 
 def quantize(
@@ -153,29 +150,15 @@ def quantize(
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
     check_writable(network.graph)
     choice = Choice(arguments.kept(network.graph, products_of(network.graph), keep))
-    judge = Judge(network.graph, samples, workers, metric)
-    few = Judge(network.graph, samples.first(_JUDGED), workers, metric)
+    judge = Judge(network.graph, samples, workers, measure_of(metric))
+    few = Judge(network.graph, samples.first(JUDGED), workers, measure_of(metric))
     told = progress or (lambda what, done, total: None)
-    forms = [
-        Calibration(Prepared(each, network.known), samples, how, workers, told, correct_biases)
-        for each in _forms(network.graph, equalize)
-    ]
-    made = forms[0]
-    if len(forms) > 1:
-        made = min(forms, key=lambda form: few.error(form.built(choice.products(form))))
+    made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
     if refuse_slower:
         without_slower(made, choice, feed)
     within(made, few, lambda some: judge.error(made.built(some), made.steps(_WHOLE, 1)), choice, limit, layers)
     timed = feed if refuse_slower else None
     return _written(path, arguments.size(source), made, choice, judge, metadata, timed)
-
-
-def _forms(graph: Graph, equalize: bool | None) -> list[Graph]:
-    """The network as it is, or equalised, or both where there is a difference."""
-    if equalize is False:
-        return [graph]
-    other = equalized(graph)
-    return [other] if equalize or other is graph else [graph, other]
 
 
 def _written(

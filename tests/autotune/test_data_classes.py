@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import copy
 import dataclasses
 import importlib
@@ -221,7 +220,9 @@ def test_instances_are_as_the_standard_librarys(kind, call) -> None:
         except (AttributeError, TypeError, ValueError) as error:
             return repr(error)
 
-    assert seen(kind(data_classes.dataclass)) == seen(kind(dataclasses.dataclass))
+    first, compiled = kind(data_classes.dataclass), kind(data_classes.dataclass)
+    inspect.signature(compiled)  # makes `__init__`
+    assert seen(first) == seen(compiled) == seen(kind(dataclasses.dataclass))
 
 
 @pytest.mark.parametrize("kind", PUT_OFF, ids=lambda kind: kind.__name__)
@@ -232,11 +233,14 @@ def test_nothing_is_made_before_the_first_use(kind, monkeypatch) -> None:
     monkeypatch.setattr(dataclasses, "dataclass", refuse)
     ours = kind(data_classes.dataclass)
     stands_in = vars(ours)["__init__"]
-    with contextlib.suppress(TypeError):
-        ours()
+    arguments = inspect.signature(kind(data_classes.dataclass)).parameters  # of another class: it makes `__init__`
+    for at in range(data_classes._FEW + 1):
+        assert (vars(ours)["__init__"] is stands_in) == (at <= data_classes._FEW)
+        ours(**dict.fromkeys(list(arguments)[:1], 1))
     assert vars(ours)["__init__"] is not stands_in
+    assert data_classes.field_names(object.__new__(ours)) == [each.name for each in dataclasses.fields(ours)]
     with pytest.raises(AssertionError, match="the library makes it"):
-        dataclasses.fields(ours)
+        ours.__dataclass_params__  # noqa: B018
     monkeypatch.undo()
     assert ours.__dataclass_fields__ is ours.__dataclass_fields__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -10,12 +11,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.interpreter import python
 from cpuconv import origin
-from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code import checked_file, kept_stamps, parsed, stamp
 from cpuconv.runtime.code.stamp import imported, made_from
 from cpuconv.runtime.code.syntax import parse
 from cpuconv.solvers import BY_NAME
@@ -77,12 +79,18 @@ PACKAGE = {
 }
 
 
+CACHES: Any = (
+    stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes, kept_stamps._kept,
+    kept_stamps._state,
+)  # fmt: skip
+
+
 @pytest.fixture
 def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """The stamp of a module in a package of these files; another one each time."""
 
     def clear() -> None:
-        for each in (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes, stamp.files):
+        for each in (*CACHES, stamp.files):
             each.cache_clear()
 
     def found(files: dict[str, str], module: str = "cpuconv.solvers.a") -> str:
@@ -103,6 +111,65 @@ def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def with_edit(name: str, old: str, new: str) -> dict[str, str]:
     assert old in PACKAGE[name]
     return {**PACKAGE, name: PACKAGE[name].replace(old, new)}
+
+
+@pytest.fixture
+def kept(stamped: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What modules another process reads to stamp one of `PACKAGE`, whose files have lain there for long."""
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_stamps, "_LATELY", 0)
+    stamped(PACKAGE)
+    read: list[str] = []
+    content = stamp._content.__wrapped__
+    monkeypatch.setattr(stamp, "_content", functools.cache(lambda each: (read.append(each), content(each))[1]))
+
+    def reads() -> list[str]:
+        read.clear()
+        monkeypatch.setattr(origin, "_AT_IMPORT", dict(origin._files(str(tmp_path / "package"))))
+        for each in (*CACHES, stamp.files, stamp._content):
+            each.cache_clear()
+        assert stamp.fault("cpuconv.solvers.a") is None
+        assert stamp.stamp("cpuconv.solvers.a") == stamp._hash(map(content, made_from("cpuconv.solvers.a")))
+        return [*read]
+
+    return reads
+
+
+def test_a_kept_stamp_is_not_computed_again(kept: Callable[[], list[str]], tmp_path: Path) -> None:
+    assert not kept()  # the fixture has asked for it
+    assert not kept()
+    path = tmp_path / "package" / "solvers" / "b.py"
+    before = path.stat()
+    path.write_text("SIZE = 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert kept()
+    assert not kept()
+
+
+def test_a_file_that_changed_since_the_import_is_a_fault(kept: Callable[[], list[str]], tmp_path: Path) -> None:
+    kept()
+    stamp.fault.cache_clear()
+    (tmp_path / "package" / "solvers" / "a.py").write_text("SIZE = 3\n")
+    assert kept_stamps.find(["cpuconv.solvers.a"]) is not None
+    assert "has changed since" in str(stamp.fault("cpuconv.solvers.a"))
+
+
+def test_stamps_of_files_that_changed_a_moment_ago_are_not_kept(
+    kept: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_stamps, "_LATELY", 10**15)
+    assert kept() and kept()
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda text: b"", lambda text: text.replace(b"s", b"t")])
+def test_damaged_stamps_are_computed_again(
+    kept: Callable[[], list[str]], damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    kept()
+    path = tmp_path / "cache" / "kernels" / kept_stamps.NAME
+    path.write_bytes(damage(path.read_bytes()))
+    assert kept()
+    assert not kept()
 
 
 def test_a_file_that_moves_changes_no_stamp(stamped: Callable[..., str]) -> None:
@@ -318,20 +385,20 @@ def without_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     monkeypatch.setattr(parsed, "SHIPPED", tmp_path / "sources")
     parsed.ship(sources.values(), parsed.SHIPPED)
     hashes = {name: parsed.recorded_key(text) for name, text in sources.items()}
-    caches = (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes)
 
     def install(**others: str) -> None:
+        monkeypatch.setattr(origin, "_AT_IMPORT", {})
         told = {**hashes, "cpuconv/cli/main.py": "sha256=another", **others}
         release = "\n".join(["1.0", *(f"{name},{digest},1" for name, digest in told.items())])
         monkeypatch.setattr(origin, "RELEASE", release)
         monkeypatch.setattr(origin, "release", lambda: release)
         monkeypatch.setattr(stamp, "files", dict)
-        for each in caches:
+        for each in CACHES:
             each.cache_clear()
 
     yield install
     monkeypatch.undo()
-    for each in caches:
+    for each in CACHES:
         each.cache_clear()
 
 

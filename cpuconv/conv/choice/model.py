@@ -203,11 +203,11 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
     Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
     """
-    solver, kernels = known.solver, known.micro_kernels
+    solver = known.solver
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
     made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
-    alike = [each.micro_kernels == kernels for each in made]
+    alike = [each.same_micro_kernels(known) for each in made]
     own = _least(problem, limits, itertools.compress(made, alike))
     if own is not None and own.cost.estimate < slower * _bound(problem, solver, {}):
         return own

@@ -131,7 +131,7 @@ def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) ->
     choices, asked = session.current.choices, (strategy, limits, name, following.__name__)
     choice = choices.get(problem, asked)
     if choice is None:
-        if strategy == "cached" and (tuned.lookup(problem, limits) or tuned.older(problem, limits)):
+        if strategy == "cached" and tuned.any_rows() and _is_stored(problem, limits):
             return None
         best = _with_kernels_of(name, problem, limits)
         if best is None:
@@ -141,6 +141,10 @@ def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) ->
     if strategy == "cached":
         session.current.untuned.add(problem, limits, is_tuned)
     return choice
+
+
+def _is_stored(problem: ConvProblem, limits: Limits) -> bool:
+    return bool(tuned.lookup(problem, limits) or tuned.older(problem, limits))
 
 
 _parsed = functools.lru_cache(maxsize=4096)(Candidate.parse)

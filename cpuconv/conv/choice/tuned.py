@@ -30,6 +30,11 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     return here.tiers.lookup(here.device, problem.key, asked, read_only=read_only)
 
 
+def any_rows() -> bool:
+    """Whether rows of this device may be stored."""
+    return session.current.tiers.know(session.current.device)
+
+
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     fastest = best(problem, limits, prefix, read_only=read_only)

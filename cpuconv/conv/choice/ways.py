@@ -22,7 +22,7 @@ from cpuconv.conv.choice.tuned import named
 from cpuconv.conv.recipe import effective_threads
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError
-from cpuconv.isa import current
+from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.place import BLOCKED_BF16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -85,7 +85,8 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     """
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_End, _End], float] = {}
-    starts, goals = _starts(problem.c, problem.types.x, target), _ends(problem.k, problem.types.y, target)
+    blocks, isa = target.blocks(), target.isa
+    starts, goals = _starts(problem.c, problem.types.x, blocks, isa), _ends(problem.k, problem.types.y, blocks, isa)
     for first, second in itertools.product(starts, goals):
         around = [
             seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
@@ -104,21 +105,28 @@ class _End(NamedTuple):
     element: Element
 
 
-def _ends(channels: int, element: Element, target: Target) -> list[_End]:
-    """The ways of so many channels of such elements."""
+def _ends(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_End]:
+    """The ways of so many channels of such elements, by the forms of blocks that a target has."""
     layouts = favourite_layouts(channels, element)
     made = [_End(layout, element) for layout in layouts]
-    if element == F32 and BLOCKED_BF16 in target.blocks() and len(layouts) > 1:
-        made.append(_End(blocked.layout(target.isa, BF16), BF16))
+    if element == F32 and BLOCKED_BF16 in blocks and len(layouts) > 1:
+        made.append(_End(blocked.layout(isa, BF16), BF16))
     return made
 
 
-def _starts(channels: int, element: Element, target: Target) -> list[_End]:
+def _starts(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_End]:
     """The ways of an input: one of few channels, which lies in planes, may be bfloat16 there."""
-    made = _ends(channels, element, target)
-    if element == F32 and BLOCKED_BF16 in target.blocks() and len(made) == 1:
+    made = _ends(channels, element, blocks, isa)
+    if element == F32 and BLOCKED_BF16 in blocks and len(made) == 1:
         made.append(_End("NCHW", BF16))
     return made
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_lie_so(known: ConvProblem, types: Types, blocks: tuple[str, ...], isa: Isa) -> bool:
+    """Whether a problem of these types may lie as a record's does."""
+    first, second = _End(known.in_layout, known.types.x), _End(known.out_layout, known.types.y)
+    return first in _starts(known.c, types.x, blocks, isa) and second in _ends(known.k, types.y, blocks, isa)
 
 
 def _fastest(problem: ConvProblem, target: Target, first: _End, second: _End, below: float) -> Convolution | None:
@@ -183,9 +191,7 @@ def restored(
     layouts, types = (problem.in_layout, problem.out_layout), problem.types
     if free:
         layouts, types = (known.in_layout, known.out_layout), known.types
-        ends = _End(layouts[0], types.x), _End(layouts[1], types.y)
-        x, y = problem.types.x, problem.types.y
-        if not (ends[0] in _starts(known.c, x, target) and ends[1] in _ends(known.k, y, target)):
+        if not _may_lie_so(known, problem.types, target.blocks(), target.isa):
             return None
     elif known.types != types:
         return None

@@ -128,9 +128,9 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
         return None
     array = constant(graph, w.name)
     if array is not None and array.ndim == 5 and x.one and x.zero.dtype in _BYTES:
-        sources = (graph.producer(name) for name in node.inputs[:2])
-        both = [each for each in sources if each is not None]
-        return volumes.rule(graph, node, volumes.Integers(*both, array, x.zero))
+        means = [graph.producer(name) for name in node.inputs[:2]]
+        assert means[0] is not None and means[1] is not None
+        return volumes.rule(graph, node, volumes.Integers(means[0], means[1], array, x.zero))
     return _with_bias(graph, node, x, w, array)
 
 

@@ -81,7 +81,7 @@ def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite 
         if integers is not None:
             both = [
                 maker.node("DequantizeLinear", name, *means.inputs[1:], part="numbers", **means.attributes)
-                for name, means in zip(both, integers[:2], strict=True)
+                for name, means in zip(both, (integers.x, integers.w), strict=True)
             ]
         ending = attributes if at else {**attributes, "activation": node["activation"]}
         y = maker.node("Conv", *both, "" if at else operand(node, 2), y, part="images", **ending)

@@ -13,8 +13,8 @@ quantizers" (IEEE Trans. ASSP 36, 1988).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from autotune.data_classes import dataclass
 
@@ -23,7 +23,7 @@ Rounding = frozenset[int]  # the operators that may round, by number
 _STEPS, _HALVINGS, _ADDED = 40, 12, 12  # of the price: most steps up, then halvings; most operators tried at the end
 _STEP = 4.0
 _LEAST, _LARGEST = 1e-30, 1e12  # of a squared error: infinite ones would hide all others
-_CLEARLY = 0.99  # of the others' time: what a mixture takes at most where bfloat16 is within as a whole
+CLEARLY = 0.99  # of the others' time: what a mixture takes at most where bfloat16 is within as a whole
 
 
 class Trials(Protocol):
@@ -46,59 +46,61 @@ class Trials(Protocol):
         """Seconds of the fastest plan by the models in which only these may round."""
 
     def error(self, rounding: Rounding) -> float:
-        """The whole network's, as measured."""
-
-    def race(self, candidates: Sequence[Rounding]) -> Sequence[float]:
-        """Seconds of a run of each, timed in turns."""
+        """The whole network's, as measured; where none rounds, 0 of a network of floats, and of one of bytes theirs."""
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What was chosen.
+class Finalist(NamedTuple):
+    """What is worth timing.
 
-    Attributes
-    ----------
-    rounding : frozenset of int
-    error : float
-        The whole network's, as measured.
-    errors : sequence of float
-        Of each operator.
-    seconds : mapping of frozenset of int to float
-        Of a run: of what was timed.
+    `least` is the part of the others' time that it takes at most to be preferred to them.
     """
 
     rounding: Rounding
     error: float
+    least: float = 1.0
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """Those of one network, all within the tolerance, and the error of each of its operators."""
+
+    found: Sequence[Finalist]
     errors: Sequence[float]
-    seconds: Mapping[Rounding, float]
 
 
-def choose(trials: Trials, tolerance: float) -> Chosen:
-    """The fastest of float32, bfloat16 and a mixture, of those whose error is within the tolerance.
+def finalists(trials: Trials, tolerance: float) -> Finalists:
+    """float32, bfloat16 and a mixture, of those whose error is within the tolerance; none where not even float32's is.
 
-    float32 is among them: it is what errors are measured against. Where bfloat16 is within, a mixture must be clearly
-    faster: times are noisy.
+    Where bfloat16 is within, a mixture must be clearly faster: times are noisy.
     """
     none, every = Rounding(), Rounding(range(trials.count))
+    base = trials.error(none)
+    if base > tolerance:
+        return Finalists((), ())
     if every:
         trials.correct()
-    bound = _Bound(trials, tolerance)
+    bound = _Bound(trials, tolerance, base)
     single = [none, every] if bound.error(every) <= tolerance else [none]
-    timed = list(dict.fromkeys([*single, _mixed(trials, bound)]))
-    seconds = dict(zip(timed, trials.race(timed), strict=True))
-    least = _CLEARLY if every in single else 1.0
-    best = min(timed, key=lambda each: seconds[each] / (1.0 if each in single else least))
-    return Chosen(best, bound.error(best), bound.errors, seconds)
+    least = CLEARLY if every in single else 1.0
+    found = {each: Finalist(each, bound.error(each)) for each in single}
+    if (mixed := _mixed(trials, bound)) not in found:
+        found[mixed] = Finalist(mixed, bound.error(mixed), least)
+    return Finalists((*found.values(),), bound.errors)
 
 
 class _Bound:
     """Errors of mixtures, each measured once, and the tolerance that they keep to."""
 
-    def __init__(self, trials: Trials, tolerance: float) -> None:
+    def __init__(self, trials: Trials, tolerance: float, base: float) -> None:
         self.tolerance, self._measured = tolerance, trials.error
         self.errors = trials.errors()
         self.squares = [min(each**2, _LARGEST) for each in self.errors]
-        self._known: dict[Rounding, float] = {Rounding(): 0.0}
+        self._base = base**2
+        self._known: dict[Rounding, float] = {Rounding(): base}
+
+    def square(self, rounding: Rounding) -> float:
+        """Of the error that is expected of a mixture: squares of independent errors add up."""
+        return self._base + sum(self.squares[at] for at in rounding)
 
     def error(self, rounding: Rounding) -> float:
         """Of the whole network."""
@@ -111,8 +113,7 @@ class _Bound:
 
         Of many mixtures that are tried, one may be within on these samples by chance, and on no others.
         """
-        expected = sum(self.squares[at] for at in rounding) ** 0.5
-        return expected <= self.tolerance and self.error(rounding) <= self.tolerance
+        return self.square(rounding) ** 0.5 <= self.tolerance and self.error(rounding) <= self.tolerance
 
 
 def _mixed(trials: Trials, bound: _Bound) -> Rounding:
@@ -150,8 +151,10 @@ def _added(trials: Trials, bound: _Bound, rounding: Rounding) -> Rounding:
     worth = {at: gain / max(bound.squares[at], _LEAST) for at, gain in gains.items() if gain > 0}
     tried = 0
     for at in sorted(worth, key=lambda at: -worth[at]):
-        square = sum(bound.squares[each] for each in rounding | {at})
-        if tried < _ADDED and max(square, bound.error(rounding) ** 2 + bound.squares[at]) <= bound.tolerance**2:
+        if (
+            tried < _ADDED
+            and max(bound.square(rounding | {at}), bound.error(rounding) ** 2 + bound.squares[at]) <= bound.tolerance**2
+        ):
             tried += 1
             rounding = rounding | {at} if bound.holds(rounding | {at}) else rounding
     return rounding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Sized:
         Rewritten, without the nodes whose sizes are found when it has run.
     feeds : list of (list of numpy.ndarray, list of numpy.ndarray)
         Of each sample the arrays of the network's inputs, and those of its program's.
+    numbers : list of int
+        The places of the samples among all there are.
     """
 
     def __init__(self, definition: Definition, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> None:
@@ -47,6 +50,7 @@ class Sized:
         (self.graph, _, self._late), _ = definition.prepared(key.shapes, shape_arrays, noted=False)
         self._tails: dict[str, Tail] = {}
         self.feeds: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+        self.numbers: list[int] = []
 
     def laid_out(self, target: Target) -> NetworkPlan:
         """As `compile` lays it out for that target."""
@@ -89,18 +93,37 @@ class Sized:
                 found[name_of(work.node_plan.node)] = float(measured) - work.node_plan.offer.seconds
         return found
 
-    def race(self, targets: Sequence[Target], packed: Packed) -> list[float]:
-        """Median seconds of a run of the program for each target, on the first sample, in turns."""
+    def runner(self, target: Target, packed: Packed) -> Runner:
+        """The program for a target, with the first sample."""
         arrays, given = self.feeds[0]
-        programs = [build(self.laid_out(target), target, packed) for target in targets]
-        outputs = [list(arrays_for(each.outputs, {}, arrays).values()) for each in programs]
-        found: list[list[float]] = [[] for _ in programs]
-        for each, results in zip(programs, outputs, strict=True):
-            each.run(given, results)
-        end = time.perf_counter() + _SECONDS * len(programs)
-        while len(found[-1]) < _LEAST or (len(found[-1]) < _MOST and time.perf_counter() < end):
-            for each, results, seconds in zip(programs, outputs, found, strict=True):
-                begun = time.perf_counter()
-                each.run(given, results)
-                seconds.append(time.perf_counter() - begun)
-        return [statistics.median(seconds) for seconds in found]
+        network_plan = self.laid_out(target)
+        executable = build(network_plan, target, packed)
+        outputs = list(arrays_for(executable.outputs, {}, arrays).values())
+        return Runner(executable, given, outputs, network_plan.seconds)
+
+
+class Runner(NamedTuple):
+    """A program with what it reads and writes; `seconds` is what the models say of it."""
+
+    executable: Executable
+    given: list[np.ndarray]
+    outputs: list[np.ndarray]
+    seconds: float
+
+    def run(self) -> None:
+        """Run it once."""
+        self.executable.run(self.given, self.outputs)
+
+
+def race(runners: Sequence[Runner]) -> list[float]:
+    """Median seconds of a run of each, in turns."""
+    found: list[list[float]] = [[] for _ in runners]
+    for each in runners:
+        each.run()
+    end = time.perf_counter() + _SECONDS * len(runners)
+    while len(found[-1]) < _LEAST or (len(found[-1]) < _MOST and time.perf_counter() < end):
+        for each, seconds in zip(runners, found, strict=True):
+            begun = time.perf_counter()
+            each.run()
+            seconds.append(time.perf_counter() - begun)
+    return [statistics.median(seconds) for seconds in found]

@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from cpuconv.conv.choice.target import FULL, HALF
-from cpuconv.network.precision.choosing import Chosen, Rounding
+from cpuconv.elements import S8, U8
+from cpuconv.network.precision.choosing import Finalist
 from cpuconv.network.precision.trials import Measured
-from cpuconv.network.reports.precisions import PrecisionRow, PrecisionTable
+from cpuconv.network.reports.precisions import PrecisionRow
 from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.planning import seconds
 
-MIXED = "mixed"
+BYTES = "int8"
+_NAMES = frozenset((U8.name, S8.name))  # in what is said of types
 
 
-def table_of(name: str, tolerance: float, trials: Measured, chosen: Chosen) -> PrecisionTable:
-    """Of what was chosen for a network of that name."""
-    kinds = {_kind(rounding, trials): time for rounding, time in chosen.seconds.items()}
-    kind = _kind(chosen.rounding, trials)
-    return PrecisionTable(name, tolerance, chosen.error, kind, kinds, _rows(trials, chosen))
+class Layer(NamedTuple):
+    """What was measured of a product that may multiply bytes.
+
+    Attributes
+    ----------
+    error : float or None
+        Of the outputs, where it alone does.
+    seconds : float or None
+        What it takes more with bytes than with floats, alone.
+    """
+
+    error: float | None
+    seconds: float | None
 
 
-def _kind(rounding: Rounding, trials: Measured) -> str:
-    return FULL if not rounding else HALF if len(rounding) == trials.count else MIXED
+def rows_of(
+    trials: Measured, errors: Mapping[int, float], chosen: Finalist, layers: Mapping[str, Layer]
+) -> list[PrecisionRow]:
+    """Of all nodes that run.
 
-
-def _rows(trials: Measured, chosen: Chosen) -> list[PrecisionRow]:
-    """Of all nodes that run."""
+    Parameters
+    ----------
+    trials : Measured
+        Of the network that was chosen.
+    errors : mapping of int to float
+        Of its operators that may round.
+    chosen : Finalist
+    layers : mapping of str to Layer
+        By what the model calls them.
+    """
     operators, rounding = trials.operators, chosen.rounding
     numbers = {at: number for number, nodes in enumerate(operators.nodes) for at in nodes}
     places = {name_of(node): at for at, node in enumerate(operators.graph.nodes)}
-    steps = {number: _step(trials, chosen, number) for number in range(trials.count)}
+    steps = {number: _step(trials, errors[number], chosen, number) for number in range(trials.count)}
     plan, rows = trials.plan(rounding), []
     for each in plan.nodes:
         if each.offer is not None and each.offer.view:
             continue
         number = numbers.get(places.get(name_of(each.node), -1), -1)
-        more, error = steps.get(number, (None, None))
-        rows.append(
-            PrecisionRow(
-                each.node.origin or next(filter(None, each.node.outputs)),
-                each.node.op,
-                HALF if number in rounding else FULL,
-                types_of(each, plan.graph.value),
-                seconds(each.offer),
-                chosen.errors[number] if number >= 0 else None,
-                more,
-                error,
-            )
-        )
+        name = each.node.origin or next(filter(None, each.node.outputs))
+        types = types_of(each, plan.graph.value)
+        precision = BYTES if _NAMES.intersection(re.findall(r"\w+", types)) else HALF if number in rounding else FULL
+        error: float | None = None
+        step: tuple[float | None, float | None] = None, None
+        if number in steps:
+            error, step = errors[number], steps[number]
+        elif name in layers:
+            error, step = layers[name].error, _other(layers[name], chosen.error, precision)
+        rows.append(PrecisionRow(name, each.node.op, precision, types, seconds(each.offer), error, *step))
     return rows
 
 
-def _step(trials: Measured, chosen: Chosen, number: int) -> tuple[float, float]:
+def _step(trials: Measured, error: float, chosen: Finalist, number: int) -> tuple[float, float]:
     """What the other precision of an operator changes: seconds of a run, and the error of the outputs then."""
     other = chosen.rounding ^ {number}
-    square = chosen.error**2 + (1 if number in other else -1) * chosen.errors[number] ** 2
-    return trials.modelled(other) - trials.modelled(chosen.rounding), max(square, 0.0) ** 0.5
+    more = trials.modelled(other) - trials.modelled(chosen.rounding)
+    return more, _added(chosen.error, error, number in other)
+
+
+def _other(layer: Layer, error: float, precision: str) -> tuple[float | None, float | None]:
+    """The same between bytes and floats."""
+    to_bytes = precision != BYTES
+    more = None if layer.seconds is None else layer.seconds if to_bytes else -layer.seconds
+    return more, None if layer.error is None else _added(error, layer.error, to_bytes)
+
+
+def _added(error: float, part: float, more: bool) -> float:
+    """An error with a part more, or less: squares add up."""
+    return max(error**2 + (1 if more else -1) * part**2, 0.0) ** 0.5

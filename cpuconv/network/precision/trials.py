@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
 from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.precision.errors import Metric, number_of
-from cpuconv.network.precision.programs import Results, Sized
+from cpuconv.network.precision.programs import Results, Runner, Sized
 from cpuconv.network.precision.rounding import Operators
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import Packed
@@ -26,6 +28,10 @@ class Measured:
 
     Attributes
     ----------
+    feeds : list of dict of str to numpy.ndarray
+        Its samples, checked.
+    right : sequence of dict of str to numpy.ndarray
+        The outputs of each sample that errors are measured against.
     operators : Operators
         Of the sizes that the first sample has.
     """
@@ -37,8 +43,20 @@ class Measured:
         samples: Sequence[Mapping[str, Any]],
         metric: Metric,
         listener: Listener,
+        right: Sequence[Results] | None = None,
     ) -> None:
-        """Run float32 on all samples.
+        """Run it on all samples, nothing rounded to bfloat16.
+
+        Parameters
+        ----------
+        definition : Definition
+        target : Target
+            Its precisions are left out of account.
+        samples : sequence of mapping of str to array
+        metric : callable
+        listener : callable
+        right : sequence of dict of str to numpy.ndarray, or None
+            The outputs of each sample that errors are measured against. None: those of the network itself.
 
         Raises
         ------
@@ -47,8 +65,15 @@ class Measured:
         """
         self._metric, self._tell, self._packed = metric, listener, Packed()
         self._sizes = list(_sized(definition, samples))
+        self._own: list[Results] = [{} for _ in samples]
+        self.feeds: list[dict[str, np.ndarray]] = [{} for _ in samples]
         full = target.at(FULL)
-        self._right = [each.results(each.laid_out(full), full, self._packed) for each in self._sizes]
+        for each in self._sizes:
+            results = each.results(each.laid_out(full), full, self._packed)
+            for number, result, (arrays, _) in zip(each.numbers, results, each.feeds, strict=True):
+                self._own[number] = result
+                self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
+        self.right = self._own if right is None else right
         self.operators = Operators(self._sizes[0].graph, target.at(HALF))
 
     @property
@@ -69,7 +94,7 @@ class Measured:
         Those behind it compute in float32, so that nothing but its rounding is between two runs.
         """
         first, found = self._sizes[0], []
-        before = self._right[0]
+        before = [self._own[number] for number in first.numbers]
         for number in range(self.count):
             self._tell("errors of operators", number, self.count)
             results = first.results(*self.operators.first(number + 1), self._packed)
@@ -87,17 +112,21 @@ class Measured:
 
     def error(self, rounding: Rounding) -> float:
         """The largest of all samples, where these operators may round."""
+        if not rounding:
+            return 0.0 if self.right is self._own else self._worst(self.right, self._own)
         self._tell("errors of mixtures", 0, 0)
         target = self.operators.target(rounding)
-        pairs = zip(self._right, self._sizes, strict=True)
         return max(
-            self._worst(right, each.results(each.laid_out(target), target, self._packed)) for right, each in pairs
+            self._worst(
+                [self.right[number] for number in each.numbers],
+                each.results(each.laid_out(target), target, self._packed),
+            )
+            for each in self._sizes
         )
 
-    def race(self, candidates: Sequence[Rounding]) -> list[float]:
-        """Median seconds of a run of each, in turns, for the sizes of the first sample."""
-        self._tell("timing", 0, 0)
-        return self._sizes[0].race([self.operators.target(each) for each in candidates], self._packed)
+    def runner(self, rounding: Rounding) -> Runner:
+        """The program in which these round, for the first sample."""
+        return self._sizes[0].runner(self.operators.target(rounding), self._packed)
 
     def plan(self, rounding: Rounding) -> NetworkPlan:
         """The plan of a candidate for these sizes."""
@@ -123,4 +152,5 @@ def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iter
         if key not in found:
             found[key] = Sized(definition, key, deciding)
         found[key].feeds.append((arrays, list(named.values())))
+        found[key].numbers.append(at)
     yield from found.values()

@@ -20,16 +20,18 @@ class PrecisionRow:
     name, op : str
         What the model calls the node, and its operator.
     precision : str
-        "bfloat16" where it may round, else "float32".
+        "int8" where it reads or writes bytes, "bfloat16" where it may round, else "float32".
     types : str
         Of its elements, as `explain` has them.
     seconds : float
         By the models.
     error : float or None
         What its rounding adds to the error of the outputs, with that of those before it; measured, whether or not it
-        rounds here. None: it is never faster with bfloat16.
+        rounds here. Of what may multiply bytes the outputs' error where it alone does. None: not measured, as where it
+        is never faster with bfloat16.
     step_seconds : float or None
-        What a run takes more, by the models, where the operator has the other precision.
+        What a run takes more where the operator has the other precision: by the models, or between bytes and floats as
+        it was measured alone.
     step_error : float or None
         The error of the outputs then, estimated: squares of errors add up.
     """
@@ -55,11 +57,15 @@ class PrecisionTable:
     tolerance, error : float
         Asked for, and measured: the largest of all samples.
     chosen : str
-        "float32", "bfloat16" or "mixed".
+        "float32", "bfloat16" or "mixed" of both; "int8" where products multiply bytes and nothing rounds to bfloat16,
+        "int8, bfloat16" where all else may, "int8, mixed" where some of it may.
     seconds : mapping of str to float
-        Of a run, measured in turns, of these three as far as they were timed: of "bfloat16" only if its error is within
-        the tolerance.
+        Of a run, measured in turns, of these as far as they were timed: of those whose error is within the tolerance.
+    errors : mapping of str to float
+        Of the same.
     rows : list of PrecisionRow
+    left_out : mapping of str to str
+        Of what was not timed, the reason.
     """
 
     name: str
@@ -67,7 +73,9 @@ class PrecisionTable:
     error: float
     chosen: str
     seconds: Mapping[str, float]
+    errors: Mapping[str, float]
     rows: list[PrecisionRow]
+    left_out: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; infinite errors, which JSON has no form of, are None."""
@@ -85,10 +93,14 @@ class PrecisionTable:
             )
             for row in self.rows
         ]  # fmt: skip
-        times = ", ".join(f"{kind} {1e3 * each:.3f} ms" for kind, each in self.seconds.items())
+        times = "; ".join(
+            f"{kind} {1e3 * each:.3f} ms, error {self.errors[kind]:.2g}" for kind, each in self.seconds.items()
+        )
         return "\n".join(
             [
-                f"{self.name}: {self.chosen}, error {self.error:.2g} of at most {self.tolerance:.2g}; measured {times}",
+                f"{self.name}: {self.chosen}, error {self.error:.2g} of at most {self.tolerance:.2g}",
+                f"measured: {times}",
+                *(f"left out: {kind}, {why}" for kind, why in self.left_out.items()),
                 "",
                 tabulate(table, heads, disable_numparse=True),
             ]

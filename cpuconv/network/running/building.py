@@ -123,7 +123,8 @@ class Builder:
             if work is not None:
                 works.append(work)
                 touched.append(self._touched(moments[at], work))
-            let_go(self._raw[name] for name in each.node.inputs if name in self._lent)
+            if self._lent:
+                let_go(self._raw[name] for name in each.node.inputs if name in self._lent)
             for name in ending.get(at, ()):
                 network_plan.graph.forget(name)
         return works, sets(touched)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field
 from typing import Any
 
-from autotune.data_classes import dataclass
+from autotune.data_classes import dataclass, field_names
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.target import FULL, Target
@@ -73,9 +73,14 @@ def form_digest(shape: tuple[int, ...], form: Any) -> str:
     return hashlib.blake2b(_text((shape, form)).encode(), digest_size=_DIGEST).hexdigest()
 
 
+_PLAIN = {bool, int, float, str, type(None)}
+
+
 def _text(form: Any) -> str:
-    if is_dataclass(form):
-        return f"{type(form).__name__}({','.join(_text(getattr(form, field.name)) for field in fields(form))})"
+    if type(form) in _PLAIN:
+        return repr(form)
+    if (names := field_names(form)) is not None:
+        return f"{type(form).__name__}({','.join([_text(getattr(form, name)) for name in names])})"
     if isinstance(form, tuple):
         return f"({','.join(map(_text, form))})"
     return form.name if isinstance(form, MicroKernel) else repr(form)

@@ -6,8 +6,9 @@ and the tuner is asked for the problems that will run. Only a race of whole runs
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
@@ -96,6 +97,14 @@ class NetworkPlan:
         """What was chosen, for other layouts of the network to follow."""
         return self.recorded or self._chosen
 
+    def told(self) -> Callable[[], Decisions]:
+        """What gives `decisions`, without the graph. Where algorithms are yet to be chosen they are chosen now."""
+        if self.recorded is None and not any(map(_is_open, (node_plan.offer for node_plan in self.nodes))):
+            nodes = [(node_plan.node, node_plan.offer) for node_plan in self.nodes]
+            return functools.partial(Decisions.of, self.target, nodes)
+        chosen = self.decisions()
+        return lambda: chosen
+
     @lazy
     def _chosen(self) -> Decisions:
         return Decisions.of(self.target, ((node_plan.node, node_plan.offer) for node_plan in self.nodes))
@@ -127,14 +136,15 @@ def lay_out(
     followed, anew = _followed(graph, target, decisions, algorithms)
     late = late_values(graph, target)
     offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
+    if decisions is not None and all(len(options) == 1 for options in offers):
+        return _with_copies(graph, target, [offer for (offer,) in offers], "", "record", {}, anew)
     planner = Planner(graph, offers, target)
     if decisions is not None:
-        decided = all(len(options) == 1 for options in offers)
-        picked = [0] * len(offers) if decided else planner.cheapest()[0]
-        return _with_copies(planner, picked, "", "record", {}, anew)
+        return _with_copies(graph, target, planner.taken(planner.cheapest()[0]), "", "record", {}, anew)
     name = plan or CHEAPEST
     picked = RULES[name](planner)
-    return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
+    weighed = _weighed(planner, name, picked)
+    return _with_copies(graph, target, planner.taken(picked), name, "raced" if plan else "model", weighed)
 
 
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
@@ -145,7 +155,8 @@ def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     for name, select in PLANS.items():
         picked = select(planner)
         if tuple(picked) not in made:
-            made[tuple(picked)] = _with_copies(planner, picked, name, "model", {name: planner.cost(picked)})
+            offers = planner.taken(picked)
+            made[tuple(picked)] = _with_copies(graph, target, offers, name, "model", {name: planner.cost(picked)})
     return list(made.values())
 
 
@@ -300,17 +311,17 @@ class _Copies:
 
 
 def _with_copies(
-    planner: Planner,
-    picked: Sequence[int],
+    graph: Graph,
+    target: Target,
+    offers: Sequence[Offer | None],
     plan: str,
     decided_by: str,
     weighed: Mapping[str, float],
     anew: tuple[str, ...] = (),
 ) -> NetworkPlan:
-    graph, target = planner.graph, planner.target
     copies = _Copies(graph, target)
-    for node, options, at in zip(graph.nodes, planner.offers, picked, strict=True):
-        copies.add(NodePlan(node, options[at]))
+    for node, offer in zip(graph.nodes, offers, strict=True):
+        copies.add(NodePlan(node, offer))
     taken: set[str] = set()
     outputs = {name: copies.output(name, taken) for name in graph.outputs}
     nodes = tuple(node_plan.node for node_plan in copies.nodes)

@@ -105,6 +105,10 @@ class Planner:
                     read.setdefault(name, []).append((at, position))
         self._tensors = [_Tensor(graph.value(name), sources.get(name), readers) for name, readers in read.items()]
 
+    def taken(self, picked: Sequence[int]) -> Options:
+        """The offers of a selection."""
+        return [options[at] for options, at in zip(self.offers, picked, strict=True)]
+
     def cheapest(self, copying: float = 1.0) -> tuple[list[int], bool]:
         """The selection whose sum of offers and copies is least, as far as `layouts.solve` finds it, and whether it is
         known to be; copies count so many times."""
@@ -144,7 +148,7 @@ class Planner:
 
     def cost(self, picked: Sequence[int]) -> float:
         """Seconds of a selection, by the models."""
-        taken = [options[at] for options, at in zip(self.offers, picked, strict=True)]
+        taken = self.taken(picked)
         total = sum(map(seconds, taken)) + sum(
             self._delivery(node, offer) for node, offer in zip(self.graph.nodes, taken, strict=True)
         )

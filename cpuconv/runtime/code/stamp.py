@@ -16,10 +16,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cpuconv import origin
+from cpuconv.runtime.code import kept_stamps
 from cpuconv.runtime.code.parsed import shipped, syntaxes
 from cpuconv.runtime.code.syntax import Import, Syntax
 
@@ -31,6 +33,7 @@ BESIDE = (
     "checked_file",
     "compiler_lock",
     "kernel_files",
+    "kept_stamps",
     "llvm",
     "llvm_loader",
     "loader",
@@ -57,23 +60,55 @@ def stamp(*modules: str) -> str:
     """
     if fault(*modules) is not None:
         return _OURS_ALONE
+    if (kept := kept_stamps.find(modules)) is not None:
+        return kept.stamp
     if not _are_among(known_syntaxes(), modules):
         return _hash([origin.RELEASE or "", *modules])
-    return _hash(map(_content, set().union(*map(made_from, modules))))
+    reached = _reached(modules)
+    made = _hash(map(_content, reached))
+    if files():
+        kept_stamps.keep(modules, made, sorted(os.fspath(files()[each]) for each in reached))
+    return made
 
 
 @functools.cache
 def fault(*modules: str) -> str | None:
     """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
-    if _are_among(files(), modules):
-        reached: set[str] = set().union(*map(made_from, modules))
-        if origin.is_unchanged(files()[each] for each in reached):  # since before what `_syntaxes` has read
+    kept = kept_stamps.find(modules)
+    if kept is not None:
+        if _are_unchanged(kept.paths):
+            return None
+    elif _are_among(files(), modules):
+        if _are_unchanged(os.fspath(files()[each]) for each in _reached(modules)):
             return None
     elif origin.RELEASE is None:
         return f"{_ROOT} holds no source files, and no RECORD of an installed {_PACKAGE} says what they were"
     elif origin.release() == origin.RELEASE:
         return None
     return f"{_ROOT} has changed since this process imported it"
+
+
+_settled: set[str] = set()  # files of modules that had been imported when the files were found unchanged
+
+
+def _are_unchanged(paths: Iterable[str]) -> bool:
+    """Whether files are those of the import, since before what `known_syntaxes` has read, or what is kept was of."""
+    left = [path for path in paths if path not in _settled]
+    if not origin.is_unchanged(left):
+        return False
+    _settled.update(path for path in left if getattr(sys.modules.get(_name_of(path)), "__file__", None) == path)
+    return True
+
+
+def _name_of(path: str) -> str:
+    """The name of the module of a source file."""
+    parts = path[len(os.fspath(_ROOT)) + 1 : -len(".py")].split(os.sep)
+    return ".".join((_PACKAGE, *parts)).removesuffix(".__init__")
+
+
+def _reached(modules: Sequence[str]) -> set[str]:
+    """The modules of the kernel rooms that these are made from."""
+    return set().union(*map(made_from, modules))
 
 
 def _are_among(known: Mapping[str, object], modules: tuple[str, ...]) -> bool:

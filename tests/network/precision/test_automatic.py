@@ -17,6 +17,7 @@ from cpuconv.api.precision import feeds_of  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.elements import BF16  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
+from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.programs import Sized  # noqa: E402
 from cpuconv.network.selection.decisions import name_of  # noqa: E402
@@ -96,9 +97,7 @@ def test_the_tolerance_holds_on_feeds_that_were_not_seen(share, monkeypatch):
 
 def _by_the_models(monkeypatch):
     monkeypatch.setattr(Sized, "beyond_models", lambda self, target, packed: {})
-    monkeypatch.setattr(
-        Sized, "race", lambda self, targets, packed: [self.laid_out(target).seconds for target in targets]
-    )
+    monkeypatch.setattr(automatic, "race", lambda runners: [each.seconds for each in runners])
 
 
 @needs_bfloat16
@@ -109,7 +108,7 @@ def test_an_operator_that_is_measured_to_be_slower_stays_float32_though_all_are_
         return dict.fromkeys(names, float(target.precision == "bfloat16"))
 
     monkeypatch.setattr(Sized, "beyond_models", beyond)
-    monkeypatch.setattr(Sized, "race", lambda self, targets, packed: [3.0, 2.0, 1.0][: len(targets)])
+    monkeypatch.setattr(automatic, "race", lambda runners: [3.0, 2.0, 1.0][: len(runners)])
     tolerance = 1.5 * error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(3))
     made = cpuconv.compile(MODEL, tolerance=tolerance, samples=feeds(3), **AUTO)
     told = made.precision_table()

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from cpuconv.network.precision.choosing import Rounding, choose
+from cpuconv.network.precision.choosing import Rounding, finalists
+
+
+class Chosen(NamedTuple):
+    rounding: Rounding
+    error: float
+    errors: Sequence[float]
+    seconds: Mapping[Rounding, float]
+
+
+def choose(trials: MadeUp, tolerance: float) -> Chosen:
+    """The fastest finalist, as `run` or the models say."""
+    found, errors = (made := finalists(trials, tolerance)).found, made.errors
+    seconds = {each.rounding: trials.seconds(each.rounding) for each in found}
+    best = min(found, key=lambda each: seconds[each.rounding] / each.least)
+    return Chosen(best.rounding, best.error, errors, seconds)
 
 
 class MadeUp:
     """Operators whose errors are independent and whose times add up; a change of precision between neighbours costs."""
 
-    def __init__(self, errors, gains, change=0.0, *, run=None, whole=1.0, measured_gains=None) -> None:
+    def __init__(self, errors, gains, change=0.0, *, run=None, whole=1.0, measured_gains=None, base=0.0) -> None:
         self.made_errors, self.gains, self.change = errors, gains, change
-        self.run, self.whole, self.measured_gains = run, whole, measured_gains
+        self.run, self.whole, self.measured_gains, self.base = run, whole, measured_gains, base
         self.measured: list[Rounding] = []
 
     @property
@@ -40,11 +57,13 @@ class MadeUp:
         return min(self._all(), key=lambda each: self.modelled(each) + sum(prices[at] for at in each))
 
     def error(self, rounding: Rounding) -> float:
+        if not rounding:
+            return self.base
         self.measured.append(rounding)
-        return self.whole * math.sqrt(sum(self.made_errors[at] ** 2 for at in rounding))
+        return self.whole * math.sqrt(self.base**2 + sum(self.made_errors[at] ** 2 for at in rounding))
 
-    def race(self, candidates) -> list[float]:
-        return [self.modelled(each) if self.run is None else self.run(each) for each in candidates]
+    def seconds(self, rounding: Rounding) -> float:
+        return self.modelled(rounding) if self.run is None else self.run(rounding)
 
     def best(self, tolerance: float) -> float:
         """Seconds of the fastest rounding that is within, of all there are."""
@@ -135,6 +154,19 @@ def test_infinite_errors_hide_no_others():
 def test_a_network_without_operators_that_round():
     chosen = choose(MadeUp([], []), 0.01)
     assert (chosen.rounding, chosen.error, chosen.errors) == (Rounding(), 0.0, [])
+
+
+def test_what_rounds_is_within_together_with_the_error_that_there_is():
+    """Of bytes: as much as they leave."""
+    gains = [1.0, 2.0, 3.0]
+    assert choose(MadeUp([4e-3, 4e-3, 4e-3], gains), 0.01).rounding == {0, 1, 2}
+    chosen = choose(MadeUp([4e-3, 4e-3, 4e-3], gains, base=8e-3), 0.01)
+    assert chosen.rounding == {1, 2} and chosen.error == pytest.approx(math.sqrt(96e-6))
+
+
+def test_nothing_is_worth_timing_where_the_error_that_there_is_is_too_large():
+    trials = MadeUp([1e-3], [1.0], base=0.011)
+    assert finalists(trials, 0.01).found == () and not trials.measured
 
 
 def test_nothing_is_measured_twice():

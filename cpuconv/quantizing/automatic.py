@@ -1,0 +1,92 @@
+"""`precision="auto"`: the fastest of float32, bfloat16, bytes and mixtures, within a tolerance of measured error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.errors import SourceError
+from cpuconv.graph.ir import Graph
+from cpuconv.network.definition import Definition
+from cpuconv.network.precision.automatic import OF_BYTES, OF_FLOATS, Entrant, fastest
+from cpuconv.network.precision.errors import Metric, relative_rms
+from cpuconv.network.precision.table import BYTES, Layer
+from cpuconv.network.precision.trials import Listener, Measured
+from cpuconv.network.reports.precisions import PrecisionTable
+from cpuconv.network.saved.program import Settings
+from cpuconv.network.sizes.prepared import Rewriting
+from cpuconv.quantizing.weighing import weighed
+
+
+class Automatic(NamedTuple):
+    """What was chosen.
+
+    Attributes
+    ----------
+    graph : Graph
+        The network itself, or that of bytes.
+    target : Target
+        With the precisions of all nodes.
+    table : PrecisionTable
+    """
+
+    graph: Graph
+    target: Target
+    table: PrecisionTable
+
+
+def chosen_for(
+    graph: Graph,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]],
+    options: Rewriting,
+    samples: Sequence[Mapping[str, Any]],
+    tolerance: float,
+    metric: Metric = relative_rms,
+    listener: Listener | None = None,
+) -> Automatic:
+    """The fastest plan within the tolerance, and what was measured.
+
+    Parameters
+    ----------
+    graph, target, shapes, options
+        As for `compiling.compiled`; precisions of the target are left out of account.
+    samples : sequence of mapping of str to array
+        Feeds of the network, one at least; layouts and times are those of the first one's sizes.
+    tolerance : float
+        Most error of any sample, above 0.
+    metric : callable
+    listener : callable or None
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A sample does not fit the network, or the metric gives no number.
+    """
+    tell = listener or (lambda what, done, total: None)
+
+    def definition(of: Graph) -> Definition:
+        return Definition(of, shapes, Settings.of(target, options), None, None)
+
+    floats = Measured(definition(graph), target, samples, metric, tell)
+    entrants = [Entrant.of(OF_FLOATS, floats, tolerance)]
+    rounds = any(len(each.rounding) == floats.count > 0 for each in entrants[0].finalists.found)
+    left_out: dict[str, str] = {}
+    made = None
+    try:
+        made = weighed(
+            graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, HALF if rounds else FULL
+        )
+        of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats.right)
+        entrants.append(Entrant.of(OF_BYTES, of_bytes, tolerance))
+        if not entrants[-1].finalists.found:
+            left_out[BYTES] = f"its error is {of_bytes.error(frozenset()):.2g}"
+    except SourceError as error:
+        left_out[BYTES] = str(error)
+    tell("timing", 0, 0)
+    best = fastest(entrants)
+    layers: Mapping[str, Layer] = {}
+    if made is not None and best.entrant is not entrants[0]:
+        graph, layers = made.graph, made.layers()
+    return Automatic(graph, best.target, best.table(graph.name, tolerance, layers, left_out))

@@ -1,0 +1,192 @@
+"""`precision="auto"` with bytes: chosen where they pay and the error allows, else left out with the reason."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import cpuconv  # noqa: E402
+from autotune.timing.compare import Ratio  # noqa: E402
+from cpuconv.errors import ArgumentError  # noqa: E402
+from cpuconv.network.precision import automatic  # noqa: E402
+from cpuconv.network.precision.errors import relative_rms  # noqa: E402
+from cpuconv.quantizing import weighing  # noqa: E402
+from cpuconv.quantizing.speed import Race  # noqa: E402
+from support.graph.floats import feeds, network  # noqa: E402
+from support.graphs import parse  # noqa: E402
+
+AUTO = {"precision": "auto", "threads": 1}
+BEYOND = 1.5  # times the tolerance, on feeds that were not seen
+MODEL = network("residual")
+SAMPLES = feeds(MODEL, weighing.NEEDED, batch=8)
+UNSEEN = feeds(MODEL, 8, batch=8, seed=77)
+LOOSE = 0.5
+
+
+@pytest.fixture
+def faster(monkeypatch):
+    """Bytes are faster, whatever the machine: a quarter more gain for each product than for the one before."""
+
+    def timed(made, choice, feed, precision):
+        names = [product.name for product in made.products]
+        choice.floats = {name: 1.0 + 1.25**at for at, name in enumerate(names)}
+        choice.bytes = dict.fromkeys(names, 1.0)
+        return choice
+
+    monkeypatch.setattr(weighing, "without_slower", timed)
+    monkeypatch.setattr(weighing, "race", lambda first, second, feed: Race(2.0, 1.0, Ratio(0.5, 0.4, 0.6)))
+    monkeypatch.setattr(automatic, "race", lambda runners: [1.0 / (1 + at) for at in range(len(runners))])
+
+
+def compiled(model=MODEL, samples=SAMPLES, tolerance=LOOSE, **options):
+    return cpuconv.compile(model, samples=samples, tolerance=tolerance, **AUTO, **options)
+
+
+def error(made, model, given) -> float:
+    right = cpuconv.compile(model, threads=1)
+    return max(relative_rms(right.run(feed), made.run(feed)) for feed in given)
+
+
+def products(made) -> dict[str, str]:
+    """The precision of each convolution and product."""
+    kinds = ("Conv", "QuantizedConv", "Gemm", "Linear", "QuantizedLinear")
+    return {row.name: row.precision for row in made.precision_table().rows if row.op in kinds}
+
+
+def test_bytes_are_chosen_as_far_as_the_tolerance_allows(faster, tmp_path):
+    whole = compiled()
+    table = whole.precision_table()
+    assert table.chosen.startswith("int8") and {"float32", "int8"} <= table.seconds.keys() and not table.left_out
+    assert error(whole, MODEL, SAMPLES) == pytest.approx(table.error, rel=1e-3)
+    assert set(products(whole).values()) == {"int8"}
+    tolerance = 0.7 * table.errors["int8"]
+    part = compiled(tolerance=tolerance)
+    assert {"int8", "float32"} == {*products(part).values()} - {"bfloat16"}
+    assert part.precision_table().error <= tolerance
+    assert error(part, MODEL, UNSEEN) <= BEYOND * tolerance
+    part.save(tmp_path / "m.cpuconv")
+    loaded, (other,) = cpuconv.load(tmp_path / "m.cpuconv"), feeds(MODEL, 1, batch=3, seed=5)
+    for feed in (UNSEEN[0], other):  # the second of a size that was not among the samples
+        np.testing.assert_array_equal(loaded.run(feed)["y"], part.run(feed)["y"])
+    assert error(part, MODEL, [other]) <= BEYOND * tolerance
+
+
+def test_the_table_says_what_bytes_cost_and_save(faster):
+    told = []
+    made = compiled(progress=lambda *state: told.append(state))
+    table = made.precision_table()
+    rows = [row for row in table.rows if row.name in products(made)]
+    assert all(row.error > 0 and row.step_seconds > 0 and row.step_error <= table.error for row in rows)
+    assert all("u8" in row.types or "s8" in row.types for row in table.rows if row.precision == "int8")
+    assert json.loads(json.dumps(table.to_dict()))["errors"]["int8"] == table.errors["int8"]
+    assert f"int8 {1e3 * table.seconds['int8']:.3f} ms, error {table.errors['int8']:.2g}" in str(table)
+    assert {"observing tensors", "measuring errors of layers", "timing"} <= {what for what, _, _ in told}
+
+
+def test_a_tolerance_that_no_layer_is_within_leaves_bytes_out(faster):
+    made = compiled(tolerance=1e-6)
+    table = made.precision_table()
+    assert table.left_out["int8"].startswith("one layer alone errs by") and "int8" not in table.seconds
+    assert f"left out: int8, {table.left_out['int8']}" in str(table)
+    assert "int8" not in products(made).values()
+
+
+def test_bytes_that_are_not_faster_are_left_out(faster, monkeypatch):
+    monkeypatch.setattr(weighing, "race", lambda first, second, feed: Race(1.0, 1.1, Ratio(1.1, 1.05, 1.2)))
+    table = compiled().precision_table()
+    assert table.left_out["int8"] == "it is not faster here: 1100.000 ms, where floats take 1000.000 ms"
+
+
+def test_bytes_must_be_clearly_faster_than_what_loses_no_digits(faster, monkeypatch):
+    for gain, chosen in ((0.995, "float32"), (0.9, "int8")):
+        monkeypatch.setattr(automatic, "race", lambda runners, gain=gain: [1.0, *[2.0] * (len(runners) - 2), gain])
+        assert compiled().precision_table().chosen.startswith(chosen)
+
+
+def test_a_metric_is_the_worst_of_all_samples(faster):
+    """Of bytes too: a mean would be within."""
+    right = cpuconv.compile(MODEL, threads=1).run(SAMPLES[5])["y"]
+
+    def metric(reference, outputs) -> float:
+        return float(np.array_equal(reference["y"], right) and not np.array_equal(outputs["y"], right))
+
+    assert "one layer alone errs by 1" in compiled(metric=metric).precision_table().left_out["int8"]
+    zero = compiled(tolerance=1e-9, metric=lambda reference, outputs: 0.0)
+    assert zero.precision_table().chosen.startswith("int8") and zero.precision_table().error == 0
+    with pytest.raises(ArgumentError, match="'metric' must be a function whose result is a number"):
+        compiled(metric=lambda reference, outputs: "large")
+
+
+QUANTISED = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float s = {0.05}, uint8 z = {128}> {
+    a = QuantizeLinear(x, s, z)
+    b = DequantizeLinear(a, s, z)
+    y = Relu(b)
+}"""
+NOTHING = "g (float[N,4,6,6] x) => (float[N,4,6,6] y) { y = Relu(x) }"
+HALVES = "g (float16[N,4,6,6] x) => (float16[N,4,6,6] y) { y = Conv(x, w) }"
+NOT_FINITE = "g (float[N,4,6,6] x) => (float[N,4,6,6] y) { a = Conv(x, w) b = Log(a) y = Conv(b, w) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "reason"),
+    [
+        (QUANTISED, np.float32, "it is quantised already"),
+        (NOTHING, np.float32, "has no convolution, Gemm or MatMul"),
+        (HALVES, np.float16, "has no convolution, Gemm or MatMul"),
+        (NOT_FINITE, np.float32, "must be of finite numbers"),
+    ],
+)
+def test_networks_that_bytes_are_left_out_of(text, dtype, reason, faster):
+    model = parse(text)
+    if "w)" in text:
+        weight = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(dtype)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    samples = [{"x": feed["x"][:2, :1, :6, :6].repeat(4, 1).astype(dtype)} for feed in SAMPLES]
+    made = compiled(model, samples)
+    assert reason in made.precision_table().left_out["int8"]
+    assert made.run(samples[0])["y"].shape == (2, 4, 6, 6)
+
+
+def test_too_few_samples_leave_bytes_out(faster):
+    table = compiled(samples=SAMPLES[:-1]).precision_table()
+    assert table.left_out == {"int8": "8 samples are needed, not 7"}
+
+
+@pytest.mark.parametrize("name", ["excited", "branches"])
+def test_several_inputs_and_outputs_and_bodies(name, faster):
+    if name == "excited":
+        model = network(name)
+        samples = feeds(model, weighing.NEEDED)
+    else:
+        model = parse("""g (float[N,4,6,6] x, float[N,4,6,6] z, bool c) => (float[N,4,6,6] y, int64[N,1,6,6] i) {
+            a = Conv(x, w)
+            r = Relu(a)
+            b = Add(r, z)
+            d = If(c) <
+                then_branch = t () => (float[N,4,6,6] p) { p = Mul(b, b) },
+                else_branch = e () => (float[N,4,6,6] q) { q = Conv(b, w) }
+            >
+            y = Conv(d, w)
+            i = ArgMax<axis=1>(y)
+        }""")
+        rng = np.random.default_rng(0)
+        weight = (rng.standard_normal((4, 4, 1, 1)) / 2).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        samples = [
+            {key: rng.standard_normal((2, 4, 6, 6)).astype(np.float32) for key in "xz"} | {"c": np.array(at % 2 == 0)}
+            for at in range(weighing.NEEDED)
+        ]
+    made = compiled(
+        model,
+        samples,
+        metric=lambda reference, outputs: relative_rms(*({"y": each["y"]} for each in (reference, outputs))),
+    )
+    table = made.precision_table()
+    assert table.chosen.startswith("int8") and "int8" in {row.precision for row in table.rows}
+    assert {key: array.shape for key, array in made.run(samples[1]).items()} == {
+        key: array.shape for key, array in cpuconv.compile(model, threads=1).run(samples[1]).items()
+    }
