@@ -47,7 +47,8 @@ def as_stored(content: bytes) -> bytes:
 def _restored(stored: bytes) -> bytes:
     if stored[:1] == _WHOLE:
         return stored[1:]
-    return _HEAD + clothed(*_MACHINE.unpack_from(stored, 1), stored[1 + _MACHINE.size :])
+    (machine,) = _MACHINE.unpack_from(stored, 1)
+    return _HEAD + clothed(machine, stored[1 + _MACHINE.size :])
 
 
 def checksum(content: bytes) -> str:
