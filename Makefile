@@ -1,13 +1,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
-	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
+LIGHT = $$($(BIN)/python -c "import onnx, pathlib; print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light')")
+PACKS := cpuconv/packs/sources
 
 .PHONY: warmup test test-cpus test-arm fuzz bench wheel docs clean
 
-warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
-	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
+warmup: $(PACKS)  ## a kernel pack of this CPU, once; tune the convolutions of a real ResNet-50; prints the table
+	$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
+
+$(PACKS): | $(VENV)/.has-onnx
+	@echo "A kernel pack of this CPU is compiled, once: one to three minutes. Later starts find kernels in it." >&2
+	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
 
 SAMPLE ?= 20
 test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
@@ -42,7 +46,7 @@ docs: $(VENV)/.has-docs  ## the pages of docs/ with the reference of the public 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site cpuconv/packs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra: installed again when the dependencies change.

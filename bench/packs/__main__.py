@@ -21,39 +21,39 @@ from pathlib import Path
 from autotune.interpreter import python
 from autotune.machine.cores import allowed_cores
 from autotune.paths import VARIABLE
-from autotune.wisdom.tiers import PINNED
 from bench.compare import positive
-from bench.packs.features import lacking, stated
-from bench.packs.wanted import THREADS, TYPES
+from bench.packs.features import lacking
+from bench.packs.variables import environment
+from bench.packs.wanted import TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
-from cpuconv.runtime.code import checked_file, parsed, stamp, together
-from cpuconv.runtime.code.packs import pack_file, serving
+from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code.packs import packing, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
+from cpuconv.runtime.target import target
 
+NATIVE = "native"  # for the name of a class
 SHAPES, NETWORKS = 20, 80
 PASSED = ("lines", "types", "shapes", "networks", "drawn")  # options of the process that compiles
-# No packs, no wisdom, no other processes; and as many threads as are wanted at most, whatever the user says.
-ALONE = {
-    serving.VARIABLE: serving.OFF,
-    PINNED: "",
-    together.VARIABLE: "1",
-    "NUMBA_NUM_THREADS": str(max(THREADS)),
-}
 MOST_BYTES = 12_000_000  # of all packs together, in a wheel
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the packs of the classes that were asked for; 1 if one could not be."""
     options = parser().parse_args(argv)
-    asked = words(options.classes, BY_NAME, "--classes")
     words(options.types, TYPES, "--types")
     failed, served = False, []
-    for cpu in [BY_NAME[name] for name in asked or BY_NAME]:
+    asked = classes(options.classes)
+    if not asked:
+        print(
+            f"no class of packs serves {target()[1]}: its kernels are compiled as they are asked for", file=sys.stderr
+        )
+        return 0
+    for cpu in asked:
         if options.run and (lacks := lacking(cpu)):
             print(f"{cpu.name}: left out, as this CPU has no {', '.join(lacks)}", file=sys.stderr)
-            failed |= bool(asked)
+            failed |= bool(options.classes)
         else:
             served.append(cpu)
     parts: dict[str, dict[str, dict[str, bytes]]] = {}
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parts.setdefault(cpu.machine, {})[cpu.name] = kernels
     options.output.mkdir(parents=True, exist_ok=True)
     for machine, found in parts.items():
-        pack_file.write(options.output / f"{machine}{serving.SUFFIX}", found)
+        packing.write(options.output / f"{machine}{serving.SUFFIX}", found)
     parsed.ship((path.read_bytes() for path in stamp.files().values()), options.output / parsed.NAME)
     total = sum(path.stat().st_size for path in options.output.iterdir())
     print(f"{options.output}: {total / 1e6:.2f} MB", file=sys.stderr)
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="bench.packs", description=__doc__.partition("\n")[0], allow_abbrev=False)
-    p.add_argument("--classes", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(BY_NAME)} (all)")
+    names = f"comma-separated, of {', '.join(BY_NAME)}; or {NATIVE}, the one that serves this CPU best (all)"
+    p.add_argument("--classes", default="", metavar="NAMES", help=names)
     p.add_argument("--lines", type=Path, default=CANONICAL, metavar="FILE", help=f"convolutions ({CANONICAL.name})")
     p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
@@ -92,9 +93,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def environment(cpu: CpuClass) -> dict[str, str]:
-    """Variables of a process that compiles for a class."""
-    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated(cpu), **ALONE}
+def classes(names: str) -> list[CpuClass]:
+    """What the option `--classes` names; none where the CPU's own is asked for and there is none."""
+    if names == NATIVE:
+        return serving.fitting()[:1]
+    return [BY_NAME[name] for name in words(names, BY_NAME, "--classes") or BY_NAME]
 
 
 def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | None:
@@ -112,7 +115,7 @@ def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | N
             print(f"{cpu.name}: failed", file=sys.stderr)
             return None
         kernels = collected(kept, json.loads(names.read_text()))
-    alone, taken = len(pack_file.packed({cpu.name: kernels})), time.monotonic() - begun
+    alone, taken = len(packing.packed({cpu.name: kernels})), time.monotonic() - begun
     print(f"{cpu.name}: {len(kernels)} kernels, alone {alone / 1e6:.2f} MB, {taken:.0f} s", file=sys.stderr)
     return kernels
 

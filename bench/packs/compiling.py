@@ -23,7 +23,7 @@ import numpy as np
 import cpuconv
 from autotune.machine import device
 from bench import described
-from bench.packs import dry, wanted
+from bench.packs import dry, orders, wanted
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     if not options.run:
         dry.begin(BY_NAME[options.cpu])
+    orders.begin(BY_NAME[options.cpu])
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from bench.packs import __main__ as building
-from bench.packs import features, wanted
+from bench.packs import features, orders, wanted
+from bench.packs.variables import environment
 from cpuconv.runtime.code.loading import object_file
+from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.code.packs.cpu_classes import ARM, BY_NAME, CLASSES, X86
 from support.running import processes
 
@@ -40,9 +43,10 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from bench.packs import dry
+from bench.packs import dry, orders
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 dry.begin(BY_NAME[sys.argv[1]])
+orders.begin(BY_NAME[sys.argv[1]])
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.kernels.emit.product import matrix_product_of
 from cpuconv.problem.types import Types
@@ -60,16 +64,56 @@ print(json.dumps([sorted(names), same, matrix and matrix.instruction, maximum_th
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="packs are made for Linux")
-@pytest.mark.skipif(bool(os.environ.get("CPUCONV_LAUNCHER")), reason="an emulated compiler takes minutes")
-@pytest.mark.parametrize(("name", "matrix"), [("sapphirerapids", "tdpbusd"), ("cortex-a76", None)])
-def test_code_of_a_cpu_is_compiled_and_not_run(tmp_path: Path, name: str, matrix: str | None) -> None:
-    cpu = BY_NAME[name]
-    done = processes.run("-c", PROGRAM, name, CPUCONV_CACHE_DIR=str(tmp_path), **building.environment(cpu))
-    names, same, found, threads = json.loads(done.stdout)
-    assert same == [False, True]  # content tells arrays apart, though the kernel that sums it did not run
-    assert found == matrix and threads == max(wanted.THREADS)
-    kernels = building.collected(tmp_path, names)
-    assert len(kernels) == 5
-    images = [object_file.read(content.partition(b"\0")[2]) for content in kernels.values()]
-    assert {image.machine for image in images} == {MACHINES[cpu.machine]}
+Told = tuple[dict[str, bytes], list[bool], str | None, int]
+COMPILES = [
+    pytest.mark.skipif(sys.platform != "linux", reason="packs are made for Linux"),
+    pytest.mark.skipif(bool(os.environ.get("CPUCONV_LAUNCHER")), reason="an emulated compiler takes minutes"),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Told]:
+    """By the name of a class what the program compiles for it, and what it says."""
+
+    @functools.cache
+    def compile_(name: str) -> Told:
+        folder = tmp_path_factory.mktemp(name)
+        done = processes.run("-c", PROGRAM, name, CPUCONV_CACHE_DIR=str(folder), **environment(BY_NAME[name]))
+        names, *told = json.loads(done.stdout)
+        return building.collected(folder, names), *told
+
+    return compile_
+
+
+class TestCompiling:
+    pytestmark = COMPILES
+
+    @pytest.mark.parametrize(("name", "matrix"), [("sapphirerapids", "tdpbusd"), ("cortex-a76", None)])
+    def test_code_of_a_cpu_is_compiled_and_not_run(
+        self, compiled: Callable[[str], Told], name: str, matrix: str | None
+    ):
+        kernels, same, found, threads = compiled(name)
+        assert same == [False, True]  # content tells arrays apart, though the kernel that sums it did not run
+        assert found == matrix and threads == max(wanted.THREADS)
+        assert len(kernels) == 5
+        images = [object_file.read(content.partition(b"\0")[2]) for content in kernels.values()]
+        assert {image.machine for image in images} == {MACHINES[BY_NAME[name].machine]}
+
+    def test_classes_of_one_order_have_equal_kernels_of_equal_names(self, compiled: Callable[[str], Told]):
+        assert compiled("cortex-a76")[0] == compiled(orders.ORDERS["cortex-a76"])[0]
+
+
+@pytest.mark.parametrize("cpu", orders.ORDERS)
+def test_an_order_is_that_of_a_class_of_the_same_architecture_which_has_its_own(cpu: str):
+    assert BY_NAME[orders.ORDERS[cpu]].machine == BY_NAME[cpu].machine and orders.ORDERS[cpu] not in orders.ORDERS
+
+
+def test_the_class_of_this_cpu_is_the_one_that_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(serving, "fitting", lambda: [BY_NAME["znver3"], BY_NAME["haswell"]])
+    assert building.classes("native") == [BY_NAME["znver3"]]
+    assert building.classes("znver4,haswell") == [BY_NAME["znver4"], BY_NAME["haswell"]]
+    assert building.classes("") == [*CLASSES]
+    monkeypatch.setattr(serving, "fitting", lambda: [])
+    assert building.main(["--classes", "native"]) == 0 and "no class of packs serves" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--classes"):
+        building.classes("native,haswell")

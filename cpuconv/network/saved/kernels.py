@@ -26,9 +26,11 @@ def packed(names: Iterable[str]) -> np.ndarray:
 
     Left out are kernels that are not kept, as where there is no cache folder.
     """
+    from cpuconv.runtime.code.packs import packing  # which is not needed to load
+
     bodies = {name: cache.body_of(name) for name in {*names, *checksum_kernels()}}
     found = {name: body for name, body in bodies.items() if body is not None}
-    return np.frombuffer(pack_file.packed({_PART: found}), np.uint8)
+    return np.frombuffer(packing.packed({_PART: found}), np.uint8)
 
 
 def here() -> dict[str, Any]:

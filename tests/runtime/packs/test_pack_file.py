@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cpuconv.runtime.code.packs import pack_file
+from cpuconv.runtime.code.loading import object_file
+from cpuconv.runtime.code.packs import pack_file, packing
 from cpuconv.runtime.code.packs.pack_file import Damaged, Pack
+from cpuconv.runtime.code.packs.stripped import bare, clothed
 
 RANDOM = random.Random(3)
 
@@ -22,7 +24,7 @@ KERNELS = {
     for place, kind in enumerate(("gemm", "copy"))
     for number in range(20)
 } | {name("copy", 7_000): b"equal", name("gemm", 7_001): b"equal", name("gemm", 7_002): b""}
-WHOLE = pack_file.packed({"any": KERNELS, "some": dict(list(KERNELS.items())[:5])})
+WHOLE = packing.packed({"any": KERNELS, "some": dict(list(KERNELS.items())[:5])})
 
 
 def test_every_kernel_is_found_by_its_name() -> None:
@@ -39,12 +41,12 @@ def test_every_kernel_is_found_by_its_name() -> None:
 
 def test_equal_kernels_give_equal_bytes_in_any_order() -> None:
     some = dict(list(KERNELS.items())[:5])
-    assert pack_file.packed({"some": some, "any": dict(reversed(KERNELS.items()))}) == WHOLE
+    assert packing.packed({"some": some, "any": dict(reversed(KERNELS.items()))}) == WHOLE
 
 
 def test_parts_share_what_is_equal() -> None:
-    alone = pack_file.packed({"any": KERNELS})
-    both = pack_file.packed({"any": KERNELS, "other": KERNELS})
+    alone = packing.packed({"any": KERNELS})
+    both = packing.packed({"any": KERNELS, "other": KERNELS})
     assert len(both) - len(alone) < 2_000 < len(alone) / 10
 
 
@@ -65,11 +67,20 @@ def test_equal_kernels_are_stored_once() -> None:
     once = {name("gemm", number): RANDOM.randbytes(9_000) for number in range(1)}
     (content,) = once.values()
     many = {name("gemm", number): content for number in range(8)}
-    assert len(pack_file.packed({"any": many})) < len(content) + 1_000
+    assert len(packing.packed({"any": many})) < len(content) + 1_000
+
+
+def test_of_kernels_that_ask_for_nothing_the_code_alone_is_stored() -> None:
+    codes = [RANDOM.randbytes(size) for size in (16, 48, 1_000)]
+    kernels = {name("gemm", number): b"kernel\0" + clothed(object_file.X86, code) for number, code in enumerate(codes)}
+    whole = packing.packed({"any": kernels})
+    assert {each: pack_file.of_bytes(whole).part("any").get(each) for each in kernels} == kernels
+    assert len(whole) < sum(map(len, codes)) + 400 < sum(map(len, kernels.values()))
+    assert [bare(kernel[7:]) for kernel in kernels.values()] == [(object_file.X86, code) for code in codes]
 
 
 def test_a_file_of_none_is_a_pack() -> None:
-    part = pack_file.of_bytes(pack_file.packed({"any": {}})).part("any")
+    part = pack_file.of_bytes(packing.packed({"any": {}})).part("any")
     assert len(part) == 0 and part.get(name("gemm", 0)) is None
 
 
@@ -112,7 +123,7 @@ def test_a_file_that_went_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(Damaged):
         pack_file.of_file(tmp_path / "none.pack")
     path = tmp_path / "a.pack"
-    pack_file.write(path, {"any": KERNELS})
+    packing.write(path, {"any": KERNELS})
     part = pack_file.of_file(path).part("any")
     path.unlink()
     with pytest.raises(Damaged):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cpuconv.runtime.code import checked_file
-from cpuconv.runtime.code.packs import cpu_classes, pack_file, serving
+from cpuconv.runtime.code.packs import pack_file, packing, serving
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.target import target
 from support.running import processes, shipped
@@ -61,14 +61,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes]
 @pytest.fixture
 def packs(tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> Path:
     """A folder with a pack of them, for the class that serves this CPU best."""
-    triple, name, features = target()
-    there = (each[1:] for each in features.split(",") if each.startswith("+"))
-    found = cpu_classes.fitting(triple.partition("-")[0], name, there)
+    found = serving.fitting()
     if not found:
-        pytest.skip(f"{name} is of no class")
+        pytest.skip(f"{target()[1]} is of no class")
     folder = tmp_path / "packs"
     folder.mkdir()
-    pack_file.write(folder / f"{found[0].machine}{serving.SUFFIX}", {found[0].name: compiled[0], "another": {}})
+    packing.write(folder / f"{found[0].machine}{serving.SUFFIX}", {found[0].name: compiled[0], "another": {}})
     return folder
 
 
@@ -89,7 +87,7 @@ def test_the_users_cache_comes_first(packs: Path, tmp_path: Path, compiled: tupl
 def test_what_a_pack_lacks_is_compiled(packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> None:
     (path,) = packs.iterdir()
     some = dict(list(compiled[0].items())[:2])
-    pack_file.write(path, {pack_file.of_file(path).parts[-1]: some})
+    packing.write(path, {pack_file.of_file(path).parts[-1]: some})
     first = told(packs, tmp_path / "cache")
     assert (first["compiled"], first["packed"]) == (compiled[1] - 2, 2) and first["warnings"] == []
 
@@ -112,7 +110,7 @@ def test_code_that_is_no_object_file_is_compiled(
     packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]
 ) -> None:
     (path,) = packs.iterdir()
-    pack_file.write(
+    packing.write(
         path, {pack_file.of_file(path).parts[-1]: {name: kernel[:-300] for name, kernel in compiled[0].items()}}
     )
     first = told(packs, tmp_path / "cache")
@@ -123,7 +121,7 @@ def test_a_pack_of_other_classes_serves_nobody(
     packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]
 ) -> None:
     (path,) = packs.iterdir()
-    pack_file.write(path, {"another": compiled[0]})
+    packing.write(path, {"another": compiled[0]})
     first = told(packs, tmp_path / "cache")
     assert first["compiled"] == compiled[1] and first["warnings"] == []
     assert "has kernels for another, and none for" in first["why"]
@@ -155,7 +153,7 @@ def test_what_was_compiled_is_accounted_for(
     assert without["kernels_compiled"].startswith(f"{compiled[1]}: {compiled[1]} as no pack serves (")
     with_all = accounted(packs, tmp_path / "cache")
     assert with_all["kernels_compiled"] == f"{compiled[1]}: {compiled[1]} before the pack served"
-    pack_file.write(path, {pack_file.of_file(path).parts[-1]: dict(list(compiled[0].items())[:1])})
+    packing.write(path, {pack_file.of_file(path).parts[-1]: dict(list(compiled[0].items())[:1])})
     less = accounted(packs, tmp_path / "cache")["kernels_compiled"]
     assert f"{compiled[1] - 1} as the pack lacks them (" in less and "; 1 before the pack served" in less
 

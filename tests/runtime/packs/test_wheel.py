@@ -19,7 +19,7 @@ import pytest
 
 from autotune.interpreter import python
 from bench.packs import __main__ as building
-from cpuconv.runtime.code.packs import cpu_classes
+from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.target import target
 from support.models import conv, save
 from support.running.processes import PATH, ROOT
@@ -57,11 +57,9 @@ print(json.dumps({**counts, "class": serving.served().cpu, "absent": absent, "wa
 @pytest.fixture(scope="module")
 def cpu() -> str:
     """The class of CPUs that serves this one best."""
-    triple, name, features = target()
-    there = (each[1:] for each in features.split(",") if each.startswith("+"))
-    found = cpu_classes.fitting(triple.partition("-")[0], name, there)
+    found = serving.fitting()
     if not found:
-        pytest.skip(f"{name} is of no class")
+        pytest.skip(f"{target()[1]} is of no class")
     return found[0].name
 
 

@@ -1,10 +1,9 @@
 """Files of many compiled kernels: compressed in blocks, so that one is read without the others, each under a checksum.
 
-A file has parts, such as one for each class of CPUs: names, and where the kernels that they name lie. Parts share
-kernels, as the machine code of many is the same for several classes. The file begins with a magic, the version of the
-format, the bytes of its header and the SHA-256 of these and the header. Then come the header, compressed JSON, the
-parts and the blocks. Kernels of one kind lie side by side, ordered by their code, where they are compressed best;
-equal ones are stored once.
+A file has parts, such as one for each class of CPUs, whose indexes say where the kernels of a name lie. Parts share
+kernels, as the machine code of many is the same for several classes, and indexes of what they share. The file begins
+with a magic, the version of the format, the bytes of its header and the SHA-256 of these and the header. Then come the
+header, compressed JSON, the indexes and the blocks. `packing` makes such files.
 """
 
 from __future__ import annotations
@@ -14,82 +13,46 @@ import hashlib
 import json
 import lzma
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.files import write_whole
+from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
 
-_MAGIC, _FORMAT = b"\x89cpupack", 1
-_PREFIX = struct.Struct("<8sII")
+MAGIC, FORMAT = b"\x89cpupack", 2
+PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
-_START = _PREFIX.size + _DIGEST
-_BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
+_START = PREFIX.size + _DIGEST
 _MOST_BYTES = 1 << 26  # of a header or a block
 _OPEN_BLOCKS = 16  # that stay in memory
-_FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
-_CODE = 71  # bytes of a kernel before its code: its symbol, and the header of an object file, which begins with sizes
-_DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
+FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
+DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
 
 
 class Damaged(ValueError):
     """The file is no pack, one of another version, or damaged."""
 
 
-Kernels = Mapping[str, bytes]
-"""By the name of a kernel's file (`kernel_files.KernelFile`)."""
+_WHOLE, _BARE = b"\0", b"\1"  # what a kernel begins with in its block
+_MACHINE = struct.Struct("<H")
+_HEAD = f"{SYMBOL}\0".encode()
 
 
-def packed(parts: Mapping[str, Kernels]) -> bytes:
-    """A pack of so many parts: the same bytes for the same kernels, in whatever order they come."""
-    places: dict[bytes, tuple[int, int, int]] = {}
-    kinds = {content: _kind(name) for kernels in parts.values() for name, content in sorted(kernels.items())}
-    blocks = []
-    for number, contents in enumerate(_blocks(sorted(kinds, key=lambda each: (kinds[each], each[_CODE:], each)))):
-        start = 0
-        for content in contents:
-            places[content] = number, start, len(content)
-            start += len(content)
-        blocks.append(b"".join(contents))
-    texts = {
-        name: _json({each[-_DIGEST_LETTERS:]: places[content] for each, content in kernels.items()})
-        for name, kernels in sorted(parts.items())
-    }
-    pieces, table, end = [], [], 0
-    for content in (*texts.values(), *blocks):
-        pieces.append(lzma.compress(content, lzma.FORMAT_RAW, filters=_FILTERS))
-        table.append((end, len(pieces[-1]), len(content), _checksum(content)))
-        end += len(pieces[-1])
-    header = lzma.compress(_json({"parts": [*texts], "pieces": table}), lzma.FORMAT_RAW, filters=_FILTERS)
-    prefix = _PREFIX.pack(_MAGIC, _FORMAT, len(header))
-    return b"".join([prefix, hashlib.sha256(prefix + header).digest(), header, *pieces])
+def as_stored(content: bytes) -> bytes:
+    """A kernel as it lies in its block: of one that asks for nothing the architecture and the code alone."""
+    found = bare(content.removeprefix(_HEAD)) if content.startswith(_HEAD) else None
+    return _WHOLE + content if found is None else _BARE + _MACHINE.pack(found[0]) + found[1]
 
 
-def write(path: Path, parts: Mapping[str, Kernels]) -> None:
-    """Write a pack whole or not at all."""
-    write_whole({path: packed(parts)})
+def _restored(stored: bytes) -> bytes:
+    if stored[:1] == _WHOLE:
+        return stored[1:]
+    (machine,) = _MACHINE.unpack_from(stored, 1)
+    return _HEAD + clothed(machine, stored[1 + _MACHINE.size :])
 
 
-def _blocks(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
-    block: list[bytes] = []
-    for content in contents:
-        if block and sum(map(len, block)) + len(content) > _BLOCK_BYTES:
-            yield block
-            block = []
-        block.append(content)
-    if block:
-        yield block
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _kind(name: str) -> str:
-    return name[:-_DIGEST_LETTERS]
-
-
-def _checksum(content: bytes) -> str:
+def checksum(content: bytes) -> str:
+    """Of a piece, as the header states it."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -97,7 +60,7 @@ _TROUBLE = (OSError, RecursionError, struct.error, lzma.LZMAError, LookupError, 
 
 
 class Pack:
-    """What `packed` has made; it is checked as it is read.
+    """What `packing.packed` has made; it is checked as it is read.
 
     Attributes
     ----------
@@ -118,17 +81,18 @@ class Pack:
         self._read = read
         try:
             prefix = read(0, _START)
-            magic, version, size = _PREFIX.unpack_from(prefix)
-            if (magic, version) != (_MAGIC, _FORMAT) or size > _MOST_BYTES:
+            magic, version, size = PREFIX.unpack_from(prefix)
+            if (magic, version) != (MAGIC, FORMAT) or size > _MOST_BYTES:
                 raise Damaged("it is no pack of this version")
             header = read(_START, size)
-            if hashlib.sha256(prefix[: _PREFIX.size] + header).digest() != prefix[_PREFIX.size :]:
+            if hashlib.sha256(prefix[: PREFIX.size] + header).digest() != prefix[PREFIX.size :]:
                 raise Damaged("its header does not have the checksum that it states")
             stated = json.loads(_decompressed(header))
-            self.parts: tuple[str, ...] = tuple(stated["parts"])
-            self._table: list[list[Any]] = [*stated["pieces"]]
+            self._indexes: dict[str, list[int]] = dict(stated["parts"])
+            self._blocks, self._table = int(stated["blocks"]), list(stated["pieces"])
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
+        self.parts = tuple(self._indexes)
         self._begin = _START + size
         self._block = functools.lru_cache(maxsize=_OPEN_BLOCKS)(self._piece)
 
@@ -141,17 +105,19 @@ class Pack:
             It is, or there is none of that name.
         """
         try:
-            index = json.loads(self._piece(self.parts.index(name)))
-            return Part(index, lambda number: self._block(len(self.parts) + number))
+            index: dict[str, list[int]] = {}
+            for number in self._indexes[name]:
+                index.update(json.loads(self._piece(number)))
+            return Part(index, lambda number: self._block(self._blocks + number))
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
 
     def _piece(self, number: int) -> bytes:
-        start, size, full, checksum = self._table[number]
+        start, size, full, stated = self._table[number]
         if full > _MOST_BYTES:
             raise Damaged(f"{full} bytes in a block")
         content = _decompressed(self._read(self._begin + start, size), full)
-        if _checksum(content) != checksum:
+        if checksum(content) != stated:
             raise Damaged("a block does not have the checksum that it states")
         return content
 
@@ -175,7 +141,7 @@ class Part:
         return len(self._index)
 
     def __contains__(self, name: str) -> bool:
-        return name[-_DIGEST_LETTERS:] in self._index
+        return name[-DIGEST_LETTERS:] in self._index
 
     def get(self, name: str) -> bytes | None:
         """The kernel of that name; None if it is not in here.
@@ -184,7 +150,7 @@ class Part:
         ------
         Damaged
         """
-        found = self._index.get(name[-_DIGEST_LETTERS:])
+        found = self._index.get(name[-DIGEST_LETTERS:])
         if found is None:
             return None
         try:
@@ -192,13 +158,13 @@ class Part:
             content = self._block(number)[start : start + size]
         except _TROUBLE as error:
             raise Damaged(str(error)) from error
-        if len(content) != size:
+        if not content or len(content) != size:
             raise Damaged("a kernel passes the end of its block")
-        return content
+        return _restored(content)
 
 
 def _decompressed(content: bytes, most: int = _MOST_BYTES) -> bytes:
-    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS).decompress(content, most)
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS).decompress(content, most)
 
 
 def of_file(path: Path) -> Pack:

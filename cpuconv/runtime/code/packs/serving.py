@@ -18,6 +18,7 @@ from typing import NamedTuple
 from cpuconv import origin
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code.packs import cpu_classes
+from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 from cpuconv.runtime.code.packs.pack_file import Damaged, Part, of_file
 from cpuconv.runtime.target import target
 
@@ -88,14 +89,12 @@ def served() -> Served:
     """The kernels that fit the target of this process best."""
     if os.environ.get(VARIABLE) == OFF:
         return Served("", None, f"{VARIABLE} is {OFF}")
-    triple, name, features = target()
-    if not (sys.platform == "linux" and "linux" in triple):
+    if not _is_linux():
         return Served("", None, "packs are made for Linux")
     file = path()
     if not file.is_file():
         return Served("", None, f"there is no file {file}")
-    there = (each[1:] for each in features.split(",") if each.startswith("+"))
-    classes = [each.name for each in cpu_classes.fitting(_machine(), name, there)]
+    classes = [each.name for each in fitting()]
     try:
         pack = of_file(file)
         best = next((each for each in classes if each in pack.parts), "")
@@ -104,8 +103,21 @@ def served() -> Served:
     except Damaged as error:
         _warn(error)
         return Served("", None, f"{file} is damaged: {error}")
-    wanted = f"none for {' or '.join(classes)}" if classes else f"none that this CPU, {name}, runs"
+    wanted = f"none for {' or '.join(classes)}" if classes else f"none that this CPU, {target()[1]}, runs"
     return Served("", None, f"{file} has kernels for {', '.join(pack.parts)}, and {wanted}")
+
+
+def fitting() -> list[CpuClass]:
+    """The classes of CPUs whose packs this process can use, the best first."""
+    if not _is_linux():
+        return []
+    _, name, features = target()
+    there = (each[1:] for each in features.split(",") if each.startswith("+"))
+    return cpu_classes.fitting(_machine(), name, there)
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux" and "linux" in target()[0]
 
 
 def _machine() -> str:

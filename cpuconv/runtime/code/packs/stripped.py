@@ -41,11 +41,32 @@ def stripped(content: bytes, symbol: str) -> bytes:
     texts, places = _texts([each.encode() for each in names])
     number = {name: _FIRST_OTHERS + index for index, name in enumerate(names)}
     addends = b"".join(_relocation(image, each, number) for each in image.relocations)
-    table = bytes(_ENTRY.size) + _ENTRY.pack(0, _LOCAL << 4 | _SECTION_SYMBOL, 0, _CODE, 0, 0)
-    table += _ENTRY.pack(places[0], _GLOBAL << 4 | _FUNC, 0, _CODE, image.offset(symbol), 0)
+    table = _symbols(places[0], image.offset(symbol))
     for place in places[1:]:
         table += _ENTRY.pack(place, _GLOBAL << 4 | _NOTYPE, 0, UNDEFINED, 0, 0)
     return _file(image.machine, bytes(code), addends, table, texts)
+
+
+def bare(content: bytes) -> tuple[int, bytes] | None:
+    """What `clothed` makes this object file of: the architecture's number in ELF, and code; None of one with more."""
+    try:
+        image = object_file.read(content)
+    except (object_file.Malformed, object_file.Unsupported):
+        return None
+    code = b"".join(part for _, part in image.content)
+    return (image.machine, code) if clothed(image.machine, code) == content else None
+
+
+def clothed(machine: int, code: bytes) -> bytes:
+    """The object file of a function that asks for nothing, as `stripped` gives it."""
+    texts, places = _texts([SYMBOL.encode()])
+    return _file(machine, code, b"", _symbols(places[0], 0), texts)
+
+
+def _symbols(place: int, offset: int) -> bytes:
+    """No symbol, the section's, and the function's."""
+    table = bytes(_ENTRY.size) + _ENTRY.pack(0, _LOCAL << 4 | _SECTION_SYMBOL, 0, _CODE, 0, 0)
+    return table + _ENTRY.pack(place, _GLOBAL << 4 | _FUNC, 0, _CODE, offset, 0)
 
 
 def _relocation(image: Image, each: object_file.Relocation, number: dict[str, int]) -> bytes:

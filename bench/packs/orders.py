@@ -1,0 +1,37 @@
+"""The CPU whose order of instructions the code of a class has, where it is not the class's own.
+
+Cores that reorder instructions themselves lose little by another CPU's order, and what several classes ask for is one
+kernel in a pack if it has one order. LLVM's order for Apple's M1 spills least of those for such cores
+(docs/decisions/0063-smaller-packs.md). It is the order alone: features, the cost model and names of kernels are the
+class's own. On x86-64 the package's own micro-kernels have one order (docs/decisions/0007-schedule.md). Cortex-A55 runs
+instructions in order, and keeps its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpuconv.runtime import microkernel
+from cpuconv.runtime.code import callees
+from cpuconv.runtime.code.packs.cpu_classes import CpuClass
+
+ORDERS = dict.fromkeys(("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1"), "apple-m1")
+
+
+def begin(cpu: CpuClass) -> None:
+    """Have what is compiled from now on that order; to be called before anything is."""
+    if (order := ORDERS.get(cpu.name)) is None:
+        return
+    triple, _, features = callees.target()
+    optimized = microkernel.MicroKernel._optimized
+
+    def ordered(kernel: microkernel.MicroKernel, tile: Any, machine: Any) -> Any:
+        kernel.schedule = {**kernel.schedule, cpu.machine: order}
+        return optimized(kernel, tile, machine)
+
+    changes: tuple[tuple[Any, str, Any], ...] = (
+        (microkernel.MicroKernel, "_optimized", ordered),
+        (callees, "target", lambda: (triple, order, features)),  # of drivers
+    )
+    for owner, name, other in changes:
+        setattr(owner, name, other)

@@ -1,0 +1,23 @@
+"""Variables of a process that compiles for a class of CPUs."""
+
+from __future__ import annotations
+
+from autotune.wisdom.tiers import PINNED
+from bench.packs.features import stated
+from bench.packs.wanted import THREADS
+from cpuconv.runtime.code import together
+from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs.cpu_classes import CpuClass
+
+# No packs, no wisdom, no other processes; and as many threads as are wanted at most, whatever the user says.
+_ALONE = {
+    serving.VARIABLE: serving.OFF,
+    PINNED: "",
+    together.VARIABLE: "1",
+    "NUMBA_NUM_THREADS": str(max(THREADS)),
+}
+
+
+def environment(cpu: CpuClass) -> dict[str, str]:
+    """The class, as Numba reads it, and nothing of what the user or the machine has."""
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated(cpu), **_ALONE}

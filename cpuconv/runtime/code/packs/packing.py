@@ -1,0 +1,85 @@
+"""Making packs (`pack_file`): kernels of one kind lie side by side, alike ones in one block, and equal ones once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import lzma
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.files import write_whole
+from cpuconv.runtime.code.packs import likeness
+from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, as_stored, checksum
+
+_BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
+
+_FEWEST = 100  # kernels that several parts have alike, for an index of their own: to read one takes 0.1 ms
+
+_Place = tuple[int, int, int]  # block, first byte there, bytes
+Kernels = Mapping[str, bytes]
+"""By the name of a kernel's file (`kernel_files.KernelFile`)."""
+
+
+def packed(parts: Mapping[str, Kernels]) -> bytes:
+    """A pack of so many parts: the same bytes for the same kernels, in whatever order they come."""
+    bodies = {content: as_stored(content) for kernels in parts.values() for content in kernels.values()}
+    kinds = {bodies[content]: _kind(name) for found in parts.values() for name, content in sorted(found.items())}
+    ordered = sorted(kinds, key=lambda each: (kinds[each], each))
+    groups = (list(group) for _, group in itertools.groupby(ordered, kinds.__getitem__))
+    places: dict[bytes, _Place] = {}
+    blocks = []
+    for number, contents in enumerate(likeness.blocks(groups, _BLOCK_BYTES)):
+        start = 0
+        for content in contents:
+            places[content] = number, start, len(content)
+            start += len(content)
+        blocks.append(b"".join(contents))
+    indexes = _indexes(
+        {name: {each: places[bodies[kernel]] for each, kernel in found.items()} for name, found in parts.items()}
+    )
+    pieces, table, end = [], [], 0
+    for content in (*map(_json, indexes.values()), *blocks):
+        pieces.append(_compressed(content))
+        table.append((end, len(pieces[-1]), len(content), checksum(content)))
+        end += len(pieces[-1])
+    of_parts = {name: [at for at, sharing in enumerate(indexes) if name in sharing] for name in parts}
+    header = _compressed(_json({"parts": of_parts, "pieces": table, "blocks": len(indexes)}))
+    prefix = PREFIX.pack(MAGIC, FORMAT, len(header))
+    return b"".join([prefix, hashlib.sha256(prefix + header).digest(), header, *pieces])
+
+
+def write(path: Path, parts: Mapping[str, Kernels]) -> None:
+    """Write a pack whole or not at all."""
+    write_whole({path: packed(parts)})
+
+
+def _indexes(parts: Mapping[str, Mapping[str, _Place]]) -> dict[tuple[str, ...], dict[str, _Place]]:
+    """Where the kernels lie that the parts of these names have alike, by the hash in their names."""
+    owners: dict[tuple[str, _Place], list[str]] = defaultdict(list)
+    for part, found in sorted(parts.items()):
+        for name, place in found.items():
+            owners[name[-DIGEST_LETTERS:], place].append(part)
+    indexes: dict[tuple[str, ...], dict[str, _Place]] = {}
+    counts = Counter(map(tuple, owners.values()))
+    for (letters, place), sharing in owners.items():
+        for each in [tuple(sharing)] if counts[tuple(sharing)] >= _FEWEST else [(part,) for part in sharing]:
+            indexes.setdefault(each, {})[letters] = place
+    return dict(sorted(indexes.items()))
+
+
+def _compressed(content: bytes) -> bytes:
+    """The shorter one of two ways, which are read alike: code of x86-64 is not aligned, Arm's is."""
+    ways = [[{**FILTERS[0], "pb": bits}] for bits in (2, 0)]
+    return min((lzma.compress(content, lzma.FORMAT_RAW, filters=each) for each in ways), key=len)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _kind(name: str) -> str:
+    return name[:-DIGEST_LETTERS]
