@@ -27,10 +27,11 @@ from bench.packs.variables import environment
 from bench.packs.wanted import TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
-from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.packs import packing, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
+from cpuconv.runtime.code.sources import parsed, stamp
 from cpuconv.runtime.target import target
 
 NATIVE = "native"  # for the name of a class

@@ -24,7 +24,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch
-from cpuconv.runtime.code.stamp import stamp
+from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared.base import contiguous
 from layouts import Strides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpuconv.runtime.code.syntax import Import, Syntax, parse
+from cpuconv.runtime.code.sources.syntax import Import, Syntax, parse
 
 SOURCE = '''"""A module."""
 

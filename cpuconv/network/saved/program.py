@@ -16,7 +16,7 @@ from cpuconv.kernels.packing import packed_formats
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.sizes.prepared import Prepared, Rewriting
-from cpuconv.runtime.code.stamp import stamp
+from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.runtime.microkernel import MicroKernel
 
 Shapes = tuple[tuple[int, ...], ...]

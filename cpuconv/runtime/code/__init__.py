@@ -1,1 +1,1 @@
-"""Machine code found, compiled, kept on disk and in memory, and the stamps that tell what it was made from."""
+"""Machine code found, compiled, kept on disk and in memory; `sources` tells what it was made from."""

@@ -25,7 +25,7 @@ from autotune.machine.device import version_of
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code import checked_file, ownership
-from cpuconv.runtime.code.stamp import fault, stamp
+from cpuconv.runtime.code.sources.stamp import fault, stamp
 from cpuconv.runtime.target import target
 
 LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process

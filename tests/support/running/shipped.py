@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from cpuconv.runtime.code import parsed, stamp
+from cpuconv.runtime.code.sources import parsed, stamp
 from support.running.caches import CACHE
 
 

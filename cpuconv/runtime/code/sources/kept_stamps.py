@@ -17,7 +17,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from cpuconv import origin
-from cpuconv.runtime.code import checked_file, parsed
+from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.sources import parsed
 
 NAME = "stamps"
 MOST = 256  # that are kept

@@ -1,7 +1,7 @@
 """Hashes of the kernel sources that a module is made from: a change of one file makes stale what follows from it alone.
 
 A module is made from its own file and, through imports, from the files of the kernel rooms that it reaches. Of each
-counts what code follows from (`runtime.code.syntax`), and of what it imports the name and the content of the file that
+counts what code follows from (`syntax`), and of what it imports the name and the content of the file that
 it is from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so
 does a name that is taken from another file.
 
@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cpuconv import origin
-from cpuconv.runtime.code import kept_stamps
-from cpuconv.runtime.code.parsed import shipped, syntaxes
-from cpuconv.runtime.code.syntax import Import, Syntax
+from cpuconv.runtime.code.sources import kept_stamps
+from cpuconv.runtime.code.sources.parsed import shipped, syntaxes
+from cpuconv.runtime.code.sources.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
 # Modules and folders of these rooms that find and store machine code: no kernel is made from them.
@@ -33,16 +33,13 @@ BESIDE = (
     "checked_file",
     "compiler_lock",
     "kernel_files",
-    "kept_stamps",
     "llvm",
     "llvm_loader",
     "loader",
     "object_file",
     "ownership",
     "packs",
-    "parsed",
-    "stamp",
-    "syntax",
+    "sources",
     "together",
     "waiting",
 )

@@ -19,8 +19,9 @@ from pathlib import Path
 from autotune.files import write_whole
 from autotune.paths import cache_folder
 from cpuconv import origin
-from cpuconv.runtime.code import checked_file, ownership, syntax
-from cpuconv.runtime.code.syntax import Import, Syntax, parse
+from cpuconv.runtime.code import checked_file, ownership
+from cpuconv.runtime.code.sources import syntax
+from cpuconv.runtime.code.sources.syntax import Import, Syntax, parse
 
 NAME = "sources"
 MOST = 300  # files that are remembered: a few versions of the package
