@@ -77,8 +77,8 @@ def compile(
     samples : iterable of (mapping of str to array, or array), path, or None
         Of "auto": feeds such as the network will run on; a network of one input takes arrays. A path is that of an .npz
         file, of a folder of such, arrays by input name; of arrays with one more axis than inputs, each holds one sample
-        behind another. Times are those of the first sample's sizes. Bytes are weighed with 8 samples or more: every
-        other one says what bytes stand for, and errors are those of all.
+        behind another. Times are those of the first sample's sizes. Bytes are weighed with 8 samples or more: their
+        errors are measured on each half of the samples, with what bytes stand for from the other half.
     metric : callable or None
         Of "auto": ``metric(reference_outputs, outputs) -> float``, of dicts of arrays by output name, takes the place
         of relative RMS; from 0 on.
@@ -146,7 +146,7 @@ def compile(
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms
-    from cpuconv.quantizing.automatic import chosen_for
+    from cpuconv.quantizing.automatic.chosen import chosen_for
 
     feeds = feeds_of(samples, graph)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])

@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
-from autotune.collecting import AT_REST, resting
+from autotune import collecting
+from autotune.collecting import AT_REST, MOST_MOVED, resting
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,21 @@ def test_it_may_rest_within_itself(thresholds) -> None:
             pass
         assert gc.get_threshold()[0] == AT_REST
     assert gc.get_threshold() == thresholds
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_what_was_made_is_among_the_oldest(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless somebody has frozen objects; and once many were moved so, all are looked through."""
+    asked: list[str] = []
+    doing = {name: lambda name=name: asked.append(name) for name in ("freeze", "unfreeze", "collect")}
+    telling = {"get_freeze_count": lambda: frozen, "get_count": lambda: (MOST_MOVED // 2, 0, 0)}
+    monkeypatch.setattr(collecting, "gc", SimpleNamespace(**{**vars(gc), **doing, **telling}))
+    monkeypatch.setattr(collecting, "_moved", 0)
+    for _ in range(3):
+        with resting(), resting():
+            pass
+    moved = ["freeze", "unfreeze"]
+    assert asked == ([] if frozen else [*moved, *moved, "collect"])
 
 
 def test_an_error_ends_it(thresholds) -> None:

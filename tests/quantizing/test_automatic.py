@@ -14,7 +14,8 @@ from autotune.timing.compare import Ratio  # noqa: E402
 from cpuconv.errors import ArgumentError  # noqa: E402
 from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
-from cpuconv.quantizing import weighing  # noqa: E402
+from cpuconv.network.precision.trials import Measured  # noqa: E402
+from cpuconv.quantizing.automatic import weighing  # noqa: E402
 from cpuconv.quantizing.speed import Race  # noqa: E402
 from support.graph.floats import feeds, network  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -22,9 +23,11 @@ from support.graphs import parse  # noqa: E402
 AUTO = {"precision": "auto", "threads": 1}
 BEYOND = 1.5  # times the tolerance, on feeds that were not seen
 MODEL = network("residual")
-SAMPLES = feeds(MODEL, weighing.NEEDED, batch=8)
+SAMPLES = feeds(MODEL, weighing.NEEDED, batch=16)
 UNSEEN = feeds(MODEL, 8, batch=8, seed=77)
 LOOSE = 0.5
+SMALL = parse("g (float[1,3,3,3] x) => (float[1,3,3,3] y) <float[3,3,1,1] w> { y = Conv(x, w) }")
+SMALL.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w"))
 
 
 @pytest.fixture
@@ -42,6 +45,12 @@ def faster(monkeypatch):
     monkeypatch.setattr(automatic, "race", lambda runners: [1.0 / (1 + at) for at in range(len(runners))])
 
 
+@pytest.fixture
+def alone(faster, monkeypatch):
+    """And nothing else rounds, which takes most of the time."""
+    monkeypatch.setattr(Measured, "count", property(lambda self: 0))
+
+
 def compiled(model=MODEL, samples=SAMPLES, tolerance=LOOSE, **options):
     return cpuconv.compile(model, samples=samples, tolerance=tolerance, **AUTO, **options)
 
@@ -57,11 +66,11 @@ def products(made) -> dict[str, str]:
     return {row.name: row.precision for row in made.precision_table().rows if row.op in kinds}
 
 
-def test_bytes_are_chosen_as_far_as_the_tolerance_allows(faster, tmp_path):
+def test_bytes_are_chosen_as_far_as_the_tolerance_allows(alone, tmp_path):
     whole = compiled()
     table = whole.precision_table()
     assert table.chosen.startswith("int8") and {"float32", "int8"} <= table.seconds.keys() and not table.left_out
-    assert error(whole, MODEL, SAMPLES) == pytest.approx(table.error, rel=1e-3)
+    assert 0.3 * table.error <= error(whole, MODEL, SAMPLES) <= table.error  # ranges follow from them
     assert set(products(whole).values()) == {"int8"}
     tolerance = 0.7 * table.errors["int8"]
     part = compiled(tolerance=tolerance)
@@ -75,7 +84,7 @@ def test_bytes_are_chosen_as_far_as_the_tolerance_allows(faster, tmp_path):
     assert error(part, MODEL, [other]) <= BEYOND * tolerance
 
 
-def test_the_table_says_what_bytes_cost_and_save(faster):
+def test_the_table_says_what_bytes_cost_and_save(alone):
     told = []
     made = compiled(progress=lambda *state: told.append(state))
     table = made.precision_table()
@@ -87,7 +96,7 @@ def test_the_table_says_what_bytes_cost_and_save(faster):
     assert {"observing tensors", "measuring errors of layers", "timing"} <= {what for what, _, _ in told}
 
 
-def test_a_tolerance_that_no_layer_is_within_leaves_bytes_out(faster):
+def test_a_tolerance_that_no_layer_is_within_leaves_bytes_out(alone):
     made = compiled(tolerance=1e-6)
     table = made.precision_table()
     assert table.left_out["int8"].startswith("one layer alone errs by") and "int8" not in table.seconds
@@ -95,19 +104,19 @@ def test_a_tolerance_that_no_layer_is_within_leaves_bytes_out(faster):
     assert "int8" not in products(made).values()
 
 
-def test_bytes_that_are_not_faster_are_left_out(faster, monkeypatch):
+def test_bytes_that_are_not_faster_are_left_out(alone, monkeypatch):
     monkeypatch.setattr(weighing, "race", lambda first, second, feed: Race(1.0, 1.1, Ratio(1.1, 1.05, 1.2)))
     table = compiled().precision_table()
     assert table.left_out["int8"] == "it is not faster here: 1100.000 ms, where floats take 1000.000 ms"
 
 
-def test_bytes_must_be_clearly_faster_than_what_loses_no_digits(faster, monkeypatch):
+def test_bytes_must_be_clearly_faster_than_what_loses_no_digits(alone, monkeypatch):
     for gain, chosen in ((0.995, "float32"), (0.9, "int8")):
         monkeypatch.setattr(automatic, "race", lambda runners, gain=gain: [1.0, *[2.0] * (len(runners) - 2), gain])
         assert compiled().precision_table().chosen.startswith(chosen)
 
 
-def test_a_metric_is_the_worst_of_all_samples(faster):
+def test_a_metric_is_the_worst_of_all_samples(alone):
     """Of bytes too: a mean would be within."""
     right = cpuconv.compile(MODEL, threads=1).run(SAMPLES[5])["y"]
 
@@ -140,7 +149,7 @@ NOT_FINITE = "g (float[N,4,6,6] x) => (float[N,4,6,6] y) { a = Conv(x, w) b = Lo
         (NOT_FINITE, np.float32, "must be of finite numbers"),
     ],
 )
-def test_networks_that_bytes_are_left_out_of(text, dtype, reason, faster):
+def test_networks_that_bytes_are_left_out_of(text, dtype, reason, alone):
     model = parse(text)
     if "w)" in text:
         weight = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(dtype)
@@ -151,7 +160,17 @@ def test_networks_that_bytes_are_left_out_of(text, dtype, reason, faster):
     assert made.run(samples[0])["y"].shape == (2, 4, 6, 6)
 
 
-def test_too_few_samples_leave_bytes_out(faster):
+def test_a_product_whose_input_has_few_values_stays_float(alone):
+    """Others lie outside of their range too often: on unseen feeds a tensor of 18 values was off by 0.08."""
+    fewer = feeds(MODEL, weighing.NEEDED, batch=8)  # the last product reads 20 values of each image, four samples count
+    precisions = products(compiled(samples=fewer))
+    assert precisions.pop("y") != "int8" and set(precisions.values()) == {"int8"}
+    one = [{"x": feed["x"][:1]} for feed in fewer]
+    made = compiled(samples=[{"x": feed["x"][:, :, :3, :3].copy()} for feed in one], model=SMALL)
+    assert made.precision_table().left_out["int8"] == "no product reads 1000 values on 4 samples"
+
+
+def test_too_few_samples_leave_bytes_out(alone):
     table = compiled(samples=SAMPLES[:-1]).precision_table()
     assert table.left_out == {"int8": "8 samples are needed, not 7"}
 

@@ -44,6 +44,7 @@ class Measured:
         metric: Metric,
         listener: Listener,
         right: Sequence[Results] | None = None,
+        least: float = 0.0,
     ) -> None:
         """Run it on all samples, nothing rounded to bfloat16.
 
@@ -57,6 +58,8 @@ class Measured:
         listener : callable
         right : sequence of dict of str to numpy.ndarray, or None
             The outputs of each sample that errors are measured against. None: those of the network itself.
+        least : float
+            What errors of the network are at least, as was measured otherwise.
 
         Raises
         ------
@@ -73,7 +76,7 @@ class Measured:
             for number, result, (arrays, _) in zip(each.numbers, results, each.feeds, strict=True):
                 self._own[number] = result
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
-        self.right = self._own if right is None else right
+        self.right, self._least = self._own if right is None else right, least
         self.operators = Operators(self._sizes[0].graph, target.at(HALF))
 
     @property
@@ -113,16 +116,17 @@ class Measured:
     def error(self, rounding: Rounding) -> float:
         """The largest of all samples, where these operators may round."""
         if not rounding:
-            return 0.0 if self.right is self._own else self._worst(self.right, self._own)
+            return 0.0 if self.right is self._own else max(self._least, self._worst(self.right, self._own))
         self._tell("errors of mixtures", 0, 0)
         target = self.operators.target(rounding)
-        return max(
+        found = [
             self._worst(
                 [self.right[number] for number in each.numbers],
                 each.results(each.laid_out(target), target, self._packed),
             )
             for each in self._sizes
-        )
+        ]
+        return max(self._least, *found)
 
     def runner(self, rounding: Rounding) -> Runner:
         """The program in which these round, for the first sample."""

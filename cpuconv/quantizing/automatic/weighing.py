@@ -1,13 +1,15 @@
 """Bytes weighed for `precision="auto"`: the network of bytes that keeps to a tolerance, or why there is none.
 
-Ranges follow from every other sample alone, and errors are measured on all of them: those that ranges follow from err
-less than others do. What is judged is what runs.
+Errors on samples that ranges follow from are less than on others. So each half of the samples is judged by a network
+whose ranges follow from the other half, and the worst of all is the error of the one that runs, of all samples' ranges.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import FULL
@@ -33,12 +35,21 @@ from cpuconv.quantizing.choosing import (
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge, Worst
-from cpuconv.quantizing.graphs.plan import products_of
-from cpuconv.quantizing.graphs.preparing import prepared
+from cpuconv.quantizing.graphs.plan import Product, products_of
+from cpuconv.quantizing.graphs.preparing import Prepared, prepared
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
 NEEDED = 8  # samples, for bytes to be weighed
+_VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
+FEW = "few values"
+
+
+class Half(NamedTuple):
+    """Networks of bytes whose ranges follow from one half of the samples, and what judges them on the other."""
+
+    made: Calibration
+    judge: Judge
 
 
 @dataclass(frozen=True)
@@ -48,25 +59,25 @@ class Weighed:
     Attributes
     ----------
     graph : Graph
-    made : Calibration
+        Its ranges follow from all samples.
+    error : float
+        The worst of samples that ranges do not follow from.
     choice : Choice
-    judge : Judge
-        On samples that ranges do not follow from.
+    half : Half
     """
 
     graph: Graph
-    made: Calibration
+    error: float
     choice: Choice
-    judge: Judge
+    half: Half
 
     def layers(self) -> dict[str, Layer]:
         """What was measured of its products, and the errors of those that multiply bytes, where they were not yet."""
         choice = self.choice
-        alone = choice.alone or errors_alone(self.made, self.judge, choice.products(self.made))
+        made = self.half.made
+        alone = choice.alone or errors_alone(made, self.half.judge, choice.products(made))
         return {
-            name: Layer(alone.get(name), choice.slower(name))
-            for product in self.made.products
-            if (name := product.name)
+            name: Layer(alone.get(name), choice.slower(name)) for product in made.products if (name := product.name)
         }
 
 
@@ -110,23 +121,46 @@ def weighed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # told when the network is compiled
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
-    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()))
+    few = len(feeds) // 2
+    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()) | _known_too_little(network, few))
+    if len(choice.kept) == len(products_of(network.graph)):
+        raise SourceError(f"no product reads {_VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
-    seen, others, all_ = (Samples(ports, items, lambda feed: feed) for items in (feeds[::2], feeds[1::2], feeds))
+    form = Form(full_range=not _adds_small_words())
 
-    def measure() -> Worst:
-        return Worst(metric)
+    def samples(first: int, step: int) -> Samples:
+        return Samples(ports, feeds[first::step], lambda feed: feed)
 
-    few = Judge(network.graph, others.first(JUDGED), threads, measure, exact[1::2][:JUDGED])
-    judge = Judge(network.graph, all_, threads, measure, exact)
-    made = calibrated(network, seen, Form(full_range=not _adds_small_words()), threads, progress, few, choice)
+    def judge(first: int, step: int, most: int) -> Judge:
+        given = samples(first, step).first(most)
+        return Judge(network.graph, given, threads, lambda: Worst(metric), exact[first::step][:most])
+
+    made = calibrated(network, samples(0, 1), form, threads, progress, judge(0, 1, JUDGED), choice)
     without_slower(made, choice, feeds[0], precision)
     _check_faster(made, choice, feeds[0], precision)
+    ready_graph = Prepared(made.graph, network.known)
+    halves = [
+        Half(Calibration(ready_graph, samples(at, 2), form, threads, progress, True), judge(1 - at, 2, len(feeds)))
+        for at in (0, 1)
+    ]
+
+    def whole(some: Sequence[Product]) -> float:
+        return max(half.judge.error(half.made.built(some)) for half in halves)
+
+    alone = Half(halves[0].made, judge(1, 2, JUDGED))
     try:
-        within(made, few, lambda some: judge.error(made.built(some)), choice, tolerance, 0)
+        within(*alone, whole, choice, tolerance, 0)
     except NothingFits as error:
         raise SourceError(f"one layer alone errs by {min(choice.alone.values()):.2g} or more") from error
-    return Weighed(made.built(choice.products(made)), made, choice, few)
+    products = choice.products(made)
+    return Weighed(made.built(products), whole(products), choice, alone)
+
+
+def _known_too_little(network: Prepared, samples: int) -> dict[str, str]:
+    """Products whose inputs have few values on so many samples of the first one's sizes."""
+    shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
+    sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    return {name: FEW for name, size in sizes.items() if size * samples < _VALUES}
 
 
 def _adds_small_words() -> bool:

@@ -1,0 +1,1 @@
+"""Bytes among the precisions that are chosen by measurement."""
