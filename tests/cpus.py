@@ -180,7 +180,7 @@ def _run_on_arm(name: str, options: list[str]) -> bool:
     """
     root = arm.root()
     script = str(arm.interpreter(root, name))
-    cache = str(kept() or root / "kernels")
+    cache = str((kept() or root) / "arm")
     stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name, "CPUCONV_TEST_CACHE": cache}
     files = [each for each in options if each.startswith("tests/")] or COMPILED_HERE
     if files := [each for each in files if each.startswith(COMPILED_HERE)]:

@@ -44,6 +44,9 @@ JUNK: tuple[Any, ...] = (
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
 PAGE = 4096
 WRITTEN = 250  # of so many damaged stores one is written too …
+_BEFORE = (
+    32  # readings of the sound file before: what is imported or compiled late, such as data classes, is there then
+)
 WRITTEN_ROW = Row("device", "problem", "written", "sources", "ok", median=1e-3, score=1e-3)  # … with this
 
 Done = Callable[[], object]
@@ -103,7 +106,8 @@ def fuzz_wisdom(
         Given the file and what was read, says what is wrong with it.
     """
     rng, tally, told = random.Random(seed), Tally(), json.loads(content)
-    wisdom.parse(content)  # nothing is imported later
+    for _ in range(_BEFORE):
+        wisdom.parse(content)
     for number in range(count):
         damage = number % 2 == 1
         attempt = damaged(content, rng) if damage else signed(mutated(told, rng))
@@ -136,6 +140,10 @@ def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int
     content = path.read_bytes()
     pages = [at for at in range(0, len(content), PAGE) if content[at : at + PAGE].strip(b"\0")]
     attempt = folder / "mutated.sqlite"
+    attempt.write_bytes(content)
+    for _ in range(_BEFORE):
+        _read(attempt, problems, thorough=True)
+        _write(attempt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(count):
