@@ -16,6 +16,7 @@ import pytest
 
 from autotune.interpreter import python
 from cpuconv import origin
+from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import kept_stamps, parsed, stamp
 from cpuconv.runtime.code.sources.stamp import imported, made_from
 from cpuconv.solvers import BY_NAME
@@ -117,6 +118,7 @@ def kept(stamped: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept_stamps, "_LATELY", 0)
     stamped(PACKAGE)
+    kept_stamps.write()  # as at a process's end
     read: list[str] = []
     content = stamp._content.__wrapped__
     monkeypatch.setattr(stamp, "_content", functools.cache(lambda each: (read.append(each), content(each))[1]))
@@ -128,6 +130,7 @@ def kept(stamped: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monkey
             each.cache_clear()
         assert stamp.fault("cpuconv.solvers.a") is None
         assert stamp.stamp("cpuconv.solvers.a") == stamp._hash(map(content, made_from("cpuconv.solvers.a")))
+        kept_stamps.write()
         return [*read]
 
     return reads
@@ -157,6 +160,24 @@ def test_stamps_of_files_that_changed_a_moment_ago_are_not_kept(
 ) -> None:
     monkeypatch.setattr(kept_stamps, "_LATELY", 10**15)
     assert kept() and kept()
+
+
+def test_stamps_are_written_some_at_once(kept: Callable[[], list[str]], tmp_path: Path) -> None:
+    """And the last at the end, unless the folder is gone, which stays so."""
+    path = tmp_path / "cache" / "kernels" / kept_stamps.NAME
+    path.unlink()
+    kept_stamps._kept.cache_clear()
+    written = []
+    for number in range(40):
+        kept_stamps.keep([f"module{number}"], "stamp", ["file"])
+        written.append(len(json.loads(checked_file.read(path))["stamps"]) if path.exists() else 0)
+    assert written == [0] * 7 + [8] * 8 + [16] * 16 + [32] * 9
+    kept_stamps.write()
+    assert len(json.loads(checked_file.read(path))["stamps"]) == 40
+    kept_stamps.keep(["late"], "stamp", ["file"])
+    shutil.rmtree(tmp_path / "cache")
+    kept_stamps.write()
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda text: b"", lambda text: text.replace(b"s", b"t")])

@@ -3,17 +3,19 @@
 They are kept in the cache folder, in one file, for files of the package that have not changed since: each is told by
 where it lies, its inode, its size and its times, as they were at the import. Where one changed a moment before nothing
 is kept, as another change would not show in its times. What is kept is read under the rules of kernels
-(`checked_file`).
+(`checked_file`). A first start computes some thirty, so several are written at once, and the last ones at the end.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
 import json
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from cpuconv import origin
@@ -23,6 +25,7 @@ from cpuconv.runtime.code.sources import parsed
 NAME = "stamps"
 MOST = 256  # that are kept
 _LATELY = 2 * 10**9  # nanoseconds: times of files may be as coarse
+_AT_ONCE = 8  # that are written, at least, but at the end; as many again as are kept
 
 
 class Kept(NamedTuple):
@@ -42,12 +45,30 @@ def keep(modules: Collection[str], stamp: str, paths: Collection[str]) -> None:
     state, path = _state(), parsed.kept_path()
     if state is None or path is None:
         return
-    path = path.with_name(NAME)
-    known = {**_told(checked_file.read(path), state), **_kept(), " ".join(modules): Kept(stamp, tuple(paths))}
-    _kept().update(known)
-    text = json.dumps({"state": state, "stamps": dict([*known.items()][-MOST:])})
-    with contextlib.suppress(OSError):  # then the next process computes it again
-        checked_file.write(path, text.encode())
+    _register()
+    name = " ".join(modules)
+    unwritten = _unwritten.setdefault((path.with_name(NAME), state), {})
+    _kept()[name] = unwritten[name] = Kept(stamp, tuple(paths))
+    if len(unwritten) >= max(_AT_ONCE, len(_kept()) - len(unwritten)):
+        write()
+
+
+_unwritten: dict[tuple[Path, str], dict[str, Kept]] = {}  # by file, and what it says of the sources
+
+
+def write() -> None:
+    """Write those that are kept and are in no file yet."""
+    while _unwritten:
+        (path, state), stamps = _unwritten.popitem()
+        known = {**_told(checked_file.read(path), state), **stamps}
+        text = json.dumps({"state": state, "stamps": dict([*known.items()][-MOST:])})
+        with contextlib.suppress(OSError):  # then the next process computes them again
+            checked_file.write(path, text.encode())
+
+
+@functools.cache
+def _register() -> None:
+    atexit.register(write)
 
 
 @functools.cache
