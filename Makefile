@@ -10,7 +10,7 @@ warmup: $(PACKS)  ## a kernel pack of this CPU, once; tune the convolutions of a
 	$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
 
 $(PACKS): | $(VENV)/.has-onnx
-	@echo "A kernel pack of this CPU is compiled, once: one to three minutes. Later starts find kernels in it." >&2
+	@echo "A kernel pack of this CPU is compiled, once: some three minutes. Later starts find kernels in it." >&2
 	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
 
 SAMPLE ?= 20
