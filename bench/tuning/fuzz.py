@@ -43,10 +43,8 @@ JUNK: tuple[Any, ...] = (
 )
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
 PAGE = 4096
+_BEFORE = 32  # readings of the sound file first: what is imported or compiled late is there then
 WRITTEN = 250  # of so many damaged stores one is written too …
-_BEFORE = (
-    32  # readings of the sound file before: what is imported or compiled late, such as data classes, is there then
-)
 WRITTEN_ROW = Row("device", "problem", "written", "sources", "ok", median=1e-3, score=1e-3)  # … with this
 
 Done = Callable[[], object]

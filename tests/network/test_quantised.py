@@ -296,7 +296,7 @@ def test_padding_by_the_zero_point_goes_into_the_convolution():
         assert np.abs(y - wanted).max() <= 1
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(("dtype", "weights"), [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])
 @pytest.mark.parametrize(
     ("attributes", "kernel", "groups"),
     [
@@ -307,16 +307,19 @@ def test_padding_by_the_zero_point_goes_into_the_convolution():
         ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 2),
     ],
 )
-def test_convolutions_of_volumes(attributes, kernel, groups, dtype):
+def test_convolutions_of_volumes(attributes, kernel, groups, dtype, weights):
     """Around volumes is the zero point; where convolutions of images are added up, they are of floats."""
     rng, low = np.random.default_rng(0), np.iinfo(dtype).min
     x = rng.integers(low, low + 256, (2, 6, 5, 4, 6)).astype(dtype)
     arrays = {"w": saturation.narrowed(rng.integers(-127, 128, (6, 6 // groups, *kernel), np.int8), 7)}
     arrays |= {"scale": np.float32(0.1), "zero": dtype(low + 77), "large": np.float32(2), "middle": dtype(low + 130)}
-    arrays |= {"scales": np.linspace(0.01, 0.02, 6, dtype=np.float32), "none": np.zeros(6, np.int8)}
+    if weights == np.uint8:
+        arrays["w"] = (arrays["w"].astype(int) + 128).astype(weights)
+    arrays |= {"scales": np.linspace(0.01, 0.02, 6, dtype=np.float32)}
+    arrays["middles"] = np.full(6, 128 if weights == np.uint8 else 0, weights)
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
-        helper.make_node("DequantizeLinear", ["w", "scales", "none"], ["v"], axis=0),
+        helper.make_node("DequantizeLinear", ["w", "scales", "middles"], ["v"], axis=0),
         helper.make_node("Conv", ["f", "v"], ["c"], group=groups, **attributes),
         helper.make_node("QuantizeLinear", ["c", "large", "middle"], ["y"]),
     ]
