@@ -41,7 +41,7 @@ MOST_BYTES = 12_000_000  # of all packs together, in a wheel
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build the packs of the classes that were asked for; 1 if one could not be."""
+    """Build the packs of the classes that were asked for; 1 if one could not be, or they are too large together."""
     options = parser().parse_args(argv)
     words(options.types, TYPES, "--types")
     failed, served = False, []
@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     total = sum(path.stat().st_size for path in options.output.iterdir())
     print(f"{options.output}: {total / 1e6:.2f} MB", file=sys.stderr)
     if total > MOST_BYTES:
+        failed = True
         print(f"that is more than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
     return int(failed)
 

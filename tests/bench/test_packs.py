@@ -117,3 +117,12 @@ def test_the_class_of_this_cpu_is_the_one_that_serves(monkeypatch: pytest.Monkey
     assert building.main(["--classes", "native"]) == 0 and "no class of packs serves" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--classes"):
         building.classes("native,haswell")
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, 1), (building.MOST_BYTES, 0)])
+def test_packs_that_are_too_large_are_a_failure(most: int, code: int, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(building, "MOST_BYTES", most)
+    monkeypatch.setattr(building, "compiled", lambda cpu, options: {f"kernel-{'0' * 20}": b"code"})
+    assert building.main(["--classes", "haswell", "-o", str(tmp_path)]) == code
+    assert ("that is more than" in capsys.readouterr().err) == bool(code)
+    assert {path.name for path in tmp_path.iterdir()} == {"x86_64.pack", "sources"}
