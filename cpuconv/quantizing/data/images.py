@@ -38,7 +38,9 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
     try:
         from PIL import Image
     except ImportError as error:
-        raise ArgumentError(must("data", "a folder of .npz files where Pillow is missing", "of images")) from error
+        raise ArgumentError(
+            must("data", "a folder of .npz files where Pillow is missing (pip install pillow)", "of images")
+        ) from error
     port = ports[0]
     sizes = port.shape[1:] if port.shape is not None and len(port.shape) == 4 else ()
     if len(ports) != 1 or not sizes or sizes[0] not in _MODES or not all(isinstance(size, int) for size in sizes):
