@@ -9,8 +9,12 @@ of weights, at most 128, as the unsigned ones they never are, since 128·(-128 -
 pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
 magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
 unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
-take two words at once, with the same sums (`products/gemm_bytes.py`). Where one pixel meets each weight, the time goes
-into reading weights: they are packed as the bytes that they are, and both are made of them in registers (`compact`).
+take two words at once, with the same sums (`products/gemm_bytes.py`).
+
+Where one pixel meets each weight, the time goes into reading weights. They are packed as the bytes that they are, and
+operands change places (`compact`): magnitudes are those of the pixel, and what its signs flip are weights. All vectors
+of weights share what is made of the pixel. What flips lack, |x| of each x below zero, is no longer a constant of an
+output channel but one of the pixel: `lacking`, which is added to all of its sums.
 """
 
 from __future__ import annotations
@@ -32,11 +36,12 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
-FEW = 1  # pixel: with more, what is made of compact weights takes longer than to read twice as many bytes
+FEW = 2  # pixels of an image: with more, what is made of pixels takes longer than to read twice as many bytes
 JOINED_WORDS = 2  # that meet weights together where these are small enough (`products/gemm_bytes.py`)
 JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
+_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # of the rate of compact products, the same: vectors share what a pixel becomes
 _FEW_UNEVEN = 0.045  # the same: with more sums weights are read for each pixel, with fewer there are more loads
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
 
@@ -81,7 +86,7 @@ class Product:
     broadcasts : float
         Parts of words that are broadcast a cycle at most.
     flipped, compact : bool
-        Weights are magnitudes, and what is flipped of pixels; or bytes of which both are made where they are read.
+        Weights are magnitudes, and what is flipped of pixels; or bytes that are flipped by the signs of pixels.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -138,7 +143,7 @@ class Product:
             least = -128 if self.x == U8 else 0
             return least, least + 1
         both = 0 if not self.flips(x) else 128 if self.x == U8 else -128
-        return both, both + self.compact
+        return both, both
 
     def takes(self, types: Types) -> bool:
         """Whether it computes that problem."""
@@ -166,10 +171,27 @@ class Product:
         if self.x == F16 and self.parts == 2:  # converted before they are broadcast
             pair = load_as_float(Vector(vec.builder, 2), F16, address)
             return [vec.splat(vec.builder.extract_element(pair, I32(part))) for part in range(2)]
+        if self.compact:
+            return self.split(vec, self.signed(vec, self.word(vec, address, False), x), x)
         return self.split(vec, self.word(vec, address, self.flips(x)), x)
+
+    def signed(self, vec: Vector, words: Any, x: Element) -> Any:
+        """Words of elements `x` as those of the elements that it multiplies, hidden from the optimiser."""
+        return vec.builder.xor(hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
+
+    def lacking(self, vec: Vector, words: Any, total: Any) -> Any:
+        """total + what sums of products that are `compact` lack where words of pixels, other ones in each lane, are below
+        zero: their magnitudes."""
+        builder = vec.builder
+        kind: Any = ir.VectorType(ir.IntType(8), vec.size)
+        magnitudes, signs = _magnitudes_and_signs(vec, words)
+        below = builder.bitcast(builder.and_(magnitudes, signs), kind)
+        return builder.add(total, _sums_of_four(vec, below, ir.Constant(kind, [1] * kind.count)))
 
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
         """The parts of a word of elements `x`, which may differ from lane to lane."""
+        if self.compact:
+            return [_magnitudes_and_signs(vec, word)]
         if self.cuts == 1:
             return [word]
         builder = vec.builder
@@ -205,7 +227,8 @@ class Product:
             magnitude, flips = weight
             return _flipped(vec, part, magnitude, flips, total)
         if self.compact:
-            return _flipped(vec, part, *_magnitude_and_flips(vec, weight), total)
+            magnitudes, signs = part
+            return _flipped(vec, weight, magnitudes, signs, total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
         if self.by_lane:
@@ -240,7 +263,7 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
     Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
 )
-COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.6, latency=1.0, compact=True)
+COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
 
 X86 = {  # of the vectors' bytes: LLVM's intrinsic
@@ -314,6 +337,8 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.cuts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
+    if product.compact:
+        isa = replace(isa, efficiency=_COMPACT_REACH)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
         isa = replace(isa, efficiency=_FEW_REACH, uneven=_FEW_UNEVEN)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
@@ -340,26 +365,32 @@ def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
     return builder.add(builder.mul(*low), builder.mul(*high))
 
 
-def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> Any:
-    """total + |w|·(x xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would spill."""
-    builder = vec.builder
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-    operands = [builder.bitcast(each, kind) for each in (magnitude, builder.xor(part, flips))]
-    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
-    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
-    added = builder.add(total, call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
+def _flipped(vec: Vector, factor: Any, magnitudes: Any, flips: Any, total: Any) -> Any:
+    """total + magnitudes·(factor xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would
+    spill."""
+    added = vec.builder.add(total, _sums_of_four(vec, magnitudes, vec.builder.xor(factor, flips)))
     return hidden(vec, added, ordered=True)
 
 
-def _magnitude_and_flips(vec: Vector, weight: Any) -> tuple[Any, Any]:
-    """Magnitudes of a vector of signed bytes, and all bits of those that are below zero."""
+def _sums_of_four(vec: Vector, unsigned: Any, signed: Any) -> Any:
+    """Sums of four products of bytes a lane, pairs of which fit int16."""
+    builder = vec.builder
+    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
+    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
+    operands = [builder.bitcast(each, kind) for each in (unsigned, signed)]
+    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
+    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
+    return call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones])
+
+
+def _magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
+    """Magnitudes of signed bytes, and all bits of those that are below zero."""
     builder = vec.builder
     kind: Any = ir.VectorType(ir.IntType(8), vec.size)
-    signed = builder.bitcast(weight, kind)
-    flips = builder.ashr(signed, ir.Constant(kind, [7] * kind.count))
-    magnitude = call(builder, f"llvm.abs.v{kind.count}i8", kind, [signed, ir.Constant(ir.IntType(1), 0)])
-    return magnitude, builder.bitcast(flips, vec.int_type)
+    signed = builder.bitcast(words, kind)
+    signs = builder.ashr(signed, ir.Constant(kind, [7] * kind.count))
+    magnitudes = call(builder, f"llvm.abs.v{kind.count}i8", kind, [signed, ir.Constant(ir.IntType(1), 0)])
+    return builder.bitcast(magnitudes, vec.int_type), builder.bitcast(signs, vec.int_type)
 
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
