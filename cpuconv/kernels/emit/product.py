@@ -26,14 +26,13 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
-from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
+from cpuconv.kernels.emit import multiplying
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
 FEW = 2  # pixels of an image: with more, what is made of pixels takes longer than to read twice as many bytes
@@ -41,26 +40,9 @@ JOINED_WORDS = 2  # that meet weights together where these are small enough (`pr
 JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
-_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # of the rate of compact products, the same: vectors share what a pixel becomes
+_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # of compact ones, the same: vectors of weights share what pixels become
 _FEW_UNEVEN = 0.045  # the same: with more sums weights are read for each pixel, with fewer there are more loads
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
-
-
-@functools.cache
-def _bfloat() -> Any:
-    """LLVM's bfloat, which llvmlite's language lacks."""
-
-    class BFloat(ir.Type):
-        def _to_string(self) -> str:
-            return "bfloat"
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, BFloat)
-
-        def __hash__(self) -> int:
-            return hash(BFloat)
-
-    return BFloat()
 
 
 @dataclass(frozen=True)
@@ -177,21 +159,20 @@ class Product:
 
     def signed(self, vec: Vector, words: Any, x: Element) -> Any:
         """Words of elements `x` as those of the elements that it multiplies, hidden from the optimiser."""
-        return vec.builder.xor(hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
+        return vec.builder.xor(multiplying.hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
 
     def lacking(self, vec: Vector, words: Any, total: Any) -> Any:
-        """total + what sums of products that are `compact` lack where words of pixels, other ones in each lane, are below
-        zero: their magnitudes."""
+        """total + what `compact` products of words of pixels lack, another in each lane: |x| of each x below 0."""
         builder = vec.builder
         kind: Any = ir.VectorType(ir.IntType(8), vec.size)
-        magnitudes, signs = _magnitudes_and_signs(vec, words)
+        magnitudes, signs = multiplying.magnitudes_and_signs(vec, words)
         below = builder.bitcast(builder.and_(magnitudes, signs), kind)
-        return builder.add(total, _sums_of_four(vec, below, ir.Constant(kind, [1] * kind.count)))
+        return builder.add(total, multiplying.sums_of_four(vec, below, ir.Constant(kind, [1] * kind.count)))
 
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
         """The parts of a word of elements `x`, which may differ from lane to lane."""
         if self.compact:
-            return [_magnitudes_and_signs(vec, word)]
+            return [multiplying.magnitudes_and_signs(vec, word)]
         if self.cuts == 1:
             return [word]
         builder = vec.builder
@@ -225,15 +206,15 @@ class Product:
             return vec.fma(part, weight, total)
         if self.flipped:
             magnitude, flips = weight
-            return _flipped(vec, part, magnitude, flips, total)
+            return multiplying.flipped(vec, part, magnitude, flips, total)
         if self.compact:
             magnitudes, signs = part
-            return _flipped(vec, weight, magnitudes, signs, total)
+            return multiplying.flipped(vec, weight, magnitudes, signs, total)
         if self.packed == S16 and not self.instruction:
-            return vec.builder.add(total, _pairs(vec, part, weight))
+            return vec.builder.add(total, multiplying.pairs(vec, part, weight))
         if self.by_lane:
-            return _by_lane(vec, part, weight, total)
-        return _dot(vec, self.instruction, self, part, weight, total)
+            return multiplying.by_lane(vec, part, weight, total)
+        return multiplying.dot(vec, self.instruction, self.x, self.packed, part, weight, total)
 
 
 TABLE: tuple[Product, ...] = (
@@ -265,15 +246,6 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
 )
 COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
-
-X86 = {  # of the vectors' bytes: LLVM's intrinsic
-    "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
-    "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
-    "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
-    "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
-    "vpmaddubsw": {64: "llvm.x86.avx512.pmaddubs.w.512", 32: "llvm.x86.avx2.pmadd.ub.sw"},
-    "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
-}
 
 
 def usable(isa: Isa, product: Product) -> bool:
@@ -344,85 +316,3 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)
-
-
-def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
-    """A vector of x86 that the optimiser does not know: it adds nothing else before. `ordered`: nor is it moved."""
-    kind = ir.FunctionType(value.type, [value.type])
-    return vec.builder.asm(kind, "", "=v,0", [value], side_effect=ordered)
-
-
-def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
-    """The sums of two products of int16 a lane, as int32."""
-    builder = vec.builder
-    pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    if vec.builder.module.triple.startswith("x86"):
-        operands = [builder.bitcast(value, pairs) for value in (part, weight)]
-        return call(vec.builder, X86["pmaddwd"][vec.size], vec.int_type, operands)
-    half = vec.int_constant(16)
-    low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
-    high = [builder.ashr(value, half) for value in (part, weight)]
-    return builder.add(builder.mul(*low), builder.mul(*high))
-
-
-def _flipped(vec: Vector, factor: Any, magnitudes: Any, flips: Any, total: Any) -> Any:
-    """total + magnitudes·(factor xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would
-    spill."""
-    added = vec.builder.add(total, _sums_of_four(vec, magnitudes, vec.builder.xor(factor, flips)))
-    return hidden(vec, added, ordered=True)
-
-
-def _sums_of_four(vec: Vector, unsigned: Any, signed: Any) -> Any:
-    """Sums of four products of bytes a lane, pairs of which fit int16."""
-    builder = vec.builder
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-    operands = [builder.bitcast(each, kind) for each in (unsigned, signed)]
-    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
-    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
-    return call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones])
-
-
-def _magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
-    """Magnitudes of signed bytes, and all bits of those that are below zero."""
-    builder = vec.builder
-    kind: Any = ir.VectorType(ir.IntType(8), vec.size)
-    signed = builder.bitcast(words, kind)
-    signs = builder.ashr(signed, ir.Constant(kind, [7] * kind.count))
-    magnitudes = call(builder, f"llvm.abs.v{kind.count}i8", kind, [signed, ir.Constant(ir.IntType(1), 0)])
-    return builder.bitcast(magnitudes, vec.int_type), builder.bitcast(signs, vec.int_type)
-
-
-def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
-    """An instruction of `Isa.dots`; of NEON's the operands are vectors of elements."""
-    if name == "vpdpwssd":
-        _keep_whole(vec)
-    if name in X86:
-        # Of one type, either operand may come first, and the last can be a broadcast from memory: 1.33 times as fast
-        # on a Zen 4 where a pixel meets one vector of weights.
-        operands = [weight, part] if product.x == product.packed else [part, weight]
-        return call(vec.builder, X86[name][vec.size], total.type, [total, *operands])
-    element: Any = _bfloat() if product.x == BF16 else ir.IntType(8)
-    kind = ir.VectorType(element, vec.size // product.x.bytes)
-    suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
-    if name == "bfmmla":  # of one type of vectors only
-        suffix = ""
-    operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
-    return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
-
-
-def _by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
-    """fmlal of the lower half of a vector of weights and a word's first element, fmlal2 of the upper and the second."""
-    kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
-    word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
-    for element, name in enumerate(("fmlal", "fmlal2")):
-        factor = vec.shuffle(word, word, [element] * kind.count)
-        called = f"llvm.aarch64.neon.{name}.v4f32.v8f16"
-        total = call(vec.builder, called, total.type, [total, weights, factor])
-    return total
-
-
-def _keep_whole(vec: Vector) -> None:
-    """Have LLVM leave vpdpwssd as it is: it makes two instructions of it where sums would wait for each other."""
-    features = ",".join(filter(None, (target()[2], "+fast-dpwssd")))
-    set.add(vec.builder.function.attributes, f'"target-features"="{features}"')  # past llvmlite's list of plain words

@@ -23,7 +23,8 @@ from cpuconv.elements import S8
 from cpuconv.isa.calls import call
 from cpuconv.isa.table import TABLE
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD, X86, hidden
+from cpuconv.kernels.emit.multiplying import X86, hidden
+from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
@@ -58,8 +59,9 @@ def add(tile: GemmTile, vec: Vector, pixels: Sequence[Sequence[Any]], w: Any, su
 
 
 def add_lacking(tile: GemmTile, vec: Vector, pixels: Sequence[Any], words: int, sums: list[Any]) -> None:
-    """Add what the products of so many words side by side at each pixel lack (`Product.lacking`) to what lies behind the
-    tile's sums, a vector for each pixel."""
+    """Add what products of so many words side by side at each pixel lack (`Product.lacking`) to what lies behind the
+    tile's sums, a vector for each pixel.
+    """
     product = BY_NAME[tile.product]
     for at, pixel in enumerate(pixels, tile.sums):
         for first in range(0, words, vec.lanes):
