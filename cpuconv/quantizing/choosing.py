@@ -18,8 +18,8 @@ from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
 from cpuconv.quantizing.graphs.equalizing import equalized
-from cpuconv.quantizing.graphs.plan import Product
 from cpuconv.quantizing.graphs.preparing import Prepared
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 

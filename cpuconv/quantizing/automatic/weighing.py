@@ -35,7 +35,7 @@ from cpuconv.quantizing.choosing import (
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge, Worst
-from cpuconv.quantizing.graphs.plan import Product, products_of
+from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
