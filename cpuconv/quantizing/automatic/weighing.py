@@ -35,8 +35,8 @@ from cpuconv.quantizing.choosing import (
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge, Worst
-from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
+from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
@@ -126,7 +126,7 @@ def weighed(
     if len(choice.kept) == len(products_of(network.graph)):
         raise SourceError(f"no product reads {_VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
-    form = Form(full_range=not _adds_small_words())
+    form = Form(full_range=not _adds_small_words(), joined=True)
 
     def samples(first: int, step: int) -> Samples:
         return Samples(ports, feeds[first::step], lambda feed: feed)
