@@ -28,6 +28,7 @@ from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
 JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
+Whole = Callable[[Sequence[Product]], float]  # the error of the network in which these products are of bytes
 _LEAST_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
 
@@ -91,7 +92,7 @@ class _OfBytes:
         made: Calibration,
         products: Sequence[Product],
         choice: Choice,
-        whole: Callable[[Sequence[Product]], float],
+        whole: Whole,
     ) -> None:
         self._made, self._products, self._whole = made, products, whole
         self._names = [product.name for product in products]
@@ -177,9 +178,8 @@ def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str
     choice.floats, choice.bytes = floats, of_bytes
     rest = made.placed(choice.more(names)).products
     slower = dict.fromkeys({*names} - {product.name for product in rest}, SLOWER)
-    if slower and rest:
-        if race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
-            choice.kept |= slower
+    if slower and rest and race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
+        choice.kept |= slower
     made.progress("timing layers", 2, 2)
     return choice
 
@@ -197,7 +197,7 @@ def errors_alone(made: Calibration, judge: Judge, products: Sequence[Product]) -
 def within(
     made: Calibration,
     judge: Judge,
-    whole: Callable[[Sequence[Product]], float],
+    whole: Whole,
     choice: Choice,
     tolerance: float | None,
     layers: int,
@@ -210,7 +210,6 @@ def within(
     judge : Judge
         Of the errors of one product.
     whole : callable
-        The error of the network in which these products are of bytes.
     choice : Choice
         So far.
     tolerance : float or None
