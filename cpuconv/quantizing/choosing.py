@@ -84,7 +84,7 @@ class NothingFits(ArgumentError):
     """One layer alone exceeds the tolerance, whichever it is, or what is within it is not faster."""
 
 
-class _OfBytes:
+class Mixed:
     """Mixtures of products of bytes and of floats (`precision.choosing.Mixtures`); what rounds multiplies bytes."""
 
     def __init__(
@@ -201,6 +201,8 @@ def within(
     choice: Choice,
     tolerance: float | None,
     layers: int,
+    *,
+    additive: bool = False,
 ) -> Choice:
     """Keep products of floats until the error of the whole is within the tolerance; `layers` of them in any case.
 
@@ -215,6 +217,9 @@ def within(
     tolerance : float or None
     layers : int
         How many are kept at least.
+    additive : bool
+        Whether the sum of the products' squared errors is to be within as well: few samples favour, of many mixtures
+        that are tried, those that err little on them by chance.
 
     Raises
     ------
@@ -232,11 +237,13 @@ def within(
     first = {product.name for product in sorted(products, key=choice.cost)[len(products) - layers :]}
     chosen = [product for product in products if product.name not in first]
     if tolerance is not None and (not layers or whole(chosen) > tolerance):
-        trials = _OfBytes(made, chosen, choice, whole)
-        chosen = [chosen[at] for at in sorted(mixture(trials, Bound(trials, tolerance, 0.0, additive=False)))]
+        trials = Mixed(made, chosen, choice, whole)
+        chosen = [chosen[at] for at in sorted(mixture(trials, Bound(trials, tolerance, 0.0, additive=additive)))]
     if not chosen:
         smallest = min(choice.alone.values())
-        raise NothingFits(must("tolerance", f"above {smallest:.3g}, the error of one layer", tolerance))
+        above = f"above {smallest:.3g}, the error of one layer"
+        pays = tolerance is not None and smallest <= tolerance
+        raise NothingFits(must("tolerance", "larger, for bytes to be faster" if pays else above, tolerance))
     names = {product.name for product in chosen}
     choice.kept |= {product.name: ERROR for product in products if product.name not in names}
     return choice
