@@ -65,8 +65,9 @@ def quantize(
     data : iterable, path, or object with get_next()
         Samples of what the network will be given: feeds, each a dict of arrays by input name, or an array for a network
         of one input; a folder of .npz files, a feed each; a folder of images, for a network of one input (N, 1 or 3, H,
-        W); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds are kept in memory,
-        files are read again.
+        W) or (N, H, W, 1 or 3); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds
+        are kept in memory, files are read again. Where inputs state a batch, rows are joined and cut until they fill
+        it, the last batch with the first rows again.
     output : path
         The file to write, in a folder that is there. It appears when it is whole.
     tolerance : float or None

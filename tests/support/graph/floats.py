@@ -82,7 +82,12 @@ NETWORKS = {"residual": RESIDUAL, "excited": EXCITED, "decoder": DECODER}
 def network(name: str, seed: int = 0) -> onnx.ModelProto:
     """One of them."""
     text, weights = NETWORKS[name]
-    model, rng = parse(text, 17), np.random.default_rng(seed)
+    return with_weights(parse(text, 17), weights, seed)
+
+
+def with_weights(model: onnx.ModelProto, weights: Mapping[str, tuple[int, ...]], seed: int = 0) -> onnx.ModelProto:
+    """A model with random weights of these shapes, and a few constants by the names that they have."""
+    rng = np.random.default_rng(seed)
     arrays = {
         "zero": np.float32(0),
         "six": np.float32(6),
