@@ -108,7 +108,7 @@ def feeds(model: onnx.ModelProto, count: int, batch: int = 2, seed: int = 1) -> 
     """Samples as images are: planes of some mean, which is bounded, and noise."""
     rng, (info,) = np.random.default_rng(seed), model.graph.input
     shape = [batch, *(dim.dim_value for dim in info.type.tensor_type.shape.dim[1:])]
-    planes = (*shape[:2], 1, 1)
+    planes = (*shape[:2], *[1] * (len(shape) - 2))
     return [
         {info.name: (rng.standard_normal(shape) + rng.uniform(-2, 2, planes)).astype(np.float32)} for _ in range(count)
     ]
