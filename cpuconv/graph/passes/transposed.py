@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     def each_phase(vector: np.ndarray, part: str) -> str:
         return maker.constant(np.tile(vector, many) if apart else np.repeat(vector, many), part)
 
-    taps = phases(spread, node["group"], axes, apart)[(..., *(slice(None, None, gap) for gap in gaps))]
+    taps = phases(spread, node["group"], axes, apart)[_every(gaps)]
     constants = [maker.constant(np.ascontiguousarray(taps), "weight")]
     if weight.scale is not None:
         zeros = np.zeros(channels, weight.array.dtype)
@@ -83,13 +84,18 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _spread(weight: np.ndarray, dilations: tuple[int, ...]) -> np.ndarray:
+def _every(gaps: Sequence[int]) -> tuple[Any, ...]:
+    """The index of every so many taps, on the last axes."""
+    return (..., *(slice(None, None, gap) for gap in gaps))
+
+
+def _spread(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
     """Weights (C, K, …) of dilated taps, with zeros between them."""
     if max(dilations) == 1:
         return weight
     sizes = [(taps - 1) * gap + 1 for taps, gap in zip(weight.shape[2:], dilations, strict=True)]
     wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
-    wide[(..., *(slice(None, None, gap) for gap in dilations))] = weight
+    wide[_every(dilations)] = weight
     return wide
 
 

@@ -40,10 +40,10 @@ class _Window(NamedTuple):
 def _window(ports: Sequence[Port]) -> _Window:
     """That of a network's only input, (N, C, H, W) or (N, H, W, C)."""
     shape = ports[0].shape or () if len(ports) == 1 else ()
-    for channels, height, width in ((1, 2, 3), (3, 1, 2)):
-        sizes = [shape[axis] for axis in (channels, height, width)] if len(shape) == 4 else [None]
-        if sizes[0] in _MODES and all(isinstance(size, int) for size in sizes):
-            return _Window(*(int(size) for size in sizes if size is not None), last=channels == 3)
+    for last, axes in ((False, (1, 2, 3)), (True, (3, 1, 2))):
+        channels, height, width = [shape[axis] for axis in axes] if len(shape) == 4 else (None,) * 3
+        if channels in _MODES and isinstance(height, int) and isinstance(width, int):
+            return _Window(int(channels), height, width, last)
     wanted = (
         "a folder of .npz files where the network has not one input (N, 1 or 3, H, W) or (N, H, W, 1 or 3), sizes"
         " stated (input_shapes)"

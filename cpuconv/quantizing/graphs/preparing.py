@@ -44,7 +44,7 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
     if any(node.op in OPERATORS for node in graph.nodes):
         raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
     closed = specialise(graph, sizes)
-    graph = _widened(_with_constants(graph, closed), closed)
+    graph = _widened(_with_constants(graph), closed)
     graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # told once, above
@@ -64,7 +64,7 @@ def _with_ranks(graph: Graph, known: Mapping[str, Value]) -> Graph:
     return replace(graph, values=stated)
 
 
-def _with_constants(graph: Graph, closed: Graph) -> Graph:
+def _with_constants(graph: Graph) -> Graph:
     """The graph without nodes that compute with constants alone; those that need sizes stay."""
     fixed = {*graph.constants}
     old = []
@@ -72,10 +72,13 @@ def _with_constants(graph: Graph, closed: Graph) -> Graph:
         if node.meaning is None and node.inputs and fixed.issuperset(filter(None, node.inputs)):
             fixed.update(filter(None, node.outputs))
             old.append(node)
-    made = {name: closed.constants[name] for node in old for name in node.outputs if name in closed.constants}
-    read = {name for node in graph.nodes if node not in old for name in node.inputs} | {*graph.outputs}
-    whole = [node for node in old if read.isdisjoint({*node.outputs} - made.keys())]
-    return graph.replaced(whole, (), made).live() if len(whole) == len(old) else graph
+    rest = [node for node in graph.nodes if node not in old]
+    read = {name for node in rest for name in node.inputs} | {*graph.outputs}
+    asked = tuple(name for node in old for name in node.outputs if name and name in read)
+    made = specialise(replace(graph, inputs=(), outputs=asked, nodes=tuple(old)).live())
+    if made.nodes:  # what is no constant to the end, such as numbers drawn at random
+        return graph
+    return graph.replaced(old, (), {name: made.constants[name] for name in asked}).live()
 
 
 def _widened(graph: Graph, closed: Graph) -> Graph:
