@@ -54,7 +54,7 @@ def gemm_tile(
         rows=rows,
         cols=cols,
         ys=isa.lanes,
-        stream=streams(isa, v, reduction),
+        stream=streams(isa, v, reduction) and not product.compact,  # of one pixel, weights are one stream
         residual=problem.residual,
         activation=problem.activation,
         product=product.name,

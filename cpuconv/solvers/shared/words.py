@@ -33,10 +33,10 @@ def pieces(problem: ConvProblem) -> int:
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of the problem's types, which `why_not` has asked for, and of its count of pixels."""
+    """The product of the problem's types, which `why_not` has asked for, and of the pixels of an image."""
     found = product_of(problem.types, isa)
     assert found is not None
-    return of_few(found) if problem.n * problem.oh * problem.ow <= FEW else found
+    return of_few(found) if problem.oh * problem.ow <= FEW else found
 
 
 @functools.lru_cache(maxsize=64)
