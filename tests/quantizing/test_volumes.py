@@ -18,18 +18,17 @@ NETWORK = (
     c = Conv<pads=[1,0,0,1,0,0]>(b, w3, b3)
     e = Add(c, r)
     s = Relu(e)
-    u = ConvTranspose<strides=[1,2,2]>(s, w4)
-    v = Conv<pads=[1,1,1,1,1,1], group=4>(u, w5)
+    u = ConvTranspose<strides=[1,2,2], group=2>(s, w4, b4)
+    v = Conv<pads=[1,1,1,1,1,1], group=4>(u, w5, b5)
     m = GlobalAveragePool(v)
     f = Flatten(m)
     y = Gemm<transB=1>(f, w6)
 }""",
     {
         "w1": (8, 3, 3, 3, 3), "b1": (8,), "w2": (8, 1, 1, 3, 3), "w3": (8, 8, 3, 1, 1), "b3": (8,),
-        "w4": (8, 4, 1, 2, 2), "w5": (4, 1, 3, 3, 3), "w6": (5, 4),
+        "w4": (8, 2, 2, 2, 2), "b4": (4,), "b5": (4,), "w5": (4, 1, 3, 3, 3), "w6": (5, 4),
     },
 )  # fmt: skip
-GROUPS = "v"  # of groups and several slices: sums of several convolutions
 
 
 @pytest.mark.parametrize("activations", ["uint8", "int8"])
@@ -39,11 +38,11 @@ def test_volumes_are_layers_of_bytes(activations, tmp_path):
     made = cpuconv.quantize(
         source, samples, output=tmp_path / "q.onnx", threads=1, refuse_slower=False, activations=activations
     )
-    assert [layer.name for layer in made.layers] == ["a", "b", "c", "u", "y"]
+    assert [layer.name for layer in made.layers] == ["a", "b", "c", "u", "v", "y"]
     model, feed = onnx.load(tmp_path / "q.onnx"), samples[0]
     compiled = cpuconv.compile(model, threads=1, input_shapes={"x": (2, 3, 4, 8, 8)})
-    rows = [(row["op"], row["name"]) for row in compiled.explain().to_dict()["operators"]]
-    assert [name for op, name in rows if op in ("Conv", "ConvTranspose", "Linear")] == [GROUPS] * 3, rows
+    left = {row["op"] for row in compiled.explain().to_dict()["operators"]}
+    assert not left & {"Conv", "ConvTranspose", "Linear"}, left
     exact, theirs, ours = run_all(source, feed)["y"], run_all(model, feed)["y"], compiled.run(feed)["y"]
     assert np.linalg.norm(ours - exact) < 0.05 * np.linalg.norm(exact)
     assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(exact)

@@ -61,8 +61,6 @@ def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     bias = constant(graph, name)
     if weight.ndim not in _RANKS or (name and bias is None) or node["activation"] or operand(node, 3):
         return None
-    if weight.ndim == 5 and node["group"] > 1 and weight.shape[2] > 1:  # sums of several convolutions
-        return None
     return Product(node, weight, bias, 0, 1)
 
 
@@ -70,7 +68,7 @@ def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     """(C, K / groups, …) weights: one scale serves the channels of one place in all groups."""
     name = operand(node, 2)
     bias = constant(graph, name)
-    if weight.ndim not in _RANKS or (name and bias is None) or (weight.ndim == 5 and node["group"] > 1):
+    if weight.ndim not in _RANKS or (name and bias is None):
         return None
     return Product(node, weight, bias, 1, 1)
 
