@@ -5,7 +5,8 @@ and one zero point for x. A product of matrices is QuantizedLinear, a convolutio
 of its type, whose sums S are exact, as floats: S + (m - zero) · (sums of W's columns, of what lies over x), W being
 less its zero points; + Cast(b). Where such W of a matrix are no bytes they are less the middle of their type, and what
 that adds is a multiple of x's sums, one column more. A convolution where they are none is
-Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b). Equal up to the rounding of sums that float32 cannot hold.
+Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b); so is a depthwise one over padding, whose few taps take less
+than reading what lies over x at each place. Equal up to the rounding of sums that float32 cannot hold.
 
 Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
 Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
@@ -74,6 +75,13 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     weight = whole.astype(np.int8)
     if value.dtype not in _MIDDLE or (weight != whole).any():
         return None
+    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
+    one_group = replace(product, attributes={**product.attributes, "group": 1})
+    sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
+    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
+    even = bool((sums == first).all())
+    if not even and product["group"] > 1 and w.shape[1] == 1:
+        return None
     middle, name = _MIDDLE[value.dtype], maker.constant(weight, "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
     shared = {each: product[each] for each in ATTRIBUTES}
@@ -82,11 +90,7 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     if problem is None or not solvable(problem):
         del maker.new[-1], maker.constants[name]
         return None
-    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
-    one_group = replace(product, attributes={**product.attributes, "group": 1})
-    sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
-    columns = maker.constant(np.ascontiguousarray(first if (sums == first).all() else sums), "columns")
+    columns = maker.constant(np.ascontiguousarray(first if even else sums), "columns")
     return maker.node("Elementwise", y, columns, zero, part=part, expression=_moved(middle, zero), to=FLOAT32)
 
 
