@@ -180,7 +180,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
     unroll, tail = segment(isa, sizes.words)
     used = sizes.vectors - (panels - 1) * params.v
-    segments = {"unroll": unroll, "xs": sizes.words, "tail": tail}
+    segments: Args = {"unroll": unroll, "xs": sizes.words, "tail": tail}
     gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, **segments)
     table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
     zeros = divide(used, pieces) * pieces - used
