@@ -54,7 +54,7 @@ def locally(
     """What bytes do to each product of the plan, `correct`: and biases that take back what is wrong in the mean."""
     outputs = [product.node.outputs[0] for product in plan.products]
     model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
-    sums = {product.node.outputs[0]: np.zeros(product.weight.shape[product.axis]) for product in plan.products}
+    sums = {product.node.outputs[0]: np.zeros(product.outputs) for product in plan.products}
     squares = {name: np.zeros(2) for name in outputs}  # of differences, of values
     counts = dict.fromkeys(outputs, 0)
     for feed in samples:
@@ -80,7 +80,7 @@ def locally(
 
 
 def _bias(product: Product) -> np.ndarray:
-    return np.zeros(product.weight.shape[product.axis]) if product.bias is None else product.bias.astype(np.float64)
+    return np.zeros(product.outputs) if product.bias is None else product.bias.astype(np.float64)
 
 
 def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:

@@ -3,7 +3,8 @@
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). A
 pixel is a row of a matrix; a tile reads some rows at once, scalar by scalar, and writes whole vectors of their outputs.
 The distances between rows are constants of its code. Rows of bfloat16 and of bytes are read in words of 32 bits, or on
-AMX in whole tile registers: their channels fill these, as there is nothing beside them that may be read.
+AMX in whole tile registers: their channels fill these, as there is nothing beside them that may be read. Images of one
+pixel each are the pixels of one image.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, gemm_call, geometry, words
+from cpuconv.solvers.shared import blocked, gemm_call, geometry, images, words
 
 NAME = "channels_last"
 ACCURACY = "exact"
@@ -64,14 +65,17 @@ def _why_not_typed(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _product(problem: ConvProblem, isa: Isa) -> Product:
-    return matrix_product_of(problem.types) or words.product(problem, isa)
+    return matrix_product_of(problem.types) or words.product(images.as_columns(problem), isa)
 
 
-offset = words.offset
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """As `words.offset`."""
+    return words.offset(images.as_columns(problem), isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
+    problem = images.as_columns(problem)
     pixels = problem.oh * problem.ow
     for v, n in _tiles(problem, isa, pixels):
         largest = (int(share * machine().l2 / (n * problem.cg * problem.types.x.bytes)) for share in _BLOCK_SHARES)
@@ -92,13 +96,13 @@ def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, and the traffic."""
-    own = _product(problem, machine.isa)
+    own, problem = _product(problem, machine.isa), images.as_columns(problem)
     return blocked.bound(problem, machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
-    own = _product(problem, machine.isa)
+    own, problem = _product(problem, machine.isa), images.as_columns(problem)
     return blocked.cost(problem, _as_blocked(params), machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
@@ -115,6 +119,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel, for which `lanes` channels of a pixel are a block of channels."""
     types, own = problem.types, _product(problem, isa)
+    operands, problem = images.operands_as_columns(problem, operands), images.as_columns(problem)
     x, y = _in_vectors(operands.x, isa, types.x), _in_vectors(operands.y, isa, types.y)
     x = replace(x, strides=x.strides._replace(h=problem.w * isa.lanes * WORD))  # the plane is one row of vectors
     views = Operands(x, y, _in_vectors(operands.residual, isa, types.y) if operands.residual else None)

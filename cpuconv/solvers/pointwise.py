@@ -1,7 +1,8 @@
 """1x1 convolution in channel blocks: a GEMM whose operands are already packed.
 
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008).
-With stride 1 the plane is one row of pixels; with a stride the tile reads every other pixel in place.
+With stride 1 the plane is one row of pixels; with a stride the tile reads every other pixel in place. Images of one
+pixel each are the rows of one image, so that tiles have pixels of several.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, geometry, words
+from cpuconv.solvers.shared import blocked, geometry, images, words
 
 NAME = "pointwise"
 ACCURACY = "exact"
@@ -39,14 +40,21 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 def plane(problem: ConvProblem) -> tuple[int, int]:
     """Height and width of the plane that tiles cover."""
-    return (1, problem.oh * problem.ow) if problem.stride == (1, 1) else (problem.oh, problem.ow)
+    if images.are_pixels(problem):
+        return problem.n, 1
+    return (1, problem.oh * problem.ow) if _is_row(problem) else (problem.oh, problem.ow)
+
+
+def _is_row(problem: ConvProblem) -> bool:
+    """Whether the plane is one row; images that are pixels are rows that may lie anywhere."""
+    return problem.stride == (1, 1) and not images.are_pixels(problem)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
     height, width = plane(problem)
     channels = divide(problem.cg, words.group(problem))
-    for tile in geometry.best_tiles(problem, isa, height, width, most=6):
+    for tile in geometry.best_tiles(images.as_rows(problem), isa, height, width, most=6):
         total = divide(width, tile.cols) if height == 1 else divide(height, tile.rows)
         pixels = tile.cols if height == 1 else tile.rows * width
         largest = [int(share * machine().l2 / (pixels * channels * WORD)) for share in _BLOCK_SHARES]
@@ -56,12 +64,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, and the traffic."""
-    return blocked.bound(problem, machine, *plane(problem), band=False)
+    return blocked.bound(images.as_rows(problem), machine, *plane(problem), band=False)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
-    return blocked.cost(problem, params, machine, *plane(problem), band=False)
+    return blocked.cost(images.as_rows(problem), params, machine, *plane(problem), band=False)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -71,12 +79,15 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][v][lanes of K]."""
-    return words.packing(problem, isa, params.v)
+    return words.packing(images.as_rows(problem), isa, params.v)
 
 
-offset = words.offset
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """As `words.offset`."""
+    return words.offset(images.as_rows(problem), isa)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel on the input in place."""
-    return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND, flat=problem.stride == (1, 1))]
+    rows, views = images.as_rows(problem), images.operands_as_rows(problem, operands)
+    return [blocked.convolve_step(rows, params, isa, space, views, NO_BAND, flat=_is_row(problem))]

@@ -17,7 +17,7 @@ from cpuconv.elements import S8, rounded, widened
 from cpuconv.isa.dots import AMX, VECTORS, TileDot
 from cpuconv.isa.features import tiles_granted
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.emit.product import hidden
+from cpuconv.kernels.emit.multiplying import hidden
 from cpuconv.runtime.code import kernel_files
 from support import lowered
 from support.lowered import text, tiles

@@ -85,11 +85,11 @@ def test_bytes_meet_weights_one_word_at_a_time_and_two(cpu: str, types: str) -> 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")
 @pytest.mark.parametrize("types", ["u8:s8:u8", "s8:s8:s8"])
-def test_a_pixel_alone_meets_weights_of_one_byte(types: str) -> None:
-    """Magnitudes and flips are made of each vector of weights, which is read once."""
+def test_few_pixels_meet_weights_of_one_byte(types: str) -> None:
+    """Magnitudes and signs are made of each word, which flips vectors of weights; and once more for what sums lack."""
     code = processes.run("-c", LISTED_FEW, types, NUMBA_CPU_NAME="haswell").stdout
-    products = [code.count(name) for name in ("vpmaddubsw", "vpabsb", "vpcmpgtb")]
-    assert products == [2 * 8] * 3  # vectors of weights of eight words
+    counted = [code.count(name) for name in ("vpmaddubsw", "vpabsb", "vpcmpgtb")]
+    assert counted == [2 * 8 + 1, 8 + 1, 8 + 1]  # of two vectors of weights and eight words
     assert not [line for line in vector_spills(code.splitlines()) if "%rsp" in line]
 
 

@@ -9,7 +9,7 @@ from cpuconv.elements import BF16
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct
-from cpuconv.solvers.shared import blocked, geometry, inside
+from cpuconv.solvers.shared import blocked, geometry, segments
 from support import typed
 
 BLOCK = current().block(BF16)
@@ -42,9 +42,9 @@ def test_a_panel_in_parts_leaves_rows_out(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("row, met", [(0, 2), (1, 3), (5, 3), (6, 2)])
 def test_rows_that_a_tile_meets(row: int, met: int) -> None:
     problem = problem_of(f"ic{BLOCK}ih7oc{BLOCK}kh3ph1")
-    assert inside.rows_met(problem, row, 1) == met
-    assert inside.rows_met(problem, min(row, 5), 2) == 3
-    assert inside.share(problem, 1) == pytest.approx(19 / 21)
+    assert segments.rows_met(problem, row, 1) == met
+    assert segments.rows_met(problem, min(row, 5), 2) == 3
+    assert segments.share(problem, 1) == pytest.approx(19 / 21)
 
 
 def test_integers_are_multiplied_with_padding() -> None:

@@ -9,8 +9,12 @@ of weights, at most 128, as the unsigned ones they never are, since 128·(-128 -
 pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
 magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
 unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
-take two words at once, with the same sums (`products/gemm_bytes.py`). Where one pixel meets each weight, the time goes
-into reading weights: they are packed as the bytes that they are, and both are made of them in registers (`compact`).
+take two words at once, with the same sums (`products/gemm_bytes.py`).
+
+Where one pixel meets each weight, the time goes into reading weights. They are packed as the bytes that they are, and
+operands change places (`compact`): magnitudes are those of the pixel, and what its signs flip are weights. All vectors
+of weights share what is made of the pixel. What flips lack, |x| of each x below zero, is no longer a constant of an
+output channel but one of the pixel: `lacking`, which is added to all of its sums.
 """
 
 from __future__ import annotations
@@ -22,40 +26,23 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
-from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
+from cpuconv.kernels.emit import multiplying
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
-FEW = 1  # pixel: with more, what is made of compact weights takes longer than to read twice as many bytes
+FEW = 2  # pixels of an image: with more, what is made of pixels takes longer than to read twice as many bytes
 JOINED_WORDS = 2  # that meet weights together where these are small enough (`products/gemm_bytes.py`)
 JOINED = 1  # the byte by which packed weights say so: no flip
 _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
+_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # of compact ones, the same: vectors of weights share what pixels become
 _FEW_UNEVEN = 0.045  # the same: with more sums weights are read for each pixel, with fewer there are more loads
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
-
-
-@functools.cache
-def _bfloat() -> Any:
-    """LLVM's bfloat, which llvmlite's language lacks."""
-
-    class BFloat(ir.Type):
-        def _to_string(self) -> str:
-            return "bfloat"
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, BFloat)
-
-        def __hash__(self) -> int:
-            return hash(BFloat)
-
-    return BFloat()
 
 
 @dataclass(frozen=True)
@@ -81,7 +68,7 @@ class Product:
     broadcasts : float
         Parts of words that are broadcast a cycle at most.
     flipped, compact : bool
-        Weights are magnitudes, and what is flipped of pixels; or bytes of which both are made where they are read.
+        Weights are magnitudes, and what is flipped of pixels; or bytes that are flipped by the signs of pixels.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -138,7 +125,7 @@ class Product:
             least = -128 if self.x == U8 else 0
             return least, least + 1
         both = 0 if not self.flips(x) else 128 if self.x == U8 else -128
-        return both, both + self.compact
+        return both, both
 
     def takes(self, types: Types) -> bool:
         """Whether it computes that problem."""
@@ -166,10 +153,26 @@ class Product:
         if self.x == F16 and self.parts == 2:  # converted before they are broadcast
             pair = load_as_float(Vector(vec.builder, 2), F16, address)
             return [vec.splat(vec.builder.extract_element(pair, I32(part))) for part in range(2)]
+        if self.compact:
+            return self.split(vec, self.signed(vec, self.word(vec, address, False), x), x)
         return self.split(vec, self.word(vec, address, self.flips(x)), x)
+
+    def signed(self, vec: Vector, words: Any, x: Element) -> Any:
+        """Words of elements `x` as those of the elements that it multiplies, hidden from the optimiser."""
+        return vec.builder.xor(multiplying.hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
+
+    def lacking(self, vec: Vector, words: Any, total: Any) -> Any:
+        """total + what `compact` products of words of pixels lack, another in each lane: |x| of each x below 0."""
+        builder = vec.builder
+        kind: Any = ir.VectorType(ir.IntType(8), vec.size)
+        magnitudes, signs = multiplying.magnitudes_and_signs(vec, words)
+        below = builder.bitcast(builder.and_(magnitudes, signs), kind)
+        return builder.add(total, multiplying.sums_of_four(vec, below, ir.Constant(kind, [1] * kind.count)))
 
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
         """The parts of a word of elements `x`, which may differ from lane to lane."""
+        if self.compact:
+            return [multiplying.magnitudes_and_signs(vec, word)]
         if self.cuts == 1:
             return [word]
         builder = vec.builder
@@ -203,14 +206,15 @@ class Product:
             return vec.fma(part, weight, total)
         if self.flipped:
             magnitude, flips = weight
-            return _flipped(vec, part, magnitude, flips, total)
+            return multiplying.flipped(vec, part, magnitude, flips, total)
         if self.compact:
-            return _flipped(vec, part, *_magnitude_and_flips(vec, weight), total)
+            magnitudes, signs = part
+            return multiplying.flipped(vec, weight, magnitudes, signs, total)
         if self.packed == S16 and not self.instruction:
-            return vec.builder.add(total, _pairs(vec, part, weight))
+            return vec.builder.add(total, multiplying.pairs(vec, part, weight))
         if self.by_lane:
-            return _by_lane(vec, part, weight, total)
-        return _dot(vec, self.instruction, self, part, weight, total)
+            return multiplying.by_lane(vec, part, weight, total)
+        return multiplying.dot(vec, self.instruction, self.x, self.packed, part, weight, total)
 
 
 TABLE: tuple[Product, ...] = (
@@ -240,17 +244,8 @@ PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
     Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
 )
-COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.6, latency=1.0, compact=True)
+COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
-
-X86 = {  # of the vectors' bytes: LLVM's intrinsic
-    "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
-    "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
-    "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
-    "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
-    "vpmaddubsw": {64: "llvm.x86.avx512.pmaddubs.w.512", 32: "llvm.x86.avx2.pmadd.ub.sw"},
-    "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
-}
 
 
 def usable(isa: Isa, product: Product) -> bool:
@@ -314,84 +309,10 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.cuts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
+    if product.compact:
+        isa = replace(isa, efficiency=_COMPACT_REACH)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
         isa = replace(isa, efficiency=_FEW_REACH, uneven=_FEW_UNEVEN)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)
-
-
-def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
-    """A vector of x86 that the optimiser does not know: it adds nothing else before. `ordered`: nor is it moved."""
-    kind = ir.FunctionType(value.type, [value.type])
-    return vec.builder.asm(kind, "", "=v,0", [value], side_effect=ordered)
-
-
-def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
-    """The sums of two products of int16 a lane, as int32."""
-    builder = vec.builder
-    pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    if vec.builder.module.triple.startswith("x86"):
-        operands = [builder.bitcast(value, pairs) for value in (part, weight)]
-        return call(vec.builder, X86["pmaddwd"][vec.size], vec.int_type, operands)
-    half = vec.int_constant(16)
-    low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
-    high = [builder.ashr(value, half) for value in (part, weight)]
-    return builder.add(builder.mul(*low), builder.mul(*high))
-
-
-def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> Any:
-    """total + |w|·(x xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would spill."""
-    builder = vec.builder
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-    operands = [builder.bitcast(each, kind) for each in (magnitude, builder.xor(part, flips))]
-    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
-    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
-    added = builder.add(total, call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
-    return hidden(vec, added, ordered=True)
-
-
-def _magnitude_and_flips(vec: Vector, weight: Any) -> tuple[Any, Any]:
-    """Magnitudes of a vector of signed bytes, and all bits of those that are below zero."""
-    builder = vec.builder
-    kind: Any = ir.VectorType(ir.IntType(8), vec.size)
-    signed = builder.bitcast(weight, kind)
-    flips = builder.ashr(signed, ir.Constant(kind, [7] * kind.count))
-    magnitude = call(builder, f"llvm.abs.v{kind.count}i8", kind, [signed, ir.Constant(ir.IntType(1), 0)])
-    return magnitude, builder.bitcast(flips, vec.int_type)
-
-
-def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
-    """An instruction of `Isa.dots`; of NEON's the operands are vectors of elements."""
-    if name == "vpdpwssd":
-        _keep_whole(vec)
-    if name in X86:
-        # Of one type, either operand may come first, and the last can be a broadcast from memory: 1.33 times as fast
-        # on a Zen 4 where a pixel meets one vector of weights.
-        operands = [weight, part] if product.x == product.packed else [part, weight]
-        return call(vec.builder, X86[name][vec.size], total.type, [total, *operands])
-    element: Any = _bfloat() if product.x == BF16 else ir.IntType(8)
-    kind = ir.VectorType(element, vec.size // product.x.bytes)
-    suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
-    if name == "bfmmla":  # of one type of vectors only
-        suffix = ""
-    operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
-    return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
-
-
-def _by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
-    """fmlal of the lower half of a vector of weights and a word's first element, fmlal2 of the upper and the second."""
-    kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
-    word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
-    for element, name in enumerate(("fmlal", "fmlal2")):
-        factor = vec.shuffle(word, word, [element] * kind.count)
-        called = f"llvm.aarch64.neon.{name}.v4f32.v8f16"
-        total = call(vec.builder, called, total.type, [total, weights, factor])
-    return total
-
-
-def _keep_whole(vec: Vector) -> None:
-    """Have LLVM leave vpdpwssd as it is: it makes two instructions of it where sums would wait for each other."""
-    features = ",".join(filter(None, (target()[2], "+fast-dpwssd")))
-    set.add(vec.builder.function.attributes, f'"target-features"="{features}"')  # past llvmlite's list of plain words

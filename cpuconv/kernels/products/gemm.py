@@ -66,6 +66,8 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     table = builder.inttoptr(memory.table, I64.as_pointer())
     fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
     walk = Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
+    if product.compact:
+        initial += [vec.int_constant(0)] * len(tile.pixels)  # what sums of a pixel lack
     state = State(w, upcoming, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
@@ -74,6 +76,8 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     else:
         state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), segments, state)
     sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
+    if product.compact:
+        sums = gemm_bytes.completed(tile, vec, sums)
     if tile.suspend:
         for value, place in zip(sums, places, strict=True):
             vec.store(builder.bitcast(value, vec.type), place)
@@ -181,7 +185,7 @@ def _sum_segment(
     """Emit a segment of `unroll` scalars whose first lie at `starts`, one for each tile row."""
     product = BY_NAME[tile.product]
     size = 4 * vec.lanes
-    sums = list(now.sums)
+    sums, first = list(now.sums), starts
     w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
         fetch_now = prefetch(tile, vec, walk, k, starts, ahead[k::unroll], now.w, fetch_now)
@@ -213,6 +217,9 @@ def _sum_segment(
             starts = [vec.offset(start, walk.kstep) for start in starts]
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
+    if product.compact:
+        pixels = [vec.offset(first[row], walk.columns[col]) for row, col in tile.pixels]
+        gemm_bytes.add_lacking(tile, vec, pixels, unroll, sums)
     w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
     return State(w_end, fetch_now, sums)
 
@@ -313,7 +320,7 @@ def gemm_strip(
     if tile.tail:
         scalars = builder.sub(scalars, builder.mul(tails, I64(tile.unroll - tile.tail)))
     step = I64(LINE * tile.fetch) if tile.complex else fetch_step
-    share = I64(LINE) if tile.planar else builder.mul(scalars, step)
+    share = I64(LINE * tile.fetch) if tile.planar else builder.mul(scalars, step)
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")

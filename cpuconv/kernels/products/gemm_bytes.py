@@ -23,7 +23,8 @@ from cpuconv.elements import S8
 from cpuconv.isa.calls import call
 from cpuconv.isa.table import TABLE
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, X86, hidden
+from cpuconv.kernels.emit.multiplying import X86, hidden
+from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
@@ -55,6 +56,31 @@ def add(tile: GemmTile, vec: Vector, pixels: Sequence[Sequence[Any]], w: Any, su
                 sums[place] = _joined(vec, words, read, sums[place])
             else:
                 sums[place] = product.add(vec, words[0], read, sums[place])
+
+
+def add_lacking(tile: GemmTile, vec: Vector, pixels: Sequence[Any], words: int, sums: list[Any]) -> None:
+    """Add what products of so many words side by side at each pixel lack (`Product.lacking`) to what lies behind the
+    tile's sums, a vector for each pixel.
+    """
+    product = BY_NAME[tile.product]
+    for at, pixel in enumerate(pixels, tile.sums):
+        for first in range(0, words, vec.lanes):
+            mask = vec.first(min(vec.lanes, words - first))
+            read = vec.builder.bitcast(vec.load_first(vec.offset(pixel, WORD * first), mask), vec.int_type)
+            signed = vec.builder.select(mask, product.signed(vec, read, tile.x), vec.int_constant(0))
+            sums[at] = product.lacking(vec, signed, sums[at])
+
+
+def completed(tile: GemmTile, vec: Vector, sums: Sequence[Any]) -> list[Any]:
+    """The tile's sums with what each pixel's lack, which lies behind them."""
+    whole = []
+    for lanes in sums[tile.sums :]:
+        distance = vec.lanes // 2
+        while distance:
+            turned = vec.shuffle(lanes, lanes, [lane ^ distance for lane in range(vec.lanes)])
+            lanes, distance = vec.builder.add(lanes, turned), distance // 2
+        whole.append(lanes)
+    return [vec.builder.add(each, whole[at // tile.used]) for at, each in enumerate(sums[: tile.sums])]
 
 
 class _Weights:

@@ -6,6 +6,7 @@ with a zero point that is known beforehand, so that what it adds to sums of prod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-HEADER, MOST = 64, 127  # bytes of a row before the state's own: a scale and a sum; what the largest |h| becomes
+HEADER, MOST = 64, 127  # bytes of a row before the state's own; what the largest |h| becomes
+UNIT, SUM, LACKING = 0, 4, 8  # in the header: what one of the bytes stands for, their sum, what sums of products lack
 NUMBERS = 3  # of each gate of a hidden unit
 
 
@@ -95,12 +97,13 @@ class StateTile:
 def state_bytes(
     tile: StateTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
-    """Rows of `depth` floats at h as bytes at y + HEADER, and at y what one of them stands for and their sum.
+    """Rows of `depth` floats at h as bytes at y + HEADER, and at y the numbers of the header.
 
     Names with `_step` are bytes from a row to the next.
     """
     vec = Math(builder, tile.lanes)
-    element = BY_NAME[tile.product].x
+    product = BY_NAME[tile.product]
+    element = product.x
     whole, mask = builder.udiv(depth, I64(vec.lanes)), first_lanes(vec, builder.urem(depth, I64(vec.lanes)))
 
     def across(fold: str, value: Any) -> Any:
@@ -125,23 +128,28 @@ def state_bytes(
         rest = vec.load_first(vec.offset(start, at(whole, 4)), mask)
         most = across("max", FOLDS["max"](vec, most, vec.absolute(rest)))
         scale = builder.extract_element(vec.mul(most, vec.constant(1 / MOST)), I32(0))
-        builder.store(scale, builder.bitcast(target, F32.as_pointer()))
+        builder.store(scale, builder.bitcast(vec.offset(target, UNIT), F32.as_pointer()))
         positive = builder.fcmp_ordered(">", most, vec.constant(2.0**-120))
         factor = builder.select(positive, vec.div(vec.constant(MOST), most), vec.constant(0.0))
 
-        def store(value: Any, number: Any, total: Any, mask: Any = None) -> Any:
+        def store(value: Any, number: Any, totals: Sequence[Any], mask: Any = None) -> list[Any]:
             rounded = vec.nearest_int(vec.mul(value, factor))
             place = vec.offset(target, builder.add(at(number, 1), I64(HEADER)))
             moved = builder.add(rounded, vec.int_constant(_offset(element)))
             store_int(vec, element, moved, place, mask, fits=True)
-            return vec.add(total, builder.sitofp(rounded, vec.type))
+            numbers = builder.sitofp(rounded, vec.type)
+            counted = [numbers, vec.maximum(vec.negative(numbers), vec.constant(0.0))]
+            return [vec.add(total, each) for total, each in zip(totals, counted, strict=False)]
 
-        def stored(number: Any, values: list[Any]) -> list[Any]:
-            return [store(vec.load(vec.offset(start, at(number, 4))), number, values[0])]
+        def stored(number: Any, totals: list[Any]) -> list[Any]:
+            return store(vec.load(vec.offset(start, at(number, 4))), number, totals)
 
-        (total,) = repeat(vec, I64(0), whole, [vec.constant(0.0)], stored)
-        total = builder.extract_element(across("sum", store(rest, whole, total, mask)), I32(0))
-        builder.store(total, builder.bitcast(vec.offset(target, 4), F32.as_pointer()))
+        totals = repeat(vec, I64(0), whole, [vec.constant(0.0)] * (1 + product.compact), stored)
+        totals = store(rest, whole, totals, mask)
+        total, *lacking = (builder.extract_element(across("sum", each), I32(0)) for each in totals)
+        builder.store(total, builder.bitcast(vec.offset(target, SUM), F32.as_pointer()))
+        for each in lacking:
+            builder.store(builder.fptosi(each, I32), builder.bitcast(vec.offset(target, LACKING), I32.as_pointer()))
 
     loop(builder, 0, rows, row)
 

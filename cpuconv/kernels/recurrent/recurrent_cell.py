@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32
-from cpuconv.isa.vector import I64
+from cpuconv.isa.vector import I32, I64
 from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
@@ -22,7 +22,7 @@ from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, NUMBERS
+from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, LACKING, NUMBERS, SUM, UNIT
 from cpuconv.kernels.recurrent.recurrent_halves import widens
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
@@ -246,6 +246,9 @@ class _Panel:
         rows = [self._sequence(self.x, self.steps.x, col) for col in cols]
         first = [vec.load_int(vec.offset(self.bias, g * vec.size)) for g in range(gates)]
         values = [*first * tile.cols, *[vec.int_constant(0)] * (each * (chains - 1))]
+        if product.compact:
+            lacking = [builder.load(builder.bitcast(vec.offset(row, LACKING), I32.as_pointer())) for row in rows]
+            values[:each] = [builder.add(values[at], vec.splat(lacking[at // gates])) for at in range(each)]
 
         def several(count: int) -> Any:
             def body(index: Any, values: list[Any]) -> list[Any]:
@@ -269,7 +272,7 @@ class _Panel:
         )
 
         def number(col: int, g: int) -> Any:
-            unit, total = vec.broadcast(rows[col]), vec.broadcast(vec.offset(rows[col], F32.bytes))
+            unit, total = (vec.broadcast(vec.offset(rows[col], place)) for place in (UNIT, SUM))
             whole = vec.sub(builder.sitofp(values[col * gates + g], vec.type), vec.mul(points[g], total))
             return vec.mul(whole, vec.mul(scales[g], unit))
 

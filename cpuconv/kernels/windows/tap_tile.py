@@ -25,7 +25,8 @@ from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.interleave import zipped
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.product import BY_NAME, Product, hidden
+from cpuconv.kernels.emit.multiplying import hidden
+from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.packing.tap_weights import Taps
 from cpuconv.kernels.windows.bytes_ending import BytesEnding
 from cpuconv.kernels.windows.edges import Columns, Edges, either

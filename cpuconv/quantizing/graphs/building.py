@@ -97,7 +97,8 @@ def _dequantized(names: _Names, node: Node, product: Product, weights: Weights) 
     parts = [(name, weights.array, weights.scale, weights.axis)]
     if weights.bias is not None:
         bias = operand(node, 2) or f"{node.outputs[0]}.bias"
-        parts.append((bias, weights.bias, weights.unit * weights.scale, 0))
+        groups = len(weights.bias) // len(weights.scale)
+        parts.append((bias, weights.bias, weights.unit * np.tile(weights.scale, groups), 0))
     for part, array, scale, axis in parts:
         zeros = np.zeros(scale.shape, array.dtype)
         stored = (

@@ -19,7 +19,7 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.quantizing.graphs.products import CONVOLUTIONS, Product
-from cpuconv.quantizing.graphs.units import KEEPING, Unit, Units
+from cpuconv.quantizing.graphs.units import KEEPING, Unit, Units, is_given
 
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _FLOAT, _BYTE = 4, 1  # bytes of an element
@@ -158,7 +158,7 @@ class Places:
 
     def _ways(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Way]:
         """How a unit may compute, and what that takes."""
-        kept = not unit.outputs or not set(self._graph.outputs).isdisjoint(unit.outputs)  # floats are asked for
+        kept = not unit.outputs or any(is_given(self._graph, name) for name in unit.outputs)  # floats are asked for
         op = unit.nodes[0].op
         read, written = (self._elements(names) for names in (unit.inputs, unit.outputs))
         if unit.product is not None:

@@ -9,15 +9,17 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import constant, operand
+from cpuconv.quantizing.graphs.plain import by_column
 
 _FLOAT32 = np.dtype(np.float32)
+_RANKS = (3, 4, 5)  # of weights
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 class Product(NamedTuple):
     """A node that multiplies with constant weights.
 
-    `axis` is that of the output channels of its weights; `channels` that of its output.
+    `axis` is that of the output channels of its weights, or of those of each group; `channels` that of its output.
     """
 
     node: Node
@@ -25,6 +27,12 @@ class Product(NamedTuple):
     bias: np.ndarray | None
     axis: int
     channels: int
+
+    @property
+    def outputs(self) -> int:
+        """How many channels it gives."""
+        own: int = self.weight.shape[self.axis]
+        return own * self.node["group"] if self.node.op == "ConvTranspose" else own
 
     @property
     def name(self) -> str:
@@ -44,16 +52,16 @@ def product_of(graph: Graph, node: Node) -> Product | None:
 def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     name = operand(node, 2)
     bias = constant(graph, name)
-    if weight.ndim not in (3, 4) or (name and bias is None) or node["activation"] or operand(node, 3):
+    if weight.ndim not in _RANKS or (name and bias is None) or node["activation"] or operand(node, 3):
         return None
     return Product(node, weight, bias, 0, 1)
 
 
 def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
-    """(C, K, …) weights; of several groups channels would share scales with those of other groups."""
+    """(C, K / groups, …) weights: one scale serves the channels of one place in all groups."""
     name = operand(node, 2)
     bias = constant(graph, name)
-    if weight.ndim not in (3, 4) or (name and bias is None) or node["group"] != 1 or max(node["dilations"] or (1,)) > 1:
+    if weight.ndim not in _RANKS or (name and bias is None):
         return None
     return Product(node, weight, bias, 1, 1)
 
@@ -61,10 +69,8 @@ def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
 def _gemm(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
     name, axis = operand(node, 2), 0 if node["transB"] else 1
     bias = constant(graph, name)
-    plain = node["alpha"] == 1 and node["beta"] == 1 and not node["transA"]
-    if not plain or weight.ndim != 2 or (name and bias is None):
-        return None
-    if bias is not None and (bias.size not in (1, weight.shape[axis]) or (bias.ndim == 2 and len(bias) > 1)):
+    plain = node["alpha"] == 1 and not node["transA"] and (node["beta"] == 1 or not name)
+    if not plain or weight.ndim != 2 or (name and bias is None) or (bias is not None and not by_column(bias)):
         return None
     each = None if bias is None else np.ascontiguousarray(np.broadcast_to(bias.ravel(), weight.shape[axis]))
     return Product(node, weight, each, axis, 1)

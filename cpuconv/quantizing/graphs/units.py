@@ -128,6 +128,13 @@ def clamp_behind(graph: Graph, name: str) -> Node | None:
     return node if node is not None and node.op in CLAMPS and node.meaning is None and node.inputs[0] == name else None
 
 
+def is_given(graph: Graph, name: str) -> bool:
+    """Whether the caller gets a value, perhaps in another type."""
+    readers = graph.users(name)
+    cast = bool(readers) and all(node.op == "Cast" and node.outputs[0] in graph.outputs for node in readers)
+    return name in graph.outputs or cast
+
+
 def _keeps(node: Node) -> bool:
     """Whether what a node gives lies in its input's range."""
     if node.op == "Resize":

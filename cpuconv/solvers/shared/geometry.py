@@ -13,7 +13,7 @@ from cpuconv.kernels.products.tiling import Tile, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import inside, spans, words
+from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
 
 _ALONE = 1.35  # cycles of flipped products of words that are segments by themselves, to those of words side by side
@@ -42,7 +42,7 @@ class Geometry:
 
     def multiplied(self, rows: int = 1) -> float:
         """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""
-        return self.share * self.reduction * (inside.share(self.problem, rows) if self.rows_first else 1.0)
+        return self.share * self.reduction * (segments.share(self.problem, rows) if self.rows_first else 1.0)
 
     def panel_cycles(self, isa: Isa, params: Params) -> float:
         """Modelled cycles of the tiles of all panels at one place; a last panel of other types than float32 multiplies
@@ -78,7 +78,7 @@ def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -
         whole = replace(problem, groups=1)
         return Geometry(divide(problem.k, isa.lanes), parts.most * taps, product, seen, whole, parts.share)
     reduction = words.words(problem, product.words_at_once(isa.lanes)) * taps
-    rows_first = inside.rows_first(problem, isa, product)
+    rows_first = segments.rows_first(problem, isa, product)
     return Geometry(divide(problem.kg, isa.lanes), reduction, product, seen, problem, rows_first=rows_first)
 
 

@@ -18,8 +18,7 @@ from cpuconv.kernels.packing.word_panels import SpanPanels, WordPanels
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import inside, spans
-from cpuconv.solvers.shared.segments import segment
+from cpuconv.solvers.shared import segments, spans
 
 
 def group(problem: ConvProblem) -> int:
@@ -33,10 +32,10 @@ def pieces(problem: ConvProblem) -> int:
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of the problem's types, which `why_not` has asked for, and of its count of pixels."""
+    """The product of the problem's types, which `why_not` has asked for, and of the pixels of an image."""
     found = product_of(problem.types, isa)
     assert found is not None
-    return of_few(found) if problem.n * problem.oh * problem.ow <= FEW else found
+    return of_few(found) if problem.oh * problem.ow <= FEW else found
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,8 +89,8 @@ def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -
         whole = replace(problem, c=parts.most * group(problem), groups=1)
         starts = tuple(first * group(problem) for first in parts.first)
         return SpanPanels(WordPanels.of(whole, isa.lanes, v, by, parts.segment), starts, problem.cg, problem.kg)
-    block = segment(in_words(problem, by.words_at_once(isa.lanes)), isa)[0]
-    return WordPanels.of(problem, isa.lanes, v, by, block, inside.rows_first(problem, isa, by))
+    block = segments.segment(in_words(problem, by.words_at_once(isa.lanes)), isa)[0]
+    return WordPanels.of(problem, isa.lanes, v, by, block, segments.rows_first(problem, isa, by))
 
 
 def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> tuple[int, int]:
