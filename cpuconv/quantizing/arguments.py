@@ -16,7 +16,7 @@ from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.quantizing.calibrating import Form
 from cpuconv.quantizing.choosing import ASKED
-from cpuconv.quantizing.graphs.plan import Product
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.ranges import METHODS
 
 TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}

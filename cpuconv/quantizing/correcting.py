@@ -18,7 +18,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.quantizing.data.samples import Feed
-from cpuconv.quantizing.graphs.plan import Plan, Product
+from cpuconv.quantizing.graphs.plan import Plan
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.observing import Step, ready
 from cpuconv.quantizing.scales import Scale, Weights
 

@@ -16,8 +16,8 @@ from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, with
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, measure_of
-from cpuconv.quantizing.graphs.plan import products_of
 from cpuconv.quantizing.graphs.preparing import prepared
+from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized

@@ -72,10 +72,12 @@ def test_bytes_are_chosen_as_far_as_the_tolerance_allows(alone, tmp_path):
     assert table.chosen.startswith("int8") and {"float32", "int8"} <= table.seconds.keys() and not table.left_out
     assert 0.3 * table.error <= error(whole, MODEL, SAMPLES) <= table.error  # ranges follow from them
     assert set(products(whole).values()) == {"int8"}
+    assert all("f32" in row.types for row in table.rows if row.op == "Elementwise")  # the sum is of a convolution
     tolerance = 0.7 * table.errors["int8"]
     part = compiled(tolerance=tolerance)
     assert {"int8", "float32"} == {*products(part).values()} - {"bfloat16"}
-    assert part.precision_table().error <= tolerance
+    rows = [row for row in part.precision_table().rows if row.precision == "int8" and row.name in products(part)]
+    assert part.precision_table().error <= tolerance and sum(row.error**2 for row in rows) <= tolerance**2
     assert error(part, MODEL, UNSEEN) <= BEYOND * tolerance
     part.save(tmp_path / "m.cpuconv")
     loaded, (other,) = cpuconv.load(tmp_path / "m.cpuconv"), feeds(MODEL, 1, batch=3, seed=5)

@@ -12,7 +12,7 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.network.interpret import interpret
 from cpuconv.quantizing.graphs import plain
-from cpuconv.quantizing.graphs.plan import product_of, products_of
+from cpuconv.quantizing.graphs.products import product_of, products_of
 from support.graph.draws import GENERATORS, numbers
 from support.graph.floats import run_all, steps, with_weights
 from support.graphs import parse
