@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from autotune.cli import warmup as cli_warmup
 from autotune.cli import wisdom as cli_wisdom
-from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, say
+from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, printed, say
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from autotune.report import tables as report
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is cli_warmup.run and not (options.source or options.missed):
         parser.error("warmup needs a SOURCE, or --missed")
     try:
-        return options.command(options)
+        return printed(lambda: options.command(options))
     except SourceError as error:
         return say(str(error), USAGE)
     except (WorkerError, WisdomError, sqlite3.Error, OSError) as error:

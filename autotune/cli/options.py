@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.machine.device import allowed_cores
@@ -28,6 +30,18 @@ EPILOG = f"""exit codes:
 def say(message: str, code: int, program: str = "autotune") -> int:
     """Tell the user; returns the exit code."""
     print(f"{program}: {message}", file=sys.stderr)
+    return code
+
+
+def printed(command: Callable[[], int]) -> int:
+    """The exit code of a command that has written all it prints; `FAILED` where its reader leaves, as `head` does."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):  # Python would try again at its end, and say so
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     return code
 
 

@@ -16,9 +16,10 @@ from cpuconv.conv import session
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.conv.plan import Plan
 from cpuconv.elements import F32
-from cpuconv.errors import ArgumentError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, inside, logical_shape, writable_view
-from cpuconv.problem.asked_types import element_named, usual_input
+from cpuconv.problem.asked_types import INPUTS, element_named, usual_input
+from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.threads import wanted_threads
@@ -106,7 +107,7 @@ def plan(
     weight, element = as_operand(w, "w")
     given = FLOAT32_CALL
     if not (element is F32 and x_dtype is None and y_dtype is None and quantization is None):
-        x_element = element_named(x_dtype, "x_dtype") or usual_input(element)
+        x_element = element_named(x_dtype, "x_dtype", INPUTS) or usual_input(element)
         weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, options.residual)
         options = replace(options, types=given.types)
     problem = options.problem(x_shape, weight.shape)
@@ -140,6 +141,8 @@ def explain(
     in place of dtypes and a quantization `types` of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
     The result prints itself, and has `.to_dict()`.
     """
+    if not isinstance(types, (str, Types)):
+        raise ArgumentTypeError(must("types", "a string such as 'u8:s8:u8', or a Types", describe(types)))
     known = Types.parse(types) if isinstance(types, str) else types
     asked = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
     problem = asked.problem(x_shape, w_shape)

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say, threads
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, printed, say, threads
 from autotune.files import write_whole
 from autotune.text import count_of
 from cpuconv.api.precision import AUTO
@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with _warnings_in_a_line():
-            options.command(options)
-        return OK
+            return printed(lambda: options.command(options) or OK)
     except CpuconvError as error:
         return _say(str(error), USAGE)
     except OSError as error:

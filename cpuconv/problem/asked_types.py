@@ -16,6 +16,7 @@ from cpuconv.problem.types import ALL_F32, Types, sums_of
 
 _RESULT = (F32, BF16, F16, U8, S8, S32)
 _WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
+INPUTS = tuple(_WEIGHTS)
 _RESULTS = {  # the usual one first
     F32: (F32,),
     BF16: (BF16, F32),

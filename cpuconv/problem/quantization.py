@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import struct
@@ -174,15 +175,24 @@ def _check_range(name: str, point: Any, element: Element) -> None:
 
 def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
     """The numbers of a scalar or of a sequence, and whether it is one."""
-    if isinstance(value, np.generic) or hasattr(value, "__array__") and not isinstance(value, np.ndarray):
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray) and value.ndim <= 1:
-        value = value.tolist()
+    value = _unpacked(value)
     many = is_sequence(value) and name.startswith("w_")
     numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
     if not all(isinstance(each, numbers.Real) and not isinstance(each, (bool, np.bool_)) for each in numbers_):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     return numbers_, many
+
+
+def _unpacked(value: Any) -> Any:
+    """What an array of at most one axis holds, a tensor of torch's too, as Python's numbers; else the value."""
+    if getattr(value, "ndim", 0) > 1:
+        return value
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a tensor that has no memory, or the like
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if hasattr(value, "__array__"):
+            return np.asarray(value).tolist()
+    return value
 
 
 def _float32(value: Any) -> float:

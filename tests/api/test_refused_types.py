@@ -85,10 +85,16 @@ def test_refused_by_plan() -> None:
         cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype=np.float32)
     with pytest.raises(ArgumentError, match="^Argument 'x_dtype' must be one of float32, .*, not 'float64'"):
         cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype="float64")
+    with pytest.raises(ArgumentError, match="^Argument 'x_dtype' must be one of float32, .*, int8, not 'int32'"):
+        cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype="int32")  # a result, and no input
     with pytest.raises(ArgumentError, match="^Argument 'residual_scale' must be a finite number above 0"):
         cpuconv.plan(SHAPE, w, quantization=SCALED, residual=True)
     with pytest.raises(ArgumentError, match="^Argument 'types' must be x:w:y"):
         cpuconv.explain(SHAPE, WEIGHTS, types="u8:s9:u8")
+    named = "^Argument 'types' must be a string such as 'u8:s8:u8', or a Types, not"
+    for wrong in (None, 3, ("u8", "s8", "u8")):
+        with pytest.raises(ArgumentTypeError, match=named):
+            cpuconv.explain(SHAPE, WEIGHTS, types=wrong)  # type: ignore[arg-type]
 
 
 DTYPES = [np.float32, np.float64, np.int8, np.uint8, np.int16, np.int32, BF16, np.bool_]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import math
 import pickle
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,6 +34,28 @@ def test_numbers_are_kept_as_float32_and_integers() -> None:
     assert type(kept.x_zero_point) is int and kept.w_zero_point == (1, 2)
     assert made(w_scale=np.array(0.5)).w_scale == 0.5 and made(x_scale=1).x_scale == 1.0
     assert made(y_scale=None).y_scale is None
+
+
+def test_numbers_of_arrays_of_any_kind() -> None:
+    half = np.array([0.25, 0.125], np.float16)
+    for scales in (half, half.astype(ml_dtypes.bfloat16), array.array("f", half)):
+        assert made(w_scale=scales).w_scale == (0.25, 0.125)
+    for one in (half[0], np.array(0.25), np.array(0.25, np.longdouble), ml_dtypes.bfloat16(0.25)):
+        assert made(x_scale=one, w_scale=one).w_scale == 0.25
+    assert made(x_zero_point=np.array(3, np.uint8)).x_zero_point == 3
+    for wrong in (np.ones((2, 1)), np.array(True), np.array("1"), np.array(1j)):
+        with pytest.raises(ArgumentTypeError, match="^Argument 'w_scale' must be a finite number above 0 in float32"):
+            made(w_scale=wrong)
+
+
+def test_numbers_of_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert made(w_scale=torch.tensor([0.25, 0.125], dtype=dtype)).w_scale == (0.25, 0.125)
+    learnt = torch.nn.Parameter(torch.tensor(0.25))
+    assert made(x_scale=learnt, w_zero_point=torch.tensor([1, 2])).x_scale == 0.25
+    with pytest.raises(ArgumentTypeError, match="^Argument 'x_scale' must be a finite number above 0 in float32"):
+        made(x_scale=torch.empty((), device="meta"))
 
 
 def test_equal_ones_are_one_key() -> None:

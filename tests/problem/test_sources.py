@@ -52,6 +52,9 @@ def test_text_file_with_comments_counts_and_settings(write):
 def test_one_string():
     ((problem, label, count, network),) = load('mb2ic4ih5oc6kh3n"net:a*2"', threads=2)
     assert (problem, label, count, network) == (ConvProblem(2, 4, 5, 5, 6, 3, 3, threads=2), "net:a", 2, "net")
+    typed = ConvProblem(1, 4, 5, 5, 6, 3, 3, types=Types.parse("u8:s8:u8"))
+    for text in ("ic4ih5oc6kh3 --dt=u8:s8:u8", "--dt=u8:s8:u8 ic4ih5oc6kh3"):  # the second is benchdnn's order
+        assert load(text)[0].problem == typed
     key = ConvProblem(1, 4, 5, 5, 6, 3, 3, in_layout="NHWC").key
     assert load(key, layouts=("NCHW", "NCHW"), threads=2)[0].problem.key == key
 

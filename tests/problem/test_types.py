@@ -112,6 +112,9 @@ def test_a_choice_of_other_types_is_refused_in_words(strategy: str) -> None:
     message = "^Argument 'types' must be such that there are kernels for them, not f16:f16:f16:f16.$"
     with pytest.raises(ArgumentError, match=message):
         select.choose(problem, strategy, Limits())
+    unsigned, signs = replace(PROBLEM, types=Types.parse("u8:u8:u8")), "weights of uint8 are s8, or s16, less their"
+    with pytest.raises(ArgumentError, match=f".*: {signs} zero points, not u8:u8:u8"):
+        select.choose(unsigned, strategy, Limits())
     with pytest.raises(ArgumentError, match="fft: its operands are floats, and sums f32, not f16:f16:f16:f16"):
         select.choose(problem, strategy, Limits(), "fft")
     with pytest.raises(SourceError, match=message):

@@ -13,7 +13,7 @@ import layouts
 from autotune import workload
 from autotune.data_classes import dataclass
 from cpuconv.conv.recipe import Candidate, workspace_bytes
-from cpuconv.elements import Element
+from cpuconv.elements import U8, Element
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -76,7 +76,8 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object, r
 def check_types(problem: ConvProblem) -> None:
     """Raise `ArgumentError` where there are no kernels for the problem's element types."""
     if not any(reason is None for _, reason in applicable(problem)):
-        raise ArgumentError(must("types", "such that there are kernels for them", problem.types))
+        signs = ": weights of uint8 are s8, or s16, less their zero points" if problem.types.w == U8 else ""
+        raise ArgumentError(must("types", f"such that there are kernels for them{signs}", problem.types))
 
 
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:

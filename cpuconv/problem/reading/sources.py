@@ -84,7 +84,7 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
 
 def _parse_source(text: str, settings: Mapping[str, Any]) -> Entry:
     """The source itself as a problem string."""
-    if not re.match(r'\w+(\s|"|$)', text):
+    if not re.match(r'(--\S+\s+)*\w+(\s|"|$)', text):
         raise SourceError(f"Source {text!r} must be a file that exists or a problem string; there is no such file.")
     try:
         return _entry(text, settings)

@@ -62,7 +62,9 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
     try:
         from PIL import Image
     except ImportError as error:
-        raise ArgumentError(must("data", "a folder of .npz files where Pillow is missing", "of images")) from error
+        raise ArgumentError(
+            must("data", "a folder of .npz files where Pillow is missing (pip install pillow)", "of images")
+        ) from error
     channels, height, width, last = _window(ports)
     dtype = ports[0].dtype
     numbers = [np.array(part, np.float32) for part in (form.mean, form.std)]

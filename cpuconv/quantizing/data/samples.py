@@ -136,7 +136,7 @@ def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
     arrays = [path for path in files if path.suffix.lower() == ".npz"]
     images = [path for path in files if path.suffix.lower() in IMAGES]
     if bool(arrays) == bool(images):
-        held = "both" if arrays else "neither"
+        held = "one of both" if arrays else "one of other files" if files else "an empty one"
         raise ArgumentError(must("data", f"a folder of .npz files, or of images ({', '.join(IMAGES)})", held))
     if images:
         return Samples(ports, images, image_reader(ports, form)).in_batches(rows=1)
