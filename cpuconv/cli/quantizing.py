@@ -23,7 +23,7 @@ HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeL
 def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> None:
     """The options of the command; `html` is the type of a page's path."""
     form = ImageForm()
-    made.add_argument("model", metavar="MODEL", help="an ONNX file of float32")
+    made.add_argument("model", metavar="MODEL", help="an ONNX file of floats")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the ONNX file to write")
     made.add_argument(
         "--data", metavar="DIR", required=True, help="samples: a folder of .npz files, a feed each, or of images"

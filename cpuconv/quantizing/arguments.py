@@ -16,7 +16,7 @@ from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.quantizing.calibrating import Form
 from cpuconv.quantizing.choosing import ASKED
-from cpuconv.quantizing.graphs.plan import Product
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.ranges import METHODS
 
 TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
@@ -32,10 +32,11 @@ def file(name: str, given: object) -> Path:
     return path
 
 
-def size(source: Any) -> int:
-    """Bytes of a model."""
+def size(source: Any, graph: Graph) -> int:
+    """Bytes of a model, with those of constants that lie in files beside it."""
     if isinstance(source, (str, os.PathLike)):
-        return os.stat(source).st_size
+        whole, held = os.stat(source).st_size, sum(array.nbytes for array in graph.constants.values())
+        return whole if held <= whole else whole + held
     return int(source.ByteSize()) if hasattr(source, "ByteSize") else len(source)
 
 
@@ -100,7 +101,7 @@ def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dic
     if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
         raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
     if not products:
-        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant weights of float32.")
+        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant weights of floats.")
     names = {product.name for product in products}
     for name in given:
         if name not in names:

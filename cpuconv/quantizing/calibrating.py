@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph
+from cpuconv.isa import current
+from cpuconv.kernels.binding.processor import Processor
 from cpuconv.quantizing.correcting import locally
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.graphs.building import with_bytes
-from cpuconv.quantizing.graphs.plan import Plan, Product, plan_of, products_of
+from cpuconv.quantizing.graphs.placing import Placed, Places
+from cpuconv.quantizing.graphs.plan import Plan, plan_of
 from cpuconv.quantizing.graphs.preparing import Prepared
+from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.observing import ends_of, histograms, ready
 from cpuconv.quantizing.ranges import Range, range_of
 from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
@@ -34,12 +38,15 @@ class Form:
         Of activations: uint8 or int8.
     full_range : bool
         Whether two weights of a channel may saturate sums of 16 bits.
+    joined : bool
+        As for `Places`.
     """
 
     method: str = "mse"
     percentile: float = 99.99
     dtype: np.dtype = np.dtype(np.uint8)
     full_range: bool = False
+    joined: bool = False
 
 
 class Calibration:
@@ -57,6 +64,7 @@ class Calibration:
 
     Attributes
     ----------
+    products : tuple of Product
     errors : dict of str to float
         Of each product by itself, by the name of its output.
     """
@@ -69,6 +77,8 @@ class Calibration:
         self.products = products_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
+        self._places = Places(self.graph, self.known, self.products, form.joined, Processor(current(), threads))
+        self._observe(self._places.tensors)
         plan = self.plan(self.products)
         scales = self._scales(plan)
         weights = self._weights(plan, scales)
@@ -78,7 +88,11 @@ class Calibration:
 
     def plan(self, products: Collection[Product]) -> Plan:
         """What becomes bytes for these products."""
-        return plan_of(self.graph, self.known, products)
+        return plan_of(self.graph, self.placed({product.name: 0.0 for product in products}, forced=True))
+
+    def placed(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Placed:
+        """The fastest places of bytes (`Places.placed`)."""
+        return self._places.placed(prices, forced=forced, free=free)
 
     def built(self, products: Collection[Product]) -> Graph:
         """The network in which these products multiply bytes."""
@@ -99,13 +113,10 @@ class Calibration:
         return step
 
     def _scales(self, plan: Plan) -> dict[str, Scale]:
-        self._observe([name for name in plan.roots if name not in self._ranges])
         return {root: scale_of(*self._ranges[root], self.form.dtype) for root in set(plan.roots.values())}
 
     def _observe(self, names: Sequence[str]) -> None:
         """Find the ranges of tensors."""
-        if not names:
-            return
         model = ready(self.graph, self.threads, names)
         one_pass = self.form.method == "minmax"
         step = self.steps("observing tensors", 1 if one_pass else 2)

@@ -1,30 +1,34 @@
-"""Which products multiply bytes: those that are faster so on this machine, as far as the error allows.
+"""Which products multiply bytes: the fastest mixture, as measured on this machine, as far as the error allows.
 
-First go products that bytes do not make faster, if the whole is faster without. Then, while the error of the whole is
-above the tolerance, those with the largest error for the time that they save, each measured alone against floats: how
-many, is found by bisection on the whole. First and last layers are products like others.
+Products are timed alone by floats and by bytes, conversions between the two are priced by the models, and where bytes
+are is solved as one problem (`graphs.placing`). First go products that are floats in its solution, if the whole is
+faster so. Then, while the error of the whole is above the tolerance, squared errors get a price in the same problem,
+each product measured alone against floats: the search is that of roundings to bfloat16 (`precision.choosing`). First
+and last layers are products like others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cpuconv.conv.choice.target import FULL
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
+from cpuconv.network.precision.choosing import Bound, Rounding, mixture
 from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
 from cpuconv.quantizing.graphs.equalizing import equalized
-from cpuconv.quantizing.graphs.plan import Product
 from cpuconv.quantizing.graphs.preparing import Prepared
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
 JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
+Whole = Callable[[Sequence[Product]], float]  # the error of the network in which these products are of bytes
 _LEAST_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
 
@@ -48,14 +52,23 @@ class Choice:
     bytes: Mapping[str, float] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
 
-    def costs(self, names: Sequence[str]) -> dict[str, float]:
-        """What products of bytes cost: their squared error, for each second that they save where all were timed.
+    @property
+    def timed(self) -> bool:
+        """Whether products were."""
+        return bool(self.floats)
+
+    def more(self, names: Iterable[str]) -> dict[str, float]:
+        """Seconds that products take more with bytes; where none were timed, all save as much."""
+        if not self.timed:
+            return dict.fromkeys(names, -1.0)
+        return {name: self.slower(name) or 0.0 for name in names}
+
+    def cost(self, product: Product) -> float:
+        """What a product of bytes costs: its squared error, for each second that it saves.
 
         Squares, as the errors of products that know nothing of one another add up so.
         """
-        timed = all(name in self.floats and name in self.bytes for name in names)
-        saved = {name: max(self.floats[name] - self.bytes[name], _LEAST_SAVED) if timed else 1.0 for name in names}
-        return {name: self.alone[name] ** 2 / saved[name] for name in names}
+        return self.alone[product.name] ** 2 / max(-self.more([product.name])[product.name], _LEAST_SAVED)
 
     def slower(self, name: str) -> float | None:
         """Seconds that a product takes more with bytes; None where it was not timed in both."""
@@ -68,7 +81,50 @@ class Choice:
 
 
 class NothingFits(ArgumentError):
-    """One layer alone exceeds the tolerance, whichever it is."""
+    """One layer alone exceeds the tolerance, whichever it is, or what is within it is not faster."""
+
+
+class Mixed:
+    """Mixtures of products of bytes and of floats (`precision.choosing.Mixtures`); what rounds multiplies bytes."""
+
+    def __init__(
+        self,
+        made: Calibration,
+        products: Sequence[Product],
+        choice: Choice,
+        whole: Whole,
+    ) -> None:
+        self._made, self._products, self._whole = made, products, whole
+        self._names = [product.name for product in products]
+        self._more, self._free = choice.more(self._names), not choice.timed
+        self._floats = sum(choice.floats.get(name, 0.0) for name in self._names) or float(len(products))
+        self._alone = choice.alone
+
+    @property
+    def count(self) -> int:
+        return len(self._products)
+
+    def errors(self) -> list[float]:
+        return [self._alone[name] for name in self._names]
+
+    def solved(self, prices: Sequence[float]) -> Rounding:
+        """The products of bytes in the fastest mixture, where the bytes of each cost seconds more."""
+        asked = {name: self._more[name] + price for name, price in zip(self._names, prices, strict=True)}
+        return self.numbers(self._made.placed(asked, free=self._free).products)
+
+    def modelled(self, rounding: Rounding) -> float:
+        """Seconds of a mixture, beside what all mixtures have."""
+        asked = {self._names[at]: self._more[self._names[at]] for at in rounding}
+        return self._floats + self._made.placed(asked, forced=True, free=self._free).seconds
+
+    def error(self, rounding: Rounding) -> float:
+        """Of the whole network, as measured."""
+        return self._whole([self._products[at] for at in sorted(rounding)]) if rounding else 0.0
+
+    def numbers(self, products: Iterable[Product]) -> Rounding:
+        """The places of some products among these."""
+        names = {product.name for product in products}
+        return Rounding(at for at, name in enumerate(self._names) if name in names)
 
 
 def calibrated(
@@ -104,7 +160,7 @@ def calibrated(
 
 
 def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
-    """Keep products of floats that bytes do not make faster: by the time of each alone, then of the whole.
+    """Keep products of floats that bytes do not make faster: by the time of each and of conversions, then of the whole.
 
     Floats may be rounded to `precision`.
     """
@@ -120,11 +176,10 @@ def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str
     made.progress("timing layers", 1, 2)
     of_bytes = seconds_by_name(whole, feed, names)
     choice.floats, choice.bytes = floats, of_bytes
-    slower = {name: SLOWER for name in names if name in floats and of_bytes.get(name, 0.0) > floats[name]}
-    if slower and len(slower) < len(names):
-        rest = [product for product in products if product.name not in slower]
-        if race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
-            choice.kept |= slower
+    rest = made.placed(choice.more(names)).products
+    slower = dict.fromkeys({*names} - {product.name for product in rest}, SLOWER)
+    if slower and rest and race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
+        choice.kept |= slower
     made.progress("timing layers", 2, 2)
     return choice
 
@@ -142,10 +197,12 @@ def errors_alone(made: Calibration, judge: Judge, products: Sequence[Product]) -
 def within(
     made: Calibration,
     judge: Judge,
-    whole: Callable[[Sequence[Product]], float],
+    whole: Whole,
     choice: Choice,
     tolerance: float | None,
     layers: int,
+    *,
+    additive: bool = False,
 ) -> Choice:
     """Keep products of floats until the error of the whole is within the tolerance; `layers` of them in any case.
 
@@ -155,12 +212,14 @@ def within(
     judge : Judge
         Of the errors of one product.
     whole : callable
-        The error of the network in which these products are of bytes.
     choice : Choice
         So far.
     tolerance : float or None
     layers : int
         How many are kept at least.
+    additive : bool
+        Whether the sum of the products' squared errors is to be within as well: few samples favour, of many mixtures
+        that are tried, those that err little on them by chance.
 
     Raises
     ------
@@ -175,21 +234,16 @@ def within(
     if not layers and (tolerance is None or whole(products) <= tolerance):
         return choice
     choice.alone = errors_alone(made, judge, products)
-    costs = choice.costs([product.name for product in products])
-    ranked = sorted(products, key=lambda product: -costs[product.name])
-
-    def rest(count: int) -> list[Product]:
-        gone = {product.name for product in ranked[:count]}
-        return [product for product in products if product.name not in gone]
-
-    least, most = layers, len(ranked)
-    if tolerance is None or whole(rest(least)) <= tolerance:
-        most = least
-    while most - least > 1:  # `least` are too few, `most` are enough
-        middle = (least + most) // 2
-        least, most = (least, middle) if whole(rest(middle)) <= tolerance else (middle, most)  # type: ignore[operator]
-    if most == len(ranked):
+    first = {product.name for product in sorted(products, key=choice.cost)[len(products) - layers :]}
+    chosen = [product for product in products if product.name not in first]
+    if tolerance is not None and (not layers or whole(chosen) > tolerance):
+        trials = Mixed(made, chosen, choice, whole)
+        chosen = [chosen[at] for at in sorted(mixture(trials, Bound(trials, tolerance, 0.0, additive=additive)))]
+    if not chosen:
         smallest = min(choice.alone.values())
-        raise NothingFits(must("tolerance", f"above {smallest:.3g}, the error of one layer", tolerance))
-    choice.kept |= {product.name: ERROR for product in ranked[:most]}
+        above = f"above {smallest:.3g}, the error of one layer"
+        pays = tolerance is not None and smallest <= tolerance
+        raise NothingFits(must("tolerance", "larger, for bytes to be faster" if pays else above, tolerance))
+    names = {product.name for product in chosen}
+    choice.kept |= {product.name: ERROR for product in products if product.name not in names}
     return choice

@@ -18,7 +18,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.quantizing.data.samples import Feed
-from cpuconv.quantizing.graphs.plan import Plan, Product
+from cpuconv.quantizing.graphs.plan import Plan
+from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.observing import Step, ready
 from cpuconv.quantizing.scales import Scale, Weights
 
@@ -53,7 +54,7 @@ def locally(
     """What bytes do to each product of the plan, `correct`: and biases that take back what is wrong in the mean."""
     outputs = [product.node.outputs[0] for product in plan.products]
     model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
-    sums = {product.node.outputs[0]: np.zeros(product.weight.shape[product.axis]) for product in plan.products}
+    sums = {product.node.outputs[0]: np.zeros(product.outputs) for product in plan.products}
     squares = {name: np.zeros(2) for name in outputs}  # of differences, of values
     counts = dict.fromkeys(outputs, 0)
     for feed in samples:
@@ -79,7 +80,7 @@ def locally(
 
 
 def _bias(product: Product) -> np.ndarray:
-    return np.zeros(product.weight.shape[product.axis]) if product.bias is None else product.bias.astype(np.float64)
+    return np.zeros(product.outputs) if product.bias is None else product.bias.astype(np.float64)
 
 
 def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:

@@ -102,7 +102,10 @@ def measure_of(metric: Metric | None) -> Callable[[], Measure]:
 
 
 class RelativeError:
-    """The root of the mean square of differences over that of values, of all samples; of outputs the largest."""
+    """The root of the mean square of differences over that of values, of all samples; of outputs the largest.
+
+    Infinite where an output has another shape, or where one of the two has no finite number and the other another.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, np.ndarray] = {}
@@ -110,8 +113,7 @@ class RelativeError:
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
         for name, array in exact.items():
-            wide = array.astype(np.float64)
-            squares = np.square(rough[name].astype(np.float64) - wide).sum(), np.square(wide).sum()
+            squares = _squares(array, rough[name])
             self._sums[name] = self._sums.get(name, np.zeros(2)) + squares
 
     @property
@@ -120,6 +122,20 @@ class RelativeError:
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = [float(np.nan_to_num(part / whole, posinf=np.inf)) for part, whole in self._sums.values()]
         return math.sqrt(max(parts, default=0.0))
+
+
+def _squares(exact: np.ndarray, rough: np.ndarray) -> tuple[float, float]:
+    """Sums of squares of differences and of values."""
+    if exact.shape != rough.shape:
+        return np.inf, 1.0
+    right, got = exact.astype(np.float64), rough.astype(np.float64)
+    finite = np.isfinite(right)
+    if not finite.all():
+        if not np.array_equal(right[~finite], got[~finite], equal_nan=True):
+            return np.inf, 1.0
+        right, got = right[finite], got[finite]
+    difference = float(np.square(got - right).sum())
+    return np.inf if np.isnan(difference) else difference, float(np.square(right).sum())
 
 
 class Mean:

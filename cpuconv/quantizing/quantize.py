@@ -16,8 +16,8 @@ from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, with
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, measure_of
-from cpuconv.quantizing.graphs.plan import products_of
 from cpuconv.quantizing.graphs.preparing import prepared
+from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
@@ -61,12 +61,14 @@ def quantize(
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
-        An ONNX model of float32, opset 6 or newer.
+        An ONNX model of floats, opset 6 or newer; shorter ones than float32 are widened first, inputs and outputs stay
+        of their types.
     data : iterable, path, or object with get_next()
         Samples of what the network will be given: feeds, each a dict of arrays by input name, or an array for a network
         of one input; a folder of .npz files, a feed each; a folder of images, for a network of one input (N, 1 or 3, H,
-        W); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds are kept in memory,
-        files are read again.
+        W) or (N, H, W, 1 or 3); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds
+        are kept in memory, files are read again. Where inputs state a batch, rows are joined and cut until they fill
+        it, the last batch with the first rows again.
     output : path
         The file to write, in a folder that is there. It appears when it is whole.
     tolerance : float or None
@@ -148,8 +150,9 @@ def quantize(
     samples = samples_of(data, ports, ImageForm(mean, std))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
-    check_writable(network.graph)
-    choice = Choice(arguments.kept(network.graph, products_of(network.graph), keep))
+    products = products_of(network.graph)
+    check_writable(network.graph, {product.node.inputs[1] for product in products})
+    choice = Choice(arguments.kept(network.graph, products, keep))
     judge = Judge(network.graph, samples, workers, measure_of(metric))
     few = Judge(network.graph, samples.first(JUDGED), workers, measure_of(metric))
     told = progress or (lambda what, done, total: None)
@@ -158,7 +161,7 @@ def quantize(
         without_slower(made, choice, feed)
     within(made, few, lambda some: judge.error(made.built(some), made.steps(_WHOLE, 1)), choice, limit, layers)
     timed = feed if refuse_slower else None
-    return _written(path, arguments.size(source), made, choice, judge, metadata, timed)
+    return _written(path, arguments.size(source, graph), made, choice, judge, metadata, timed)
 
 
 def _written(

@@ -79,7 +79,7 @@ def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.f
     axis : int
         The axis of output channels.
     bias : numpy.ndarray or None
-        One float a channel.
+        One float a channel; of several groups, whose channels share weights' scales, of all of them.
     unit : numpy.float32
         The scale of the input.
     full_range : bool
@@ -91,17 +91,23 @@ def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.f
         scale = np.maximum(scale, _pairs(rows) / PAIR)
     if bias is not None:
         most = np.where(scale > 0, _SUMS, _ALONE)
-        scale = np.maximum(scale, np.abs(bias.astype(np.float64)) / (float(unit) * most))
+        largest = np.abs(bias.astype(np.float64)).reshape(-1, len(rows)).max(0)  # of all groups
+        scale = np.maximum(scale, largest / (float(unit) * most))
     scale = np.where(scale >= _LEAST, scale, 1.0).astype(np.float32)
     whole = _rounded(rows, scale)
     while not full_range and (over := _pairs(whole) > PAIR).any():  # rounding went up
         scale[over] *= np.float32(1 + 1 / PAIR)
         whole = _rounded(rows, scale)
     shape = np.moveaxis(array, axis, 0).shape
-    units = np.float32(unit) * scale
-    sums = None if bias is None else np.rint(bias.astype(np.float64) / units).clip(-(2**31), 2**31 - 1).astype(np.int32)
+    sums = None if bias is None else _in_units(bias, np.float32(unit) * scale)
     stored = np.ascontiguousarray(np.moveaxis(whole.astype(np.int8).reshape(shape), 0, axis))
     return Weights(stored, scale, axis, sums, np.float32(unit))
+
+
+def _in_units(bias: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """A bias as int32, groups of channels one after another."""
+    whole = np.rint(bias.astype(np.float64) / np.tile(units, len(bias) // len(units)))
+    return whole.clip(-(2**31), 2**31 - 1).astype(np.int32)
 
 
 def _rounded(rows: np.ndarray, scale: np.ndarray) -> np.ndarray:

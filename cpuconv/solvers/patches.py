@@ -180,8 +180,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
     unroll, tail = segment(isa, sizes.words)
     used = sizes.vectors - (panels - 1) * params.v
-    segments = {"unroll": unroll, "xs": sizes.words, "tail": tail}
-    gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, **segments)
+    gemm = gemm_tile(
+        problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.words, tail=tail
+    )
     table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
     zeros = divide(used, pieces) * pieces - used
     last = replace(gemm, valid=problem.kg % lanes, absent=params.v - used, zeros=zeros)

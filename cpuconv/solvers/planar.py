@@ -43,6 +43,8 @@ _L1_SHARE = 0.6  # for the part of a panel under all weight tiles
 _RUN_CYCLES = 8.0  # around each run of pixels that is packed
 _VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # to copy a vector, and a float that has no neighbours to move with
 _IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and rows have a page each
+_PAGE = 4096  # planes so many bytes apart share the sets of caches: lines that hardware fetches push each other out
+_FETCHED = 3  # lines of a row of the next panel that tiles fetch together in that case
 _STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
 
 
@@ -199,6 +201,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tail = depth % unroll
     segments = divide(depth, unroll)
     parts = min(params.parts, _most_parts(depth))
+    fetch = divide(_FETCHED, tiles) if source.cb % _PAGE == 0 else 1
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -212,7 +215,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         residual=operands.residual is not None,
         activation=problem.activation,
         planar=True,
-        fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
+        fetch=fetch if pack in (IN_PLACE, PLANES) and panels > 1 else 0,
         tail=tail,
     )
     last = replace(gemm, v=divide(rest, lanes), masked=rest % lanes > 0, loose=loose)
@@ -239,7 +242,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "segments": segments,
         "parts": parts,
         "segment_rows": unroll,
-        "tile_vectors": params.v,
+        "shares": divide(params.v + 1, fetch),
         "tails": int(tail > 0),
         "valid": rest % lanes,
         "segment_bytes": unroll * params.n * F32.bytes,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +19,12 @@ from bench.soak_networks import NETWORKS
 from cpuconv.memory import arenas, large_pages
 from cpuconv.network import interpret
 from cpuconv.network.running import caller
+from support.running import processes
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell what memory is taken"),
     pytest.mark.filterwarnings("ignore:.*reference evaluator:cpuconv.CpuconvWarning"),
 ]
-ROOT = Path(__file__).parents[2]
 _LEAKING = """
 import json
 import numpy as np
@@ -75,8 +73,7 @@ def test_a_short_soak_finds_nothing() -> None:
 
 def test_a_leak_is_found() -> None:
     """In a process of its own: of a large one the system may take back what older tests hold, as fast as it leaks."""
-    process = subprocess.run([sys.executable, "-c", _LEAKING], capture_output=True, text=True, check=True, cwd=ROOT)
-    problems = json.loads(process.stdout.splitlines()[-1])
+    problems = json.loads(processes.run("-c", _LEAKING).stdout.splitlines()[-1])
     assert len(problems) == 1 and problems[0].startswith("memory grew from")
 
 

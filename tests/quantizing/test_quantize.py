@@ -64,22 +64,6 @@ def test_products_compute_with_integers(source, tmp_path):
     assert not left, names
 
 
-def test_transposed_convolutions_that_integers_do_not_compute_stay_floats(tmp_path):
-    text = """g (float[N,8,5,5] x) => (float[N,8,13,13] y) {
-        a = ConvTranspose(x, w)
-        b = ConvTranspose<group=2>(a, v)
-        y = ConvTranspose<dilations=[2,2]>(b, w)
-    }"""
-    model = parse(text, 17)
-    for name, shape in (("w", (8, 8, 3, 3)), ("v", (8, 4, 3, 3))):
-        array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    made = quantized(model, tmp_path)
-    whole = [node.op_type for node in made.graph.node if node.op_type != "ConvTranspose"]
-    floats = [node.op_type for node in made.graph.node if any(name in ("w", "v") for name in node.input)]
-    assert whole.count("QuantizeLinear") == 2 and floats == ["ConvTranspose"] * 2
-
-
 def test_open_sizes_metadata_and_names_stay(source, tmp_path):
     source.metadata_props.append(onnx.StringStringEntryProto(key="names", value="{0: 'cat'}"))
     model = quantized(source, tmp_path)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from autotune.data_classes import dataclass
+from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, applicable, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.target import Target
@@ -23,6 +24,7 @@ from cpuconv.conv.recipe import effective_threads
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import Isa, current
+from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.place import BLOCKED_BF16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -83,6 +85,17 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     A pair is not where another pair, with reorders of the whole input and output around it, is as fast. Where the
     target's precision allows, an end may be bfloat16, in blocks; weights are of the input's type.
     """
+    known, plain = session.current.choices, replace(target, node_precisions={}, tuner=None, strategy="heuristic")
+    asked = plain, machine(), ways.__name__
+    found = known.get(problem, asked)
+    if found is None:
+        found = tuple(_ways(problem, plain))
+        known.put(problem, asked, found)
+    return (replace(way, target=target) for way in found)
+
+
+def _ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
+    """The same, of a target without precisions of single nodes."""
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_End, _End], float] = {}
     blocks, isa = target.blocks(), target.isa

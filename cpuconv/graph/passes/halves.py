@@ -26,7 +26,7 @@ def run(graph: Graph) -> Graph:
     halves = {name for name, dtype in dtypes.items() if dtype in _HALVES}
     if not any(_computes(node) and not halves.isdisjoint((*node.inputs, *node.outputs)) for node in graph.nodes):
         return graph
-    wide = {name: f"{name} as float32" for name in halves}
+    wide = {name: wide_name(name) for name in halves}
     nodes: list[Node] = []
     made: set[str] = set()
 
@@ -58,6 +58,11 @@ def run(graph: Graph) -> Graph:
     return replace(
         graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, values={**graph.values, **values}
     ).live()
+
+
+def wide_name(name: str) -> str:
+    """What a value is called that has float32 in the place of shorter floats."""
+    return f"{name} as float32"
 
 
 def _computes(node: Node) -> bool:

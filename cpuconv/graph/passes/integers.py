@@ -4,8 +4,9 @@ Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero
 and one zero point for x. A product of matrices is QuantizedLinear, a convolution QuantizedConv, of x less the middle m
 of its type, whose sums S are exact, as floats: S + (m - zero) · (sums of W's columns, of what lies over x), W being
 less its zero points; + Cast(b). Where such W of a matrix are no bytes they are less the middle of their type, and what
-that adds is a multiple of x's sums, one column more. A convolution where they are none, or of groups, is
-Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b). Equal up to the rounding of sums that float32 cannot hold.
+that adds is a multiple of x's sums, one column more. A convolution where they are none is
+Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b); so is a depthwise one over padding, whose few taps take less
+than reading what lies over x at each place. Equal up to the rounding of sums that float32 cannot hold.
 
 Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
 Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
@@ -13,6 +14,8 @@ scale and the zero point, and f / scale + zero, rounded and clamped.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -70,7 +73,14 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     value, points = maker.graph.value(x), np.zeros(1, np.int16) if w_zero is None else w_zero.astype(np.int16)
     whole = w.astype(np.int16) - points.reshape(-1, *[1] * (w.ndim - 1))
     weight = whole.astype(np.int8)
-    if product["group"] > 1 or value.dtype not in _MIDDLE or (weight != whole).any():
+    if value.dtype not in _MIDDLE or (weight != whole).any():
+        return None
+    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
+    one_group = replace(product, attributes={**product.attributes, "group": 1})
+    sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
+    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
+    even = bool((sums == first).all())
+    if not even and product["group"] > 1 and w.shape[1] == 1:
         return None
     middle, name = _MIDDLE[value.dtype], maker.constant(weight, "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
@@ -80,10 +90,7 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     if problem is None or not solvable(problem):
         del maker.new[-1], maker.constants[name]
         return None
-    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
-    sums = convolved(product, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
-    columns = maker.constant(np.ascontiguousarray(first if (sums == first).all() else sums), "columns")
+    columns = maker.constant(np.ascontiguousarray(first if even else sums), "columns")
     return maker.node("Elementwise", y, columns, zero, part=part, expression=_moved(middle, zero), to=FLOAT32)
 
 

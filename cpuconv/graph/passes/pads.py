@@ -22,7 +22,9 @@ _POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt",
 def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Elements put before and behind each spatial axis; None if that is not all that the node does."""
     rank = len(shape_of(graph, node.inputs[0]))
-    stated, axes = graph.constants[node.inputs[1]], constant(graph, operand(node, 3))
+    stated, axes = constant(graph, node.inputs[1]), constant(graph, operand(node, 3))
+    if stated is None or (operand(node, 3) and axes is None):
+        return None
     at = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     pads = np.zeros((2, rank), int)
     pads[:, list(at)] = stated.reshape(2, -1)

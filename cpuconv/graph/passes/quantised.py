@@ -106,14 +106,15 @@ def _made(
     except ArgumentError:
         return None
     maker = Maker(graph, node)
-    kind, shared = "QuantizedLinear", {}
+    kind, shared, residual = "QuantizedLinear", {}, ""
     if node.op == "Conv":
-        kind, shared = "QuantizedConv", {name: node[name] for name in ATTRIBUTES}
+        kind, shared, residual = "QuantizedConv", {name: node[name] for name in ATTRIBUTES}, operand(node, 3)
     known = "" if added is None else maker.constant(np.ascontiguousarray(added), "bias")
     weight = weight if node.op == "Conv" else np.ascontiguousarray(weight.T)
-    operands = x.name, maker.constant(weight, "weight"), known
+    operands = x.name, maker.constant(weight, "weight"), known, residual
     maker.node(kind, *operands, **shared, **scales, y=FLOAT32)
     values = [graph.value(x.name), Value.of(weight), None if added is None else Value.of(added)]
+    values += [graph.value(residual)] if residual else []
     problem = problem_of(maker.new[0], values) if node.op == "Conv" else rows_of(maker.new[0], values)
     return maker.done() if problem is not None and solvable(problem) else None
 
@@ -124,7 +125,7 @@ def _stored(y: _Scaled) -> dict[str, Any]:
 
 def _conv(graph: Graph, node: Node) -> Rewrite | None:
     x, w = (_dequantised(graph, name) for name in node.inputs[:2])
-    if x is None or w is None or _axis(w) not in (None, 0) or node["activation"] or operand(node, 3):
+    if x is None or w is None or _axis(w) not in (None, 0) or node["activation"]:
         return None
     array = constant(graph, w.name)
     if array is not None and array.ndim == 5 and x.one and x.zero.dtype in _BYTES:

@@ -2,6 +2,9 @@
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv:1609.07009).
 
+Taps of a dilation d are every d-th of a larger kernel, zeros between; where the stride is 1, the convolution is dilated
+likewise and leaves these out.
+
 Why the result is equal, along one axis: with stride s and r taps, a transposed convolution adds w[t] x[i] to the place
 u = i s + t of its full output. With u = q s + p, p < s, the taps that reach u are t = p + j s with j = q - i, so
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +37,7 @@ from cpuconv.kernels.packing.phases import Axis, phases
 def rule(graph: Graph, node: Node) -> Rewrite | None:
     """A convolution, a shuffle and a cut in the place of the node, as far as they are needed.
 
-    Its weights must be constant, perhaps integers without zero points that are dequantised, and its dilation 1.
+    Its weights must be constant, perhaps integers without zero points that are dequantised.
     """
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
@@ -41,9 +45,11 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     if weight is None or (bias is not None and (added is None or added.scale is not None)) or 0 in x.shape + w.shape:
         return None
     window = window_of_transpose(node, x.shape, w.shape)
-    if max(window.dilations) > 1 or min(window.near) < 0 or min(window.sizes) < 1:
+    if min(window.near) < 0 or min(window.sizes) < 1:
         return None
-    axes = list(map(Axis.of, x.shape[2:], window.kernel, window.strides, window.near, window.sizes))
+    gaps = [gap if step == 1 else 1 for gap, step in zip(window.dilations, window.strides, strict=True)]
+    spread = _spread(weight.array, window.dilations)
+    axes = list(map(Axis.of, x.shape[2:], spread.shape[2:], window.strides, window.near, window.sizes))
     # Whole blocks of channels stay together where phases come first; groups keep their channels to themselves.
     apart = node["group"] == 1
     channels, steps, places = w.shape[1] * node["group"], window.strides, [axis.places for axis in axes]
@@ -53,7 +59,8 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     def each_phase(vector: np.ndarray, part: str) -> str:
         return maker.constant(np.tile(vector, many) if apart else np.repeat(vector, many), part)
 
-    constants = [maker.constant(phases(weight.array, node["group"], axes, apart), "weight")]
+    taps = phases(spread, node["group"], axes, apart)[_every(gaps)]
+    constants = [maker.constant(np.ascontiguousarray(taps), "weight")]
     if weight.scale is not None:
         zeros = np.zeros(channels, weight.array.dtype)
         scales = each_phase(np.broadcast_to(weight.scale, channels), "scale"), each_phase(zeros, "zero")
@@ -61,9 +68,9 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     if added is not None:
         constants.append(each_phase(added.array, "bias"))
     pads = [axis.taps - 1 - axis.first for axis in axes] + [axis.last - axis.size for axis in axes]
-    kernel = [axis.taps for axis in axes]
+    kernel = list(taps.shape[2:])
     moves: list[tuple[str, list[str], dict[str, Any]]] = [
-        ("Conv", constants, {"group": node["group"], "kernel_shape": kernel, "pads": pads})
+        ("Conv", constants, {"group": node["group"], "kernel_shape": kernel, "pads": pads, "dilations": gaps})
     ]
     if max(steps) > 1:
         moves += _shuffle(maker, (x.shape[0], channels), steps, places, apart)
@@ -75,6 +82,21 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     for number, (op, others, attributes) in enumerate(moves, 1):
         name = maker.node(op, name, *others, part=op.lower() if number < len(moves) else "", **attributes)
     return maker.done()
+
+
+def _every(gaps: Sequence[int]) -> tuple[Any, ...]:
+    """The index of every so many taps, on the last axes."""
+    return (..., *(slice(None, None, gap) for gap in gaps))
+
+
+def _spread(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
+    """Weights (C, K, …) of dilated taps, with zeros between them."""
+    if max(dilations) == 1:
+        return weight
+    sizes = [(taps - 1) * gap + 1 for taps, gap in zip(weight.shape[2:], dilations, strict=True)]
+    wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
+    wide[_every(dilations)] = weight
+    return wide
 
 
 class _Known(NamedTuple):

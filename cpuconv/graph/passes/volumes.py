@@ -43,7 +43,7 @@ class Integers(NamedTuple):
 
 
 def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite | None:
-    """Convolutions of slices in the place of one of volumes; of integers only where that is a single one."""
+    """Convolutions of slices in the place of one of volumes."""
     w = constant(graph, node.inputs[1]) if integers is None else integers.weights
     if w is None or w.ndim != 5:
         return None
@@ -55,8 +55,6 @@ def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite 
         for tap in range(w.shape[2])
     ]
     if shape[0] == 0 or 0 in plane or not all(out.stop > out.start for out, _ in read):
-        return None
-    if integers is not None and node["group"] > 1 and len(read) > 1:
         return None
     maker = Maker(graph, node)
     source = node.inputs[0] if integers is None else integers.x.inputs[0]

@@ -106,7 +106,7 @@ def _pack_panel(tile, args, x, group, target, first, count):
     "segment_rows segment_bytes tile_bytes group_bytes tiles panels panel_pixels pixels groups chunks batch columns "
     "columns_step pitch parked parked_step vector_bytes group_kernels group_channels kernel_h kernel_w stride_h "
     "stride_w dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h "
-    "x_w y_image y_plane tile_vectors tails valid"
+    "x_w y_image y_plane shares tails valid"
 )
 def planar(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), output in planes; see the module."""
@@ -156,7 +156,7 @@ def planar(tile, worker, before, part, parts, args):
                 x + (group * args.group_channels + segment * args.segment_rows) * args.x_cb + 4 * first + next_panel,
                 0,
                 args.x_cb,
-                args.tile_vectors + 1,
+                args.shares,
                 args.tails,
                 args.valid,
                 args.tiles * chunk // args.chunks,

@@ -320,7 +320,7 @@ def gemm_strip(
     if tile.tail:
         scalars = builder.sub(scalars, builder.mul(tails, I64(tile.unroll - tile.tail)))
     step = I64(LINE * tile.fetch) if tile.complex else fetch_step
-    share = I64(LINE) if tile.planar else builder.mul(scalars, step)
+    share = I64(LINE * tile.fetch) if tile.planar else builder.mul(scalars, step)
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")

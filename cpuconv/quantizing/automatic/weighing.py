@@ -1,7 +1,8 @@
 """Bytes weighed for `precision="auto"`: the network of bytes that keeps to a tolerance, or why there is none.
 
 Errors on samples that ranges follow from are less than on others. So each half of the samples is judged by a network
-whose ranges follow from the other half, and the worst of all is the error of the one that runs, of all samples' ranges.
+whose ranges follow from the other half, too, and the worst of all is the error of the one that runs, of all samples'
+ranges.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ from cpuconv.quantizing.choosing import (
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge, Worst
-from cpuconv.quantizing.graphs.plan import Product, products_of
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
+from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
 NEEDED = 8  # samples, for bytes to be weighed
 _VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
 FEW = "few values"
+NOT_FASTER = "what is within the tolerance is not faster"
 
 
-class Half(NamedTuple):
-    """Networks of bytes whose ranges follow from one half of the samples, and what judges them on the other."""
+class Judged(NamedTuple):
+    """Networks of bytes whose ranges follow from some of the samples, and what judges them."""
 
     made: Calibration
     judge: Judge
@@ -63,21 +65,22 @@ class Weighed:
     error : float
         The worst of samples that ranges do not follow from.
     choice : Choice
-    half : Half
+    alone : Judged
+        Of errors of one product.
     """
 
     graph: Graph
     error: float
     choice: Choice
-    half: Half
+    alone: Judged
 
     def layers(self) -> dict[str, Layer]:
         """What was measured of its products, and the errors of those that multiply bytes, where they were not yet."""
         choice = self.choice
-        made = self.half.made
-        alone = choice.alone or errors_alone(made, self.half.judge, choice.products(made))
+        made = self.alone.made
+        errors = choice.alone or errors_alone(made, self.alone.judge, choice.products(made))
         return {
-            name: Layer(alone.get(name), choice.slower(name)) for product in made.products if (name := product.name)
+            name: Layer(errors.get(name), choice.slower(name)) for product in made.products if (name := product.name)
         }
 
 
@@ -126,7 +129,7 @@ def weighed(
     if len(choice.kept) == len(products_of(network.graph)):
         raise SourceError(f"no product reads {_VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
-    form = Form(full_range=not _adds_small_words())
+    form = Form(full_range=not _adds_small_words(), joined=True)
 
     def samples(first: int, step: int) -> Samples:
         return Samples(ports, feeds[first::step], lambda feed: feed)
@@ -140,18 +143,31 @@ def weighed(
     _check_faster(made, choice, feeds[0], precision)
     ready_graph = Prepared(made.graph, network.known)
     halves = [
-        Half(Calibration(ready_graph, samples(at, 2), form, threads, progress, True), judge(1 - at, 2, len(feeds)))
+        Judged(Calibration(ready_graph, samples(at, 2), form, threads, progress, True), judge(1 - at, 2, len(feeds)))
         for at in (0, 1)
     ]
 
-    def whole(some: Sequence[Product]) -> float:
-        return max(half.judge.error(half.made.built(some)) for half in halves)
+    judged = (*halves, Judged(made, judge(0, 1, len(feeds))))
 
-    alone = Half(halves[0].made, judge(1, 2, JUDGED))
+    known: dict[frozenset[str], float] = {}
+
+    def whole(some: Sequence[Product]) -> float:
+        """The worst of all, or what is above the tolerance already."""
+        key = frozenset(product.name for product in some)
+        for each in judged if key not in known else ():
+            known[key] = max(known.get(key, 0.0), each.judge.error(each.made.built(some)))
+            if known[key] > tolerance:
+                break
+        return known[key]
+
+    # Where one product is of bytes, samples that ranges follow from err as others do.
+    alone = Judged(halves[0].made, judge(0, 1, JUDGED))
     try:
-        within(*alone, whole, choice, tolerance, 0)
+        within(*alone, whole, choice, tolerance, 0, additive=True)
     except NothingFits as error:
-        raise SourceError(f"one layer alone errs by {min(choice.alone.values()):.2g} or more") from error
+        smallest = min(choice.alone.values())
+        alone_too_large = f"one layer alone errs by {smallest:.2g} or more"
+        raise SourceError(alone_too_large if smallest > tolerance else NOT_FASTER) from error
     products = choice.products(made)
     return Weighed(made.built(products), whole(products), choice, alone)
 

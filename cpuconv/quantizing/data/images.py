@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,31 @@ class ImageForm:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
 
+class _Window(NamedTuple):
+    """What of an image an input takes; `last`: channels come last."""
+
+    channels: int
+    height: int
+    width: int
+    last: bool
+
+
+def _window(ports: Sequence[Port]) -> _Window:
+    """That of a network's only input, (N, C, H, W) or (N, H, W, C)."""
+    shape = ports[0].shape or () if len(ports) == 1 else ()
+    for last, axes in ((False, (1, 2, 3)), (True, (3, 1, 2))):
+        channels, height, width = [shape[axis] for axis in axes] if len(shape) == 4 else (None,) * 3
+        if channels in _MODES and isinstance(height, int) and isinstance(width, int):
+            return _Window(int(channels), height, width, last)
+    wanted = (
+        "a folder of .npz files where the network has not one input (N, 1 or 3, H, W) or (N, H, W, 1 or 3), sizes"
+        " stated (input_shapes)"
+    )
+    raise ArgumentError(must("data", wanted, f"of images for {', '.join(map(str, ports))}"))
+
+
 def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.ndarray]:
-    """What makes the array (1, C, H, W) of a file: bilinear, the shorter side 256/224 of the window's, its middle.
+    """What makes the array of one image of a file: bilinear, the shorter side 256/224 of the window's, its middle.
 
     Raises
     ------
@@ -41,15 +65,9 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
         raise ArgumentError(
             must("data", "a folder of .npz files where Pillow is missing (pip install pillow)", "of images")
         ) from error
-    port = ports[0]
-    sizes = port.shape[1:] if port.shape is not None and len(port.shape) == 4 else ()
-    if len(ports) != 1 or not sizes or sizes[0] not in _MODES or not all(isinstance(size, int) for size in sizes):
-        wanted = (
-            "a folder of .npz files where the network has not one input (N, 1 or 3, H, W), sizes stated (input_shapes)"
-        )
-        raise ArgumentError(must("data", wanted, f"of images for {', '.join(map(str, ports))}"))
-    channels, height, width = (int(size) for size in sizes if size is not None)
-    numbers = [np.array(part, np.float32).reshape(-1, 1, 1) for part in (form.mean, form.std)]
+    channels, height, width, last = _window(ports)
+    dtype = ports[0].dtype
+    numbers = [np.array(part, np.float32) for part in (form.mean, form.std)]
     for name, part in zip(("image_mean", "image_std"), numbers, strict=True):
         if len(part) not in (1, channels) and (channels != 1 or form != ImageForm()):
             raise ArgumentError(must(name, f"1 or {channels} numbers", len(part)))
@@ -65,10 +83,9 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
         wide, high = (max(least, round(size * ratio)) for least, size in zip((width, height), image.size, strict=True))
         left, top = (wide - width) // 2, (high - height) // 2
         image = image.resize((wide, high), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image.crop((left, top, left + width, top + height)))
-        planes = pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
-        if port.dtype == np.uint8:
-            return np.ascontiguousarray(planes)
-        return np.ascontiguousarray((planes / np.float32(255) - mean) / std, np.float32)
+        pixels = np.asarray(image.crop((left, top, left + width, top + height))).reshape(1, height, width, channels)
+        if dtype != np.uint8:
+            pixels = ((pixels / np.float32(255) - mean) / std).astype(np.float16 if dtype == np.float16 else np.float32)
+        return np.ascontiguousarray(pixels if last else pixels.transpose(0, 3, 1, 2))
 
     return read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
 from cpuconv.network.ports import Port, fed
+from cpuconv.quantizing.data.batches import batch_of, batches, joined, of_any_batch, rows_of
 from cpuconv.quantizing.data.images import IMAGES, ImageForm, image_reader
 
 Feed = dict[str, np.ndarray]
@@ -42,18 +44,47 @@ class Samples:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Feed]:
-        for at, item in enumerate(self._items):
-            feed = self._make(item)
-            if not isinstance(feed, Mapping):
-                if len(self._ports) != 1:
-                    names = ", ".join(port.name for port in self._ports)
-                    raise ArgumentError(must("data", f"of dicts with arrays for {names}", f"a {type(feed).__name__}"))
-                feed = {self._ports[0].name: feed}
-            try:
-                checked = _checked(self._ports, feed)
-            except (ArgumentError, ArgumentTypeError) as error:
-                raise type(error)(f"{item if isinstance(item, Path) else f'data[{at}]'}: {error}") from error
-            yield checked
+        return map(self._feed, range(len(self)))
+
+    def in_batches(self, rows: int | None = None) -> Samples:
+        """These samples; where the network has a fixed batch that one does not fill, joined and cut until they do.
+
+        `rows` are those of every item, where they are known.
+        """
+        size = batch_of(self._ports)
+        if size is None or size == rows:
+            return self
+        loose = Samples(of_any_batch(self._ports), self._items, self._make)
+        counts = [loose._rows(at) if rows is None else rows for at in range(len(self))]
+        return self if {*counts} == {size} else Samples(self._ports, batches(counts, size), joined(loose._feed))
+
+    def _rows(self, at: int) -> int:
+        feed = self._feed(at)
+        with self._naming(at):
+            return rows_of(feed)
+
+    def _feed(self, at: int) -> Feed:
+        feed = self._named(self._make(self._items[at]))
+        with self._naming(at):
+            return _checked(self._ports, feed)
+
+    @contextmanager
+    def _naming(self, at: int) -> Iterator[None]:
+        """Errors say which sample is meant."""
+        try:
+            yield
+        except (ArgumentError, ArgumentTypeError) as error:
+            item = self._items[at]
+            raise type(error)(f"{item if isinstance(item, Path) else f'data[{at}]'}: {error}") from error
+
+    def _named(self, feed: Any) -> Mapping[str, Any]:
+        """Arrays by input name."""
+        if isinstance(feed, Mapping):
+            return feed
+        if len(self._ports) != 1:
+            names = ", ".join(port.name for port in self._ports)
+            raise ArgumentError(must("data", f"of dicts with arrays for {names}", f"a {type(feed).__name__}"))
+        return {self._ports[0].name: feed}
 
 
 def _checked(ports: Sequence[Port], given: Mapping[str, Any]) -> Feed:
@@ -95,7 +126,7 @@ def samples_of(data: Any, ports: Sequence[Port], form: ImageForm) -> Samples:
         raise ArgumentTypeError(must("data", _KINDS, f"a {type(data).__name__}"))
     if not items:
         raise ArgumentError(must("data", "one sample or more", "none"))
-    return Samples(ports, items, lambda feed: feed)
+    return Samples(ports, items, lambda feed: feed).in_batches()
 
 
 def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
@@ -108,9 +139,11 @@ def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
         held = "one of both" if arrays else "one of other files" if files else "an empty one"
         raise ArgumentError(must("data", f"a folder of .npz files, or of images ({', '.join(IMAGES)})", held))
     if images:
-        return Samples(ports, images, image_reader(ports, form))
+        return Samples(ports, images, image_reader(ports, form)).in_batches(rows=1)
     names = [port.name for port in ports]
-    return Samples(ports, arrays, lambda path: feed_of(path, names, "data", "files of arrays that can be read"))
+    return Samples(
+        ports, arrays, lambda path: feed_of(path, names, "data", "files of arrays that can be read")
+    ).in_batches()
 
 
 def feed_of(path: Path, names: Sequence[str], argument: str, wanted: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.passes.rewriting import operand, scalar
-from cpuconv.quantizing.graphs.plan import Plan, Product, clamp_behind
+from cpuconv.quantizing.graphs.plan import Plan
+from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.units import clamp_behind
 from cpuconv.quantizing.scales import Scale, Weights
 
 ByProduct = Mapping[str, Weights]  # by the name of the product's output
@@ -57,6 +59,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
     """
     names = _Names(graph)
     read = {name: names.fresh(f"{name}.dequantized") for name in plan.roots}
+    written = {name: read[name] for name in plan.written}
     behind: dict[str, list[Node]] = {}
     for name, root in plan.roots.items():
         scale = scales[root]
@@ -75,7 +78,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
     for node in graph.nodes:
         if id(node) in dropped:
             continue
-        made = node if node.meaning is not None else node.reads(read)
+        made = node if node.meaning is not None else node.reads(read if id(node) in plan.readers else written)
         if id(node) in products:
             before, made = _dequantized(names, made, products[id(node)], weights[node.outputs[0]])
             nodes += before
@@ -94,7 +97,8 @@ def _dequantized(names: _Names, node: Node, product: Product, weights: Weights) 
     parts = [(name, weights.array, weights.scale, weights.axis)]
     if weights.bias is not None:
         bias = operand(node, 2) or f"{node.outputs[0]}.bias"
-        parts.append((bias, weights.bias, weights.unit * weights.scale, 0))
+        groups = len(weights.bias) // len(weights.scale)
+        parts.append((bias, weights.bias, weights.unit * np.tile(weights.scale, groups), 0))
     for part, array, scale, axis in parts:
         zeros = np.zeros(scale.shape, array.dtype)
         stored = (
@@ -114,8 +118,9 @@ def _clamped_by_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> 
         clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.meaning is None else None
         if clamp is None or clamp.outputs[0] not in plan.roots or clamp.outputs[0] in graph.outputs:
             continue
-        known_readers = all(reader.meaning is None for reader in graph.users(clamp.outputs[0]))
-        if node.outputs[0] in plan.roots or not known_readers:
+        readers = graph.users(clamp.outputs[0])
+        of_bytes = clamp.outputs[0] in plan.written or all(id(reader) in plan.readers for reader in readers)
+        if node.outputs[0] in plan.roots or not of_bytes or any(reader.meaning is not None for reader in readers):
             continue
         ends = (0.0, np.inf)
         if clamp.op == "Clip":

@@ -16,7 +16,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.rewriting import operand, sole_reader
-from cpuconv.quantizing.graphs.plan import Product, products_of
+from cpuconv.quantizing.graphs.products import Product, products_of
 
 _TURNS = 20  # over all pairs
 _NEAR = 1e-3  # of 1: what changes channels by less is the end

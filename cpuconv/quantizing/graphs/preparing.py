@@ -1,4 +1,4 @@
-"""A network as it is quantised: constants computed, padding in convolutions, and batch normalisation in weights."""
+"""A network as it is quantised: of float32, constants computed, and what convolutions take in folded into them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.passes import pads, weights
+from cpuconv.graph.passes import halves, pads, weights
 from cpuconv.graph.passes.quantised import OPERATORS
 from cpuconv.graph.passes.rewriting import without
+from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.network.sizes.specialise import specialise
+from cpuconv.quantizing.graphs import plain
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -41,10 +43,12 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
     """
     if any(node.op in OPERATORS for node in graph.nodes):
         raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
-    graph = _with_constants(graph, specialise(graph, sizes))
+    closed = specialise(graph, sizes)
+    graph = _widened(_with_constants(graph), closed)
     graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # told once, above
+        graph = _plain(graph, specialise(graph, sizes).values)
         graph = weights.run_without_sizes(_without_pads(graph, specialise(graph, sizes).values))
         known = specialise(graph, sizes).values
     return Prepared(_with_ranks(graph, known), known)
@@ -60,7 +64,7 @@ def _with_ranks(graph: Graph, known: Mapping[str, Value]) -> Graph:
     return replace(graph, values=stated)
 
 
-def _with_constants(graph: Graph, closed: Graph) -> Graph:
+def _with_constants(graph: Graph) -> Graph:
     """The graph without nodes that compute with constants alone; those that need sizes stay."""
     fixed = {*graph.constants}
     old = []
@@ -68,10 +72,47 @@ def _with_constants(graph: Graph, closed: Graph) -> Graph:
         if node.meaning is None and node.inputs and fixed.issuperset(filter(None, node.inputs)):
             fixed.update(filter(None, node.outputs))
             old.append(node)
-    made = {name: closed.constants[name] for node in old for name in node.outputs if name in closed.constants}
-    read = {name for node in graph.nodes if node not in old for name in node.inputs} | {*graph.outputs}
-    whole = [node for node in old if read.isdisjoint({*node.outputs} - made.keys())]
-    return graph.replaced(whole, (), made).live() if len(whole) == len(old) else graph
+    rest = [node for node in graph.nodes if node not in old]
+    read = {name for node in rest for name in node.inputs} | {*graph.outputs}
+    asked = tuple(name for node in old for name in node.outputs if name and name in read)
+    made = specialise(replace(graph, inputs=(), outputs=asked, nodes=tuple(old)).live())
+    if made.nodes:  # what is no constant to the end, such as numbers drawn at random
+        return graph
+    return graph.replaced(old, (), {name: made.constants[name] for name in asked}).live()
+
+
+def _widened(graph: Graph, closed: Graph) -> Graph:
+    """The graph with float32 in the place of shorter floats, but for its inputs and outputs."""
+    dtypes = {name: Value(None, value.dtype) for name, value in closed.values.items()}
+    wide = halves.run(replace(graph, values={**dtypes, **graph.values}))
+    casts = [node for node in wide.nodes if node.op == "Cast" and node.meaning is None]
+    equal = [node for node in casts if {wide.value(name).dtype for name in (*node.inputs, *node.outputs)} == {FLOAT32}]
+    made = _by_old_names(without(wide, [(node, node.inputs) for node in equal]), graph)
+    return replace(made, values={name: value for name, value in graph.values.items() if name in made.values})
+
+
+def _by_old_names(wide: Graph, graph: Graph) -> Graph:
+    """The widened graph with names of the graph that it was made of, where they are free."""
+    if wide is graph:
+        return graph
+    own = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
+    taken = {*wide.inputs, *wide.outputs, *wide.constants, *(name for node in wide.nodes for name in node.outputs)}
+    names = {halves.wide_name(name): name for name in own - taken}
+    return replace(
+        wide,
+        nodes=tuple(node.reads(names).writes(names) for node in wide.nodes),
+        constants={names.get(name, name): array for name, array in wide.constants.items()},
+    )
+
+
+def _plain(graph: Graph, known: Mapping[str, Value]) -> Graph:
+    """The graph with products as `plain` has them, which asks for ranks."""
+    ranks = {
+        name: Value(None if value.shape is None else (None,) * len(value.shape), value.dtype)
+        for name, value in known.items()
+    }
+    made = plain.run(replace(graph, values={**ranks, **graph.values}))
+    return replace(made, values={name: value for name, value in graph.values.items() if name in made.values})
 
 
 def _without_pads(graph: Graph, known: Mapping[str, Value]) -> Graph:

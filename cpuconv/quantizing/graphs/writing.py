@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,25 +34,31 @@ def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
     SourceError
         The graph has an operator that no ONNX file has, or is too large for one.
     """
+    _check_size(graph, sum(array.nbytes for array in graph.constants.values()))
     model = proto_of(graph, metadata)
-    if model.ByteSize() > _MOST_BYTES:
-        raise SourceError(f"{graph.name} must have less than 2 GiB to be one ONNX file, not {model.ByteSize()} bytes.")
+    _check_size(graph, model.ByteSize())
     content = model.SerializeToString()
     write_whole({path: content})
     return len(content)
 
 
-def check_writable(graph: Graph) -> None:
-    """See that every node can be written to a file; whether weights fit into one is seen when it is.
+def check_writable(graph: Graph, shrinking: Collection[str] = ()) -> None:
+    """See that every node can be written to a file, and constants fit into one where `shrinking` become bytes.
 
     Raises
     ------
     SourceError
-        One cannot.
+        They cannot.
     """
     opsets = _opsets(graph)
+    _check_size(graph, sum(a.size if name in shrinking else a.nbytes for name, a in graph.constants.items()))
     for node in graph.nodes:
         _node(node, opsets)
+
+
+def _check_size(graph: Graph, size: int) -> None:
+    if size > _MOST_BYTES:
+        raise SourceError(f"{graph.name} must have less than 2 GiB to be one ONNX file, not {size} bytes.")
 
 
 def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:

@@ -148,6 +148,7 @@ def convolve_step(
     fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)
     gemm = gemm_tile(
         problem, isa, product, params.v, params.rows, params.cols, sizes.reduction,
+        alone=row_tiles * column_tiles == 1,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ks=dilation_w if planar else 1,

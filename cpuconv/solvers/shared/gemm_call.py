@@ -42,11 +42,20 @@ class Params:
 
 
 def gemm_tile(
-    problem: ConvProblem, isa: Isa, product: Product, v: int, rows: int, cols: int, reduction: int, **fields: Any
+    problem: ConvProblem,
+    isa: Isa,
+    product: Product,
+    v: int,
+    rows: int,
+    cols: int,
+    reduction: int,
+    alone: bool = False,
+    **fields: Any,
 ) -> GemmTile:
     """The tile of `v` weight vectors and rows x cols pixels for a problem; `fields`: what else it has.
 
-    `reduction`: weight vectors that a sum takes.
+    `reduction`: weight vectors that a sum takes. `alone`: one tile has all pixels, so that weights are one stream,
+    which hardware follows better than prefetches do.
     """
     return GemmTile(
         lanes=isa.lanes,
@@ -54,7 +63,7 @@ def gemm_tile(
         rows=rows,
         cols=cols,
         ys=isa.lanes,
-        stream=streams(isa, v, reduction) and not product.compact,  # of one pixel, weights are one stream
+        stream=streams(isa, v, reduction) and not alone,
         residual=problem.residual,
         activation=problem.activation,
         product=product.name,

@@ -18,7 +18,7 @@ import pytest
 
 from autotune.cli import warmup as cli_warmup
 from autotune.cli.main import main
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, printed
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.report import doctor
@@ -31,16 +31,6 @@ from bench.tuning.fake import workload
 from support.running.processes import run
 
 pytestmark = pytest.mark.usefixtures("fake_workload")
-
-
-@pytest.mark.parametrize("lines", [1, 10_000])  # what Python holds back until its end, and what it does not
-def test_a_reader_that_leaves_is_no_error(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        assert printed(lambda: print("a line\n" * lines) or OK) == FAILED  # type: ignore[func-returns-value]
-        stream.write("more")  # goes nowhere, and says nothing
 
 
 def test_the_whole_way(tmp_path: Path) -> None:

@@ -37,13 +37,16 @@ def drawn(draw):
     """Weights, input and attributes of any rank."""
     rng, rank, groups = draw(GENERATORS), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     kernel, strides, sizes = ([draw(st.integers(1, most)) for _ in range(rank)] for most in (5, 4, 4))
-    attributes = {"strides": strides, "group": groups}
+    dilations = [draw(st.integers(1, 3)) for _ in range(rank)]
+    attributes = {"strides": strides, "group": groups, "dilations": dilations}
     padding = draw(st.sampled_from(("none", "pads", "shape", "SAME_UPPER", "SAME_LOWER")))
     if padding == "pads":
         attributes["output_padding"] = [draw(st.integers(0, step - 1)) for step in strides]
         full = [
-            (size - 1) * step + taps + more
-            for size, step, taps, more in zip(sizes, strides, kernel, attributes["output_padding"], strict=True)
+            (size - 1) * step + (taps - 1) * gap + 1 + more
+            for size, step, taps, gap, more in zip(
+                sizes, strides, kernel, dilations, attributes["output_padding"], strict=True
+            )
         ]
         near = [draw(st.integers(0, size - 1)) for size in full]
         attributes["pads"] = [*near, *(draw(st.integers(0, a - b - 1)) for a, b in zip(full, near, strict=True))]
@@ -91,14 +94,15 @@ def test_weights_are_moved_not_changed(apart):
 def test_what_is_left():
     rng = np.random.default_rng(0)
     x, weight = numbers(rng, (1, 2, 5, 4)), numbers(rng, (2, 4, 3, 3))
-    dilated = network(x, weight, dilations=[2, 1])
-    assert transposed.run(dilated) is dilated
-    node = dilated.nodes[0]
-    fed = Graph(
-        ("x", "w"),
-        ("y",),
-        (node,),
-        {},
-        {**dilated.values, "w": Value.of(weight)} | {"w": Value(weight.shape, weight.dtype)},
-    )
+    known = network(x, weight)
+    fed = Graph(("x", "w"), ("y",), known.nodes, {}, {**known.values, "w": Value(weight.shape, weight.dtype)})
     assert transposed.run(fed) is fed
+
+
+@pytest.mark.parametrize("stride, taps, gap", [(1, 3, 2), (2, 3, 1)])
+def test_dilated_taps_are_zeros_between_unless_the_convolution_can_leave_them_out(stride, taps, gap):
+    rng = np.random.default_rng(0)
+    x, weight = numbers(rng, (1, 2, 5, 4)), numbers(rng, (2, 4, 3, 3))
+    made = same(network(x, weight, dilations=[2, 2], strides=[stride, stride]), x)
+    (conv,) = (node for node in made.nodes if node.op == "Conv")
+    assert conv["kernel_shape"] == [taps, taps] and conv["dilations"] == [gap, gap]

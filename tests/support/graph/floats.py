@@ -82,7 +82,12 @@ NETWORKS = {"residual": RESIDUAL, "excited": EXCITED, "decoder": DECODER}
 def network(name: str, seed: int = 0) -> onnx.ModelProto:
     """One of them."""
     text, weights = NETWORKS[name]
-    model, rng = parse(text, 17), np.random.default_rng(seed)
+    return with_weights(parse(text, 17), weights, seed)
+
+
+def with_weights(model: onnx.ModelProto, weights: Mapping[str, tuple[int, ...]], seed: int = 0) -> onnx.ModelProto:
+    """A model with random weights of these shapes, and a few constants by the names that they have."""
+    rng = np.random.default_rng(seed)
     arrays = {
         "zero": np.float32(0),
         "six": np.float32(6),
@@ -103,7 +108,7 @@ def feeds(model: onnx.ModelProto, count: int, batch: int = 2, seed: int = 1) -> 
     """Samples as images are: planes of some mean, which is bounded, and noise."""
     rng, (info,) = np.random.default_rng(seed), model.graph.input
     shape = [batch, *(dim.dim_value for dim in info.type.tensor_type.shape.dim[1:])]
-    planes = (*shape[:2], 1, 1)
+    planes = (*shape[:2], *[1] * (len(shape) - 2))
     return [
         {info.name: (rng.standard_normal(shape) + rng.uniform(-2, 2, planes)).astype(np.float32)} for _ in range(count)
     ]

@@ -1,0 +1,93 @@
+"""Products of a network: convolutions and products with constant matrices, which bytes are faster for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import constant, operand
+from cpuconv.quantizing.graphs.plain import by_column
+
+_FLOAT32 = np.dtype(np.float32)
+_RANKS = (3, 4, 5)  # of weights
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+class Product(NamedTuple):
+    """A node that multiplies with constant weights.
+
+    `axis` is that of the output channels of its weights, or of those of each group; `channels` that of its output.
+    """
+
+    node: Node
+    weight: np.ndarray
+    bias: np.ndarray | None
+    axis: int
+    channels: int
+
+    @property
+    def outputs(self) -> int:
+        """How many channels it gives."""
+        own: int = self.weight.shape[self.axis]
+        return own * self.node["group"] if self.node.op == "ConvTranspose" else own
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        return self.node.origin or self.node.outputs[0]
+
+
+def product_of(graph: Graph, node: Node) -> Product | None:
+    """The node as a product; None if it is none, or its weights are no constants of float32."""
+    found = _PRODUCTS.get(node.op) if node.meaning is None else None
+    weight = constant(graph, operand(node, 1))
+    if found is None or weight is None or weight.dtype != _FLOAT32 or not np.isfinite(weight).all():
+        return None
+    return found(graph, node, weight)
+
+
+def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+    name = operand(node, 2)
+    bias = constant(graph, name)
+    if weight.ndim not in _RANKS or (name and bias is None) or node["activation"] or operand(node, 3):
+        return None
+    return Product(node, weight, bias, 0, 1)
+
+
+def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+    """(C, K / groups, …) weights: one scale serves the channels of one place in all groups."""
+    name = operand(node, 2)
+    bias = constant(graph, name)
+    if weight.ndim not in _RANKS or (name and bias is None):
+        return None
+    return Product(node, weight, bias, 1, 1)
+
+
+def _gemm(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+    name, axis = operand(node, 2), 0 if node["transB"] else 1
+    bias = constant(graph, name)
+    plain = node["alpha"] == 1 and not node["transA"] and (node["beta"] == 1 or not name)
+    if not plain or weight.ndim != 2 or (name and bias is None) or (bias is not None and not by_column(bias)):
+        return None
+    each = None if bias is None else np.ascontiguousarray(np.broadcast_to(bias.ravel(), weight.shape[axis]))
+    return Product(node, weight, each, axis, 1)
+
+
+def _matmul(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+    return Product(node, weight, None, 1, -1) if weight.ndim == 2 else None
+
+
+_PRODUCTS: dict[str, Callable[[Graph, Node, np.ndarray], Product | None]] = {
+    "Conv": _conv,
+    "ConvTranspose": _transposed,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}
+
+
+def products_of(graph: Graph) -> tuple[Product, ...]:
+    """All products of a network, in order."""
+    return tuple(found for node in graph.nodes if (found := product_of(graph, node)) is not None)

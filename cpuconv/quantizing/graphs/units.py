@@ -1,0 +1,142 @@
+"""What of a network may compute with bytes: products, and operators between that lead to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.passes.quantised import MOVES
+from cpuconv.graph.passes.rewriting import sole_reader
+from cpuconv.quantizing.graphs.products import Product
+
+CLAMPS = frozenset(("Relu", "Clip"))
+JOINS = frozenset(("Add", "Mul"))
+KEEPING = MOVES | {"Resize", "Split"}  # nearest or linear: no output is outside of the input's range
+_FUNCTIONS = CLAMPS | {"Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Sigmoid", "Tanh"}
+_FOLLOWERS = _FUNCTIONS | {"AveragePool", "GlobalAveragePool", "ReduceMean", "Softmax"}
+_FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that compute together.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        A product or an operator between products, then the sum and the clamp behind it that are computed with it.
+    product : Product or None
+    inputs : tuple of str
+        What may be read as bytes: of a product its pixels, then what is added.
+    outputs : tuple of str
+        What may be written as bytes.
+    """
+
+    nodes: tuple[Node, ...]
+    product: Product | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Units:
+    """Finds them in a network.
+
+    Parameters
+    ----------
+    graph : Graph
+        What `prepared` gives.
+    known : mapping of str to Value
+        Dtypes and sizes of its values.
+    joined : bool
+        Whether what a convolution's result is added to is computed with it.
+    """
+
+    def __init__(self, graph: Graph, known: Mapping[str, Value], joined: bool) -> None:
+        self._graph, self._known, self._joined = graph, known, joined
+        self._places = {id(node): at for at, node in enumerate(graph.nodes)}
+
+    def of(self, products: Mapping[int, Product]) -> list[Unit]:
+        """Those of a network with these products, by the `id` of their nodes; in order."""
+        found: list[Unit] = []
+        taken: set[int] = set()
+        for node in self._graph.nodes:
+            product = products.get(id(node))
+            inputs = node.inputs[:1] if product is not None else self._data(node)
+            if id(node) in taken or not inputs or not all(map(self._is_data, inputs)):
+                continue
+            chain, added = self._chain(node, product is not None)
+            taken.update(map(id, chain))
+            outputs = tuple(filter(self._is_data, chain[-1].outputs))
+            found.append(Unit(tuple(chain), product, (*inputs, *added), outputs))
+        return self._leading(found)
+
+    @staticmethod
+    def _leading(units: list[Unit]) -> list[Unit]:
+        """Products, and what leads to one."""
+        names: set[str] = set()
+        kept = []
+        for unit in reversed(units):
+            if unit.product is not None or not names.isdisjoint(unit.outputs):
+                names.update(unit.inputs)
+                kept.append(unit)
+        return kept[::-1]
+
+    def _chain(self, node: Node, product: bool) -> tuple[list[Node], list[str]]:
+        """A node and what is computed with it, and what a sum behind it adds."""
+        chain, added = [node], []
+        reader = sole_reader(self._graph, node.outputs[0]) if product and self._joined and node.op == "Conv" else None
+        if reader is not None and reader.op == "Add":
+            other = reader.inputs[1 if reader.inputs[0] == node.outputs[0] else 0]
+            if self._is_added(node, other):
+                chain.append(reader)
+                added.append(other)
+        if product or node.op in JOINS:
+            clamp = clamp_behind(self._graph, chain[-1].outputs[0])
+            chain += [] if clamp is None else [clamp]
+        return chain, added
+
+    def _is_added(self, node: Node, name: str) -> bool:
+        """Whether a convolution takes in that a tensor is added; of two convolutions the later one does."""
+        own, other = (self._known.get(each, Value()).shape for each in (node.outputs[0], name))
+        if name == node.outputs[0] or not self._is_data(name) or own is None or own != other:
+            return False
+        rival = self._graph.producer(name)
+        could = rival is not None and rival.op == "Conv" and sole_reader(self._graph, name) is not None
+        return rival is None or not could or self._places[id(rival)] < self._places[id(node)]
+
+    def _data(self, node: Node) -> tuple[str, ...]:
+        """The inputs of an operator between products that may be bytes; of any other none."""
+        if node.meaning is not None or not node.outputs:
+            return ()
+        if node.op in JOINS:
+            return node.inputs if len(node.inputs) == 2 else ()
+        if node.op == "Concat":
+            return tuple(name for name in node.inputs if name not in self._graph.constants)
+        return node.inputs[:1] if node.op in _FOLLOWERS or (node.op in KEEPING and _keeps(node)) else ()
+
+    def _is_data(self, name: str) -> bool:
+        value = self._known.get(name)
+        return value is not None and value.dtype == _FLOAT32 and name not in self._graph.constants
+
+
+def clamp_behind(graph: Graph, name: str) -> Node | None:
+    """The node that alone reads a value, and clamps it."""
+    node = sole_reader(graph, name)
+    return node if node is not None and node.op in CLAMPS and node.meaning is None and node.inputs[0] == name else None
+
+
+def is_given(graph: Graph, name: str) -> bool:
+    """Whether the caller gets a value, perhaps in another type."""
+    readers = graph.users(name)
+    cast = bool(readers) and all(node.op == "Cast" and node.outputs[0] in graph.outputs for node in readers)
+    return name in graph.outputs or cast
+
+
+def _keeps(node: Node) -> bool:
+    """Whether what a node gives lies in its input's range."""
+    if node.op == "Resize":
+        return node["mode"] in ("nearest", "linear") and node["coordinate_transformation_mode"] != "tf_crop_and_resize"
+    return node.op != "MaxPool" or not any(node.outputs[1:])

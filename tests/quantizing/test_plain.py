@@ -1,0 +1,123 @@
+"""Products in the form in which bytes multiply: the same results, and all of them layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cpuconv
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.ops import TABLE
+from cpuconv.network.interpret import interpret
+from cpuconv.quantizing.graphs import plain
+from cpuconv.quantizing.graphs.products import product_of, products_of
+from support.graph.draws import GENERATORS, numbers
+from support.graph.floats import run_all, steps, with_weights
+from support.graphs import parse
+
+
+def network(op, arrays, known, **attributes) -> Graph:
+    """One node whose first input is fed, and those that `known` leaves out."""
+    names = [f"x{at}" for at in range(len(arrays))]
+    node = TABLE[op].node(names, ["y"], "product", **attributes)
+    constants = {name: array for name, array in zip(names, arrays, strict=True) if name in known}
+    values = {name: Value(array.shape, array.dtype) for name, array in zip(names, arrays, strict=True)}
+    (values["y"],) = TABLE[op].infer(node, list(map(Value.of, arrays)))
+    inputs = tuple(name for name in names if name not in constants)
+    return Graph(inputs, ("y",), (node,), constants, {name: values[name] for name in (*inputs, "y")})
+
+
+def same(graph: Graph, arrays) -> Graph:
+    """The graph in plain form, whose nodes with constant weights are products all."""
+    made = plain.run(graph)
+    feed = {f"x{at}": array for at, array in enumerate(arrays) if f"x{at}" in graph.inputs}
+    (before,), (after,) = interpret(graph, feed, wide=True).values(), interpret(made, feed, wide=True).values()
+    np.testing.assert_allclose(after, before, rtol=0, atol=1e-5 * max(1, np.abs(before).max(initial=0)))
+    assert len(products_of(made)) == 1
+    assert plain.run(made) is made
+    return made
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), rng=GENERATORS, turned=st.tuples(st.integers(0, 1), st.integers(0, 1)))
+def test_gemm_of_any_factors_and_biases(data, rng, turned):
+    m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
+    factors = {name: data.draw(st.sampled_from((0.0, 0.5, 1.0, -3.0))) for name in ("alpha", "beta")}
+    shapes = [(k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n)]
+    bias = data.draw(st.sampled_from((None, (), (1,), (n,), (1, n), (m, 1), (m, n))))
+    known = {"x1"} | ({"x2"} if data.draw(st.booleans()) else set())
+    arrays = [numbers(rng, shape) for shape in (*shapes, *([] if bias is None else [bias]))]
+    made = same(network("Gemm", arrays, known, transA=turned[0], transB=turned[1], **factors), arrays)
+    (gemm,) = (node for node in made.nodes if node.op == "Gemm")
+    assert gemm["alpha"] == 1 and not gemm["transA"] and gemm["transB"] == turned[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(rng=GENERATORS, ones=st.integers(0, 2), more=st.integers(0, 2))
+def test_matrices_with_axes_of_one(rng, ones, more):
+    arrays = [numbers(rng, (*(2, 3, 2)[: ones + more], 4, 5)), numbers(rng, (*[1] * ones, 5, 3))]
+    made = same(network("MatMul", arrays, {"x1"}), arrays)
+    (product,) = products_of(made)
+    assert product.weight.shape == (5, 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rng=GENERATORS, op=st.sampled_from(("Conv", "ConvTranspose")), rank=st.integers(1, 2), groups=st.integers(1, 2))
+def test_biases_that_are_computed(rng, op, rank, groups):
+    weight = (4, 3) if op == "Conv" else (3 * groups, 4 // groups)
+    arrays = [numbers(rng, (2, 3 * groups, *[5] * rank)), numbers(rng, (*weight, *[3] * rank)), numbers(rng, (4,))]
+    made = same(network(op, arrays, {"x1"}, group=groups), arrays)
+    assert [node.op for node in made.nodes] == ["Reshape", op, "Add"] or [node.op for node in made.nodes] == [
+        op, "Reshape", "Add",
+    ]  # fmt: skip
+
+
+def test_what_has_matrices_of_several_is_no_product():
+    rng = np.random.default_rng(0)
+    arrays = [numbers(rng, (2, 4, 5)), numbers(rng, (2, 5, 3))]
+    graph = network("MatMul", arrays, {"x1"})
+    assert plain.run(graph) is graph and product_of(graph, graph.nodes[0]) is None
+
+
+NETWORK = (
+    """g (float[N,8,5,5] x, float[8] s) => (float[5,N] y) {
+    a = ConvTranspose<group=2>(x, w1, b1)
+    r = Relu(a)
+    b = ConvTranspose<dilations=[2,2], group=8, pads=[1,1,1,1]>(r, w2, s)
+    c = ConvTranspose<dilations=[2,1], strides=[2,1]>(b, w3)
+    d = Conv(c, w4, s)
+    m = GlobalAveragePool(d)
+    f = Flatten(m)
+    g1 = Gemm<alpha=0.5, beta=2.0>(f, w5, b5)
+    h = MatMul(g1, w6)
+    t = Transpose<perm=[1,0]>(h)
+    u = Gemm<transA=1, transB=1, alpha=2.0>(t, w7)
+    v = Transpose<perm=[1,0]>(u)
+    y = Identity(v)
+}""",
+    {
+        "w1": (8, 4, 3, 3), "b1": (8,), "w2": (8, 1, 3, 3), "w3": (8, 8, 2, 2), "w4": (8, 8, 1, 1), "w5": (8, 9),
+        "b5": (9,), "w6": (9, 7), "w7": (5, 7),
+    },
+)  # fmt: skip
+
+
+def test_all_become_layers_that_compute_with_integers(tmp_path):
+    source = with_weights(parse(NETWORK[0]), NETWORK[1])
+    rng = np.random.default_rng(1)
+    samples = [{"x": numbers(rng, (4, 8, 5, 5)), "s": numbers(rng, (8,)) / np.float32(4)} for _ in range(6)]
+    made = cpuconv.quantize(source, samples, output=tmp_path / "q.onnx", threads=1, refuse_slower=False)
+    assert len(made.layers) == 7 and not made.kept
+    model, feed = onnx.load(tmp_path / "q.onnx"), samples[0]
+    compiled = cpuconv.compile(model, threads=1, input_shapes={"x": (4, 8, 5, 5)})
+    left = {row["op"] for row in compiled.explain().to_dict()["operators"]}
+    assert not left & {"Conv", "ConvTranspose", "Gemm", "Linear", "MatMul"}, left
+    exact, theirs, ours = run_all(source, feed)["y"], run_all(model, feed)["y"], compiled.run(feed)["y"]
+    assert np.linalg.norm(ours - exact) < 0.05 * np.linalg.norm(exact)
+    assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(exact)
+    for part, given_ in steps(model, feed):
+        (expected,) = run_all(part, given_, fused=False).values()
+        (result,) = cpuconv.compile(part, threads=1).run(given_).values()
+        assert np.abs(result.astype(int) - expected).max() <= 1, part.graph.output[0].name
