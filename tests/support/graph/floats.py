@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+import cpuconv
 from support.graphs import parse
 
 RESIDUAL = (
@@ -175,3 +177,20 @@ def run_all(model: onnx.ModelProto, feed: Mapping[str, np.ndarray], *, fused: bo
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [info.name for info in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
+def check_products_of_bytes(source: onnx.ModelProto, path: Path, feed: Mapping[str, np.ndarray]) -> None:
+    """Check the file that `quantize` made of a network of floats: no product computes with floats, its output y is near
+    that of the network and that of ONNX Runtime, and each tensor of bytes is within one unit of ONNX Runtime's.
+    """
+    model = onnx.load(path)
+    compiled = cpuconv.compile(model, threads=1, input_shapes={name: array.shape for name, array in feed.items()})
+    left = {row["op"] for row in compiled.explain().to_dict()["operators"]}
+    assert not left & {"Conv", "ConvTranspose", "Gemm", "Linear", "MatMul"}, left
+    exact, theirs, ours = run_all(source, feed)["y"], run_all(model, feed)["y"], compiled.run(feed)["y"]
+    assert np.linalg.norm(ours - exact) < 0.05 * np.linalg.norm(exact)
+    assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(exact)
+    for part, given in steps(model, feed):
+        (expected,) = run_all(part, given, fused=False).values()
+        (result,) = cpuconv.compile(part, threads=1).run(given).values()
+        assert np.abs(result.astype(int) - expected).max() <= 1, part.graph.output[0].name
