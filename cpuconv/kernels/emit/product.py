@@ -11,10 +11,10 @@ magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.a
 unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
 take two words at once, with the same sums (`products/gemm_bytes.py`).
 
-Where one pixel meets each weight, the time goes into reading weights. They are packed as the bytes that they are, and
+Where few pixels meet each weight, the time goes into reading weights. They are packed as the bytes that they are, and
 operands change places (`compact`): magnitudes are those of the pixel, and what its signs flip are weights. All vectors
 of weights share what is made of the pixel. What flips lack, |x| of each x below zero, is no longer a constant of an
-output channel but one of the pixel: `lacking`, which is added to all of its sums.
+output channel but one of the pixel: `Product.lacking`, which is added to all of its sums.
 """
 
 from __future__ import annotations
