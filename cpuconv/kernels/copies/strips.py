@@ -1,0 +1,263 @@
+"""Reorders in strips: a few pixels, of all channels, at a time.
+
+Pixels whose channels lie side by side are often a power of two of bytes apart, so that their cache lines share a set.
+The work is therefore cut so that lines are used whole while they are open. A *bundle* is the vectors of channels that
+are moved together, those of a cache line where sets are short; of a bundle, a strip's pixels follow each other, then
+comes the next bundle. A unit is a strip of pixels of a row and a span of bundles; a part is a range of units.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.data_classes import dataclass
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, RowTile, pack_vectors, unpack_vectors, zero_vectors
+from cpuconv.kernels.emit.interleave import lines_from_words, planes_from_words, words_from_planes
+from cpuconv.kernels.emit.intrinsics import copy_vector, emitter
+from cpuconv.kernels.emit.transpose import NARROW, four_columns, transpose_quads
+from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.kernel import inline, kernel
+
+VECTORS = (BLOCKED, CHANNELS)
+"""Kinds of views that have a pixel's vector of channels side by side."""
+
+
+@dataclass(frozen=True)
+class StripTile:
+    """The loops of source and target, and how much they move at once.
+
+    Attributes
+    ----------
+    lanes : int
+        Words of a vector.
+    source, target : RowTile
+    bundle : int
+        Vectors of a pixel that are moved together: 1, 2 or 4.
+    pixels : int
+        Pixels that are transposed together; 1 where nothing is.
+    """
+
+    lanes: int
+    source: RowTile
+    target: RowTile
+    bundle: int
+    pixels: int
+
+    @property
+    def bytes(self) -> int:
+        """Of an element."""
+        return self.target.bytes
+
+    @property
+    def group(self) -> int:
+        """Channels of a vector."""
+        return self.target.group
+
+
+def _vectors(vec: Vector, start: Any, near: Any, far: Any, count: int) -> list[Any]:
+    """Addresses of the vectors of a bundle."""
+    start = vec.pointer(start)
+    pairs = [start if i < 2 else vec.offset(start, far) for i in range(count)]
+    return [vec.offset(pair, near) if i % 2 else pair for i, pair in enumerate(pairs)]
+
+
+@emitter
+def _copy_bundle(tile: Any, vec: Vector, x: Any, x_near: Any, x_far: Any, y: Any, y_near: Any, y_far: Any) -> None:
+    """Copy the vectors of a bundle of a pixel: the second `near` bytes from the first, the other two `far` behind."""
+    read = [vec.load(at) for at in _vectors(vec, x, x_near, x_far, tile.bundle)]
+    for value, at in zip(read, _vectors(vec, y, y_near, y_far, tile.bundle), strict=True):
+        vec.store(value, at)
+
+
+@emitter
+def _pack_pixels(tile: Any, vec: Vector, x: Any, row_step: Any, y: Any, step: Any) -> None:
+    """Of `tile.pixels` floats of each of `lanes` rows, vectors `step` bytes apart."""
+    x, y = vec.pointer(x), vec.pointer(y)
+    rows = [vec.offset(x, vec.builder.mul(row_step, I64(i))) for i in range(vec.lanes)]
+    for first in range(0, tile.pixels, NARROW):
+        for i, column in enumerate(four_columns(vec, rows.__getitem__, 4 * first), first):
+            vec.store(column, vec.offset(y, vec.builder.mul(step, I64(i))))
+
+
+@emitter
+def _unpack_pixels(tile: Any, vec: Vector, x: Any, step: Any, y: Any, row_step: Any) -> None:
+    """The reverse."""
+    x, y = vec.pointer(x), vec.pointer(y)
+    pixels = [vec.offset(x, vec.builder.mul(step, I64(i))) for i in range(tile.pixels)]
+    rows = [vec.offset(y, vec.builder.mul(row_step, I64(i))) for i in range(vec.lanes)]
+    if tile.pixels == vec.lanes:
+        for first in range(0, vec.lanes, NARROW):
+            for i, row in enumerate(four_columns(vec, pixels.__getitem__, 4 * first), first):
+                vec.store(row, rows[i])
+        return
+    narrow = Vector(vec.builder, NARROW)
+    for i, column in enumerate(transpose_quads(vec, [vec.load(pixel) for pixel in pixels])):
+        for first in range(0, vec.lanes, NARROW):
+            narrow.store(vec.shuffle(column, column, range(first, first + NARROW)), rows[first + i])
+
+
+@inline
+def _of_bundle(start, number, near, far):
+    """Where a vector of a bundle lies."""
+    return start + (number & 1) * near + (number >> 1) * far
+
+
+def _copied(tile, args, x, y, vectors, width):
+    if vectors == tile.bundle:
+        for i in range(width):
+            _copy_bundle(
+                tile, x + i * args.x_w, args.x_near, args.x_far, y + i * args.y_w, args.y_near, args.y_far
+            )
+        return
+    for number in range(vectors):
+        source = _of_bundle(x, number, args.x_near, args.x_far)
+        target = _of_bundle(y, number, args.y_near, args.y_far)
+        for i in range(width):
+            copy_vector(tile, source + i * args.x_w, target + i * args.y_w)
+
+
+def _pack_floats(tile, x, row_step, y, step):
+    _pack_pixels(tile, x, row_step, y, step)
+
+
+def _pack_words(tile, x, row_step, y, step):
+    words_from_planes(tile, x, row_step, y, step)
+
+
+@specialise_on_tile(lambda tile: _pack_floats if tile.bytes == 4 else _pack_words)
+def _pack(tile, x, row_step, y, step):
+    """`tile.pixels` of each channel's row as vectors of channels, `step` bytes apart."""
+
+
+def _unpack_floats(tile, x, step, y, row_step):
+    _unpack_pixels(tile, x, step, y, row_step)
+
+
+def _unpack_words(tile, x, step, y, row_step):
+    planes_from_words(tile, x, step, y, row_step)
+
+
+def _unpack_lines(tile, x, step, y, row_step):
+    lines_from_words(tile, x, step, y, row_step)
+
+
+def _unpack_of(tile):
+    if tile.bytes == 4:
+        return _unpack_floats
+    return _unpack_lines if tile.pixels == tile.group else _unpack_words
+
+
+@specialise_on_tile(_unpack_of)
+def _unpack(tile, x, step, y, row_step):
+    """The reverse."""
+
+
+def _packed(tile, args, x, y, vectors, width):
+    for i in range(0, width, tile.pixels):
+        at = min(i, width - tile.pixels)  # the last pixels overlap the ones before
+        for number in range(vectors):
+            source = _of_bundle(x + at * args.x_w, number, args.x_near, args.x_far)
+            target = _of_bundle(y + at * args.y_w, number, args.y_near, args.y_far)
+            _pack(tile, source, args.x_cb, target, args.y_w)
+
+
+def _unpacked(tile, args, x, y, vectors, width):
+    for i in range(0, width, tile.pixels):
+        at = min(i, width - tile.pixels)
+        for number in range(vectors):
+            source = _of_bundle(x + at * args.x_w, number, args.x_near, args.x_far)
+            target = _of_bundle(y + at * args.y_w, number, args.y_near, args.y_far)
+            _unpack(tile, source, args.x_w, target, args.y_cb)
+
+
+def _move_of(tile):
+    if tile.source.kind not in VECTORS:
+        return _packed
+    return _copied if tile.target.kind in VECTORS else _unpacked
+
+
+@specialise_on_tile(_move_of)
+def _move(tile, args, x, y, vectors, width):
+    """`width` pixels of so many vectors of a bundle, from the first one's place to the first one's."""
+
+
+@inline
+def _start(channel, shift, cb, c):
+    """Byte offset of a channel of a view whose blocks have 1 << `shift` channels."""
+    return (channel >> shift) * cb + (channel & ((1 << shift) - 1)) * c
+
+
+def _rest_to_blocks(tile, args, x, y, buffer, first, valid, width):
+    target = y + _start(first, args.y_shift, args.y_cb, args.y_c)
+    if valid > 0:
+        pack_vectors(
+            tile.source, x, first, valid, args.x_block, args.x_cb, args.x_c, args.x_w, target, args.y_w, width
+        )
+    else:
+        zero_vectors(tile, target, args.y_w, width)
+
+
+def _rest_of_blocks(tile, args, x, y, buffer, first, valid, width):
+    source = x + _start(first, args.x_shift, args.x_cb, args.x_c)
+    unpack_vectors(
+        tile.target, source, args.x_w, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width
+    )
+
+
+def _rest_through_buffer(tile, args, x, y, buffer, first, valid, width):
+    step = 4 * tile.lanes
+    for at in range(0, width, args.chunk):
+        count = min(args.chunk, width - at)
+        source, target = x + at * args.x_w, y + at * args.y_w
+        pack_vectors(
+            tile.source, source, first, valid, args.x_block, args.x_cb, args.x_c, args.x_w, buffer, step, count
+        )
+        unpack_vectors(
+            tile.target, buffer, step, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, target, count
+        )
+
+
+def _rest_of(tile):
+    if tile.target.kind == BLOCKED:
+        return _rest_to_blocks
+    return _rest_of_blocks if tile.source.kind == BLOCKED else _rest_through_buffer
+
+
+@specialise_on_tile(_rest_of)
+def _move_rest(tile, args, x, y, buffer, first, valid, width):
+    """`width` pixels of the vector of channels from `first` on, of which only `valid` exist."""
+
+
+@kernel(
+    "x y buffer buffer_step chunk units channels whole vectors rows strips strip spans span width "
+    "x_image x_block x_cb x_c x_h x_w x_shift x_near x_far y_image y_block y_cb y_c y_h y_w y_shift y_near y_far"
+)
+def move_strips(tile, worker, before, part, parts, args):
+    """y = x in another layout; channels from `channels` to the end of y's last block are zero.
+
+    Of the `vectors` of channels of y, the first `whole` have no others. Units are numbered with the span of so many
+    vectors running fastest, then strip, row and image; the last strip of a row has what is left.
+    """
+    buffer = args.buffer + worker * args.buffer_step
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        at = unit % args.spans * args.span
+        rest = unit // args.spans
+        column = rest % args.strips * args.strip
+        width = args.strip if rest % args.strips < args.strips - 1 else args.width - column
+        rest = rest // args.strips
+        row, image = rest % args.rows, rest // args.rows
+        x = args.x + image * args.x_image + row * args.x_h + column * args.x_w
+        y = args.y + image * args.y_image + row * args.y_h + column * args.y_w
+        end = min(at + args.span, args.vectors)
+        whole = min(end, args.whole)
+        while at < whole:
+            count = min(tile.bundle, whole - at)
+            source = x + _start(at * tile.group, args.x_shift, args.x_cb, args.x_c)
+            target = y + _start(at * tile.group, args.y_shift, args.y_cb, args.y_c)
+            _move(tile, args, source, target, count, width)
+            at += count
+        while at < end:
+            first = at * tile.group
+            _move_rest(tile, args, x, y, buffer, first, min(tile.group, args.channels - first), width)
+            at += 1
