@@ -6,14 +6,13 @@ Which strips, and how much of a pixel is moved at once, follows from how many ca
 from __future__ import annotations
 
 import math
-import os
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
-from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS
+from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
 from cpuconv.kernels.copies.strips import VECTORS, StripTile, move_strips
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.problem.integers import divide
@@ -22,7 +21,8 @@ from layouts import Strides
 _LINE = 64  # bytes of a cache line
 _WAY = 4096  # bytes after which lines share a set of the first cache
 _OPEN = 4  # lines of a set that are open at a time: half of its ways, or fewer
-_LONGEST = 256  # pixels of a strip
+_FEW = 2  # sets that pixels lie in, so that lines of more pixels drive each other out
+_LONGEST = 128  # pixels of a strip
 _CHUNK = 64  # pixels that pass through the buffer at once
 
 
@@ -94,35 +94,32 @@ def _tile(
             if {*kinds} in ({CHANNELS}, {ROWS}, {PLANES}):
                 return None
             return StripTile(lanes, read, written, _LINE // (4 * lanes), 1)
-        if width < 16 // element.bytes:
+        if width < 16 // element.bytes or CHANNELS not in kinds:
             return None
-        pixels = 16 // element.bytes
         planes, vectors = (source, target) if packs else (target, source)
-        bundle = 1
-        if CHANNELS in kinds:
-            bundle = int(os.environ.get("B", 0)) or max(
-                each
-                for each in (1, 2, 4)
-                if each == 1 or each * read.group <= 8 * lines_apart(planes.cb) and each * lanes <= 32
-            )
-        if unpacks and element.bytes == 4 and 8 <= 2 * lines_apart(vectors.w) and width >= lanes:
-            pixels = lanes
-        if unpacks and element.bytes < 4 and width >= read.group:
-            pixels = read.group
-        pixels = int(os.environ.get("X", 0)) or pixels
-        return StripTile(lanes, read, written, bundle, pixels)
+        far = lines_apart(vectors.w) <= _FEW
+        most = (2 if far else 1) * _LINE // (4 * lanes), max(1, _OPEN * lines_apart(planes.cb) // read.group)
+        bundle = max(each for each in (1, 2, 4) if each <= max(1, min(most)))
+        return StripTile(lanes, read, written, bundle, _pixels(read, width, packs, far))
     return None
+
+
+def _pixels(tile: RowTile, width: int, packs: bool, far: bool) -> int:
+    """Pixels that are transposed at once, of vectors that lie `far` apart or not."""
+    if packs:
+        return tile.least if tile.bytes < 4 or far or width < 8 else 8
+    return tile.group if width >= tile.group else tile.least
 
 
 def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int:
     """Pixels of a strip."""
-    longest = _OPEN * min(lines_apart(source.w), lines_apart(target.w)) if tile.pixels == 1 else _LONGEST
-    if tile.pixels > 1 and CHANNELS in (tile.source.kind, tile.target.kind) and 4 * tile.lanes * tile.bundle < _LINE:
-        vectors = source if tile.source.kind == CHANNELS else target
-        longest = 2 * _OPEN * lines_apart(vectors.w)
-    if CHANNELS not in (tile.source.kind, tile.target.kind):
-        longest = 512
-    longest = int(os.environ.get("P", 0)) or longest
+    steps = [view.w for view, row in ((source, tile.source), (target, tile.target)) if row.kind in VECTORS]
+    open_ = _OPEN * min(lines_apart(step) for step in steps)
+    if tile.pixels == 1:
+        longest = min(open_, _OPEN * _WAY // max(map(abs, steps)))
+    else:
+        halves = tile.target.kind in VECTORS and 4 * tile.lanes * tile.bundle < _LINE
+        longest = 2 * open_ if halves else _LONGEST
     return min(width, max(tile.pixels, longest))
 
 
