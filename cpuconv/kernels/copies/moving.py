@@ -93,7 +93,7 @@ def _tile(
         if not (packs or unpacks):
             if {*kinds} in ({CHANNELS}, {ROWS}, {PLANES}):
                 return None
-            return StripTile(lanes, read, written, _LINE // (4 * lanes), 1)
+            return StripTile(lanes, read, written, min(4, 2 * _LINE // (4 * lanes)), 4)
         if width < 16 // element.bytes or CHANNELS not in kinds:
             return None
         planes, vectors = (source, target) if packs else (target, source)
@@ -115,8 +115,8 @@ def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int
     """Pixels of a strip."""
     steps = [view.w for view, row in ((source, tile.source), (target, tile.target)) if row.kind in VECTORS]
     open_ = _OPEN * min(lines_apart(step) for step in steps)
-    if tile.pixels == 1:
-        longest = min(open_, _OPEN * _WAY // max(map(abs, steps)))
+    if len(steps) == 2:
+        longest = min(open_, 8) if CHANNELS in (tile.source.kind, tile.target.kind) else 512
     else:
         halves = tile.target.kind in VECTORS and 4 * tile.lanes * tile.bundle < _LINE
         longest = 2 * open_ if halves else _LONGEST

@@ -35,7 +35,7 @@ class StripTile:
     bundle : int
         Vectors of a pixel that are moved together: 1, 2 or 4.
     pixels : int
-        Pixels that are transposed together; 1 where nothing is.
+        Pixels that are moved together.
     """
 
     lanes: int
@@ -62,12 +62,49 @@ def _vectors(vec: Vector, start: Any, near: Any, far: Any, count: int) -> list[A
     return [vec.offset(pair, near) if i % 2 else pair for i, pair in enumerate(pairs)]
 
 
+def _copy_pixels(tile: Any, vec: Vector, pixels: int, x: tuple[Any, ...], y: tuple[Any, ...]) -> None:
+    """Copy the vectors of a bundle of so many pixels; of each side address, `near`, `far`, and bytes between pixels."""
+    read: list[Any] = []
+    for (start, near, far, step), store in ((x, False), (y, True)):
+        for pixel in range(pixels):
+            at = vec.builder.add(start, vec.builder.mul(step, I64(pixel)))
+            for i, address in enumerate(_vectors(vec, at, near, far, tile.bundle)):
+                if store:
+                    vec.store(read[pixel * tile.bundle + i], address)
+                else:
+                    read.append(vec.load(address))
+
+
 @emitter
-def _copy_bundle(tile: Any, vec: Vector, x: Any, x_near: Any, x_far: Any, y: Any, y_near: Any, y_far: Any) -> None:
-    """Copy the vectors of a bundle of a pixel: the second `near` bytes from the first, the other two `far` behind."""
-    read = [vec.load(at) for at in _vectors(vec, x, x_near, x_far, tile.bundle)]
-    for value, at in zip(read, _vectors(vec, y, y_near, y_far, tile.bundle), strict=True):
-        vec.store(value, at)
+def _copy_bundles(
+    tile: Any,
+    vec: Vector,
+    x: Any,
+    x_near: Any,
+    x_far: Any,
+    x_w: Any,
+    y: Any,
+    y_near: Any,
+    y_far: Any,
+    y_w: Any,
+) -> None:
+    """Copy a bundle of `tile.pixels` pixels: the second vector `near` bytes from the first, other two `far` behind."""
+    _copy_pixels(tile, vec, tile.pixels, (x, x_near, x_far, x_w), (y, y_near, y_far, y_w))
+
+
+@emitter
+def _copy_bundle(
+    tile: Any,
+    vec: Vector,
+    x: Any,
+    x_near: Any,
+    x_far: Any,
+    y: Any,
+    y_near: Any,
+    y_far: Any,
+) -> None:
+    """Copy a bundle of one pixel."""
+    _copy_pixels(tile, vec, 1, (x, x_near, x_far, I64(0)), (y, y_near, y_far, I64(0)))
 
 
 @emitter
@@ -105,10 +142,18 @@ def _of_bundle(start, number, near, far):
 
 def _copied(tile, args, x, y, vectors, width):
     if vectors == tile.bundle:
-        for i in range(width):
-            _copy_bundle(
-                tile, x + i * args.x_w, args.x_near, args.x_far, y + i * args.y_w, args.y_near, args.y_far
-            )
+        x_w, y_w = args.x_w, args.y_w
+        left = width
+        while left >= tile.pixels:
+            _copy_bundles(tile, x, args.x_near, args.x_far, x_w, y, args.y_near, args.y_far, y_w)
+            x += tile.pixels * x_w
+            y += tile.pixels * y_w
+            left -= tile.pixels
+        while left > 0:
+            _copy_bundle(tile, x, args.x_near, args.x_far, y, args.y_near, args.y_far)
+            x += x_w
+            y += y_w
+            left -= 1
         return
     for number in range(vectors):
         source = _of_bundle(x, number, args.x_near, args.x_far)
