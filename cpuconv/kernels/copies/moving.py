@@ -1,6 +1,7 @@
-"""Moves of activations between layouts: in strips where both views allow, else as reorders do.
+"""Moves of activations between layouts: in strips where both views allow and caches ask for it, else as reorders do.
 
-Which strips, and how much of a pixel is moved at once, follows from how many cache lines are open in one set.
+Pixels of a view that has channels side by side lie so many bytes apart that they share few sets of a cache, often a
+single one. What is moved at once, and of how many pixels, follows from how many of their lines can be open together.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from layouts import Strides
 
 _LINE = 64  # bytes of a cache line
 _WAY = 4096  # bytes after which lines share a set of the first cache
-_OPEN = 4  # lines of a set that are open at a time: half of its ways, or fewer
-_FEW = 2  # sets that pixels lie in, so that lines of more pixels drive each other out
-_LONGEST = 128  # pixels of a strip
+_OPEN = 4  # lines of a set that may be open at a time: half of its ways, or fewer
+_FEW = 2  # sets of pixels so far apart that as many as a vector has lanes drive each other out
+_KEPT = 64  # pixels of which a reorder's loops take all channels, vector by vector
+_SHORTEST, _LONGEST, _STREAM = 16, 128, 512  # pixels of a strip: copied, transposed, and between blocks
+_COPIED = 4  # pixels whose vectors are copied at once
+_MANY = 16  # vectors of a pixel: what does not fill a bundle counts little
 _CHUNK = 64  # pixels that pass through the buffer at once
 
 
 def lines_apart(step: int) -> int:
-    """How many places `step` bytes apart lie in lines of different sets, one after the other."""
+    """How many places in a row, `step` bytes apart, lie in lines of different sets of the first cache."""
     return min(_WAY // math.gcd(step, _WAY), _WAY // _LINE)
 
 
@@ -43,18 +47,20 @@ def move_step(
     """`reorder_step`, in strips where they serve."""
     n, channels, height, width = shape_nchw
     rows, width, (source, target) = plane(height, width, x.strides, y.strides)
-    tile = _tile(isa, channels, width, source, target, element)
+    tile = strip_tile(isa, channels, width, source, target, element)
     if tile is None:
         return reorder_step(isa, space, shape_nchw, x, y, threads, element)
     strip = _strip(tile, source, target, width)
-    strips = max(1, width // strip)
+    strips = width // strip
     vectors = divide(divide(channels, target.block) * target.block, tile.group)
-    spans, span = 1, vectors
-    if CHANNELS not in (tile.source.kind, tile.target.kind) or n * rows * strips < 4 * threads > 4:
-        wanted = vectors if CHANNELS not in (tile.source.kind, tile.target.kind) else 4 * threads
-        span = divide(divide(vectors, wanted), tile.bundle) * tile.bundle
-        spans = divide(vectors, span)
-    through = tile.target.kind != BLOCKED != tile.source.kind and channels % tile.group
+    spans = 1  # of the channels of a strip
+    if CHANNELS not in tile.kinds:
+        spans = vectors
+    elif n * rows * strips < 4 * threads > 4:
+        spans = 4 * threads
+    span = divide(divide(vectors, spans), tile.bundle) * tile.bundle
+    spans = divide(vectors, span)
+    through = channels % tile.group and BLOCKED not in tile.kinds
     args: Args = {
         "x": x.ref,
         "y": y.ref,
@@ -78,49 +84,72 @@ def move_step(
     return Step(move_strips, tile, args)
 
 
-def _tile(
+def strip_tile(
     isa: Isa, channels: int, width: int, source: Strides, target: Strides, element: Element
 ) -> StripTile | None:
-    """The loops that move such views, if strips serve them."""
+    """The loops that move such views of rows of `width` pixels, if strips serve them."""
     if source._replace(n=0) == target._replace(n=0) or any(view.block & view.block - 1 for view in (source, target)):
         return None
     for lanes in (each for each in (16, 8, 4) if each <= isa.lanes):
         read, written = (row_tile(lanes, view, element, channels) for view in (source, target))
-        kinds = read.kind, written.kind
-        if not {*kinds} <= {*VECTORS, ROWS, PLANES} or channels < read.group:
-            continue
-        packs, unpacks = (kind in VECTORS and other not in VECTORS for kind, other in (kinds[::-1], kinds))
-        if not (packs or unpacks):
-            if {*kinds} in ({CHANNELS}, {ROWS}, {PLANES}):
+        kinds = {read.kind, written.kind}
+        if kinds <= {*VECTORS, ROWS, PLANES} and channels >= read.group:
+            if kinds == {BLOCKED}:
+                return _between_blocks(isa, channels, source, target, read, written)
+            if CHANNELS not in kinds or len(kinds) == 1 or _stays(source, read) and _stays(target, written):
                 return None
-            return StripTile(lanes, read, written, min(4, 2 * _LINE // (4 * lanes)), 4)
-        if width < 16 // element.bytes or CHANNELS not in kinds:
-            return None
-        planes, vectors = (source, target) if packs else (target, source)
-        far = lines_apart(vectors.w) <= _FEW
-        most = (2 if far else 1) * _LINE // (4 * lanes), max(1, _OPEN * lines_apart(planes.cb) // read.group)
-        bundle = max(each for each in (1, 2, 4) if each <= max(1, min(most)))
-        return StripTile(lanes, read, written, bundle, _pixels(read, width, packs, far))
+            if kinds == {*VECTORS}:
+                return StripTile(lanes, read, written, _bundle(channels, read), _COPIED)
+            return _transposed(width, source, target, read, written) if width >= read.least else None
     return None
 
 
-def _pixels(tile: RowTile, width: int, packs: bool, far: bool) -> int:
-    """Pixels that are transposed at once, of vectors that lie `far` apart or not."""
+def _stays(view: Strides, row: RowTile) -> bool:
+    """Whether the lines of `_KEPT` pixels stay in the first cache from one vector of their channels to the next."""
+    return row.kind != CHANNELS or abs(view.w) * _KEPT < _OPEN * _WAY
+
+
+def _between_blocks(
+    isa: Isa, channels: int, source: Strides, target: Strides, read: RowTile, written: RowTile
+) -> StripTile | None:
+    """Blocks of a vector or narrower are written from first to last by loops of reorders."""
+    if read.lanes < isa.lanes or max(source.block, target.block) == read.group:
+        return None
+    return StripTile(read.lanes, read, written, _bundle(channels, read), _COPIED)
+
+
+def _bundle(channels: int, row: RowTile) -> int:
+    """Vectors that are copied together: two cache lines, or one where those of a pixel would not fill two."""
+    line, whole = _LINE // (4 * row.lanes), channels // row.group
+    return min(4, 2 * line) if whole % (2 * line) == 0 or whole >= _MANY else line
+
+
+def _transposed(width: int, source: Strides, target: Strides, read: RowTile, written: RowTile) -> StripTile:
+    """Of planes and vectors of channels: a line of channels where the planes' lines can be open together, two where
+    pixels share sets."""
+    packs = written.kind == CHANNELS
+    planes, vectors = (source, target) if packs else (target, source)
+    far = lines_apart(vectors.w) <= _FEW
+    wanted = (2 if far else 1) * _LINE // (4 * read.lanes)
+    most = max(1, min(wanted, _OPEN * lines_apart(planes.cb) // read.group))
+    bundle = max(each for each in (1, 2, 4) if each <= most)
     if packs:
-        return tile.least if tile.bytes < 4 or far or width < 8 else 8
-    return tile.group if width >= tile.group else tile.least
+        pixels = read.least if read.bytes < 4 or far or width < 2 * read.least else 2 * read.least
+    else:
+        pixels = read.group if width >= read.group else read.least
+    return StripTile(read.lanes, read, written, bundle, pixels)
 
 
 def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int:
     """Pixels of a strip."""
-    steps = [view.w for view, row in ((source, tile.source), (target, tile.target)) if row.kind in VECTORS]
-    open_ = _OPEN * min(lines_apart(step) for step in steps)
-    if len(steps) == 2:
-        longest = min(open_, 8) if CHANNELS in (tile.source.kind, tile.target.kind) else 512
-    else:
-        halves = tile.target.kind in VECTORS and 4 * tile.lanes * tile.bundle < _LINE
-        longest = 2 * open_ if halves else _LONGEST
-    return min(width, max(tile.pixels, longest))
+    if tile.kinds == {BLOCKED}:
+        return min(width, _STREAM)
+    step = abs((source if tile.source.kind == CHANNELS else target).w)
+    apart = lines_apart(step)
+    if tile.kinds == {*VECTORS}:
+        return min(width, _OPEN * apart, max(_SHORTEST, _WAY // step))
+    halves = tile.target.kind == CHANNELS and 4 * tile.lanes * tile.bundle < _LINE
+    return min(width, max(tile.pixels, 2 * _OPEN * apart if halves else _LONGEST))
 
 
 def _bundle_args(prefix: str, view: Strides, group: int) -> Args:

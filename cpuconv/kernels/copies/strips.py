@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, RowTile, pack_vectors, unpack_vectors, zero_vectors
+from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile, pack_vectors, unpack_vectors, zero_vectors
 from cpuconv.kernels.emit.interleave import lines_from_words, planes_from_words, words_from_planes
 from cpuconv.kernels.emit.intrinsics import copy_vector, emitter
 from cpuconv.kernels.emit.transpose import NARROW, four_columns, transpose_quads
@@ -43,6 +43,11 @@ class StripTile:
     target: RowTile
     bundle: int
     pixels: int
+
+    @property
+    def kinds(self) -> set[int]:
+        """Of source and target."""
+        return {self.source.kind, self.target.kind}
 
     @property
     def bytes(self) -> int:
@@ -236,18 +241,14 @@ def _start(channel, shift, cb, c):
 def _rest_to_blocks(tile, args, x, y, buffer, first, valid, width):
     target = y + _start(first, args.y_shift, args.y_cb, args.y_c)
     if valid > 0:
-        pack_vectors(
-            tile.source, x, first, valid, args.x_block, args.x_cb, args.x_c, args.x_w, target, args.y_w, width
-        )
+        pack_vectors(tile.source, x, first, valid, args.x_block, args.x_cb, args.x_c, args.x_w, target, args.y_w, width)
     else:
         zero_vectors(tile, target, args.y_w, width)
 
 
 def _rest_of_blocks(tile, args, x, y, buffer, first, valid, width):
     source = x + _start(first, args.x_shift, args.x_cb, args.x_c)
-    unpack_vectors(
-        tile.target, source, args.x_w, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width
-    )
+    unpack_vectors(tile.target, source, args.x_w, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width)
 
 
 def _rest_through_buffer(tile, args, x, y, buffer, first, valid, width):
