@@ -1,0 +1,96 @@
+"""Moves in strips, of elements of one, two and four bytes between every pair of layouts, and when they are chosen."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import layouts
+from cpuconv.elements import BF16, F32, U8, Element
+from cpuconv.isa import current
+from cpuconv.kernels.binding.steps import Operand, Ref, Space
+from cpuconv.kernels.copies.moving import lines_apart, move_step
+from cpuconv.kernels.copies.strips import move_strips
+from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared.base import contiguous
+from support import guarded
+from support.moved import check
+
+ISA = current()
+ELEMENTS = (U8, BF16, F32)  # one of each size: elements are moved as they are
+
+
+def channels_around(element: Element) -> list[int]:
+    """Whole bundles, with a vector more, and with channels that fill no vector; pixels 256 bytes apart or more."""
+    least, vector = 256 // element.bytes, ISA.block(element)
+    return [2 * least, 2 * least + vector, 2 * least + vector + 4 // element.bytes, 2 * least - 4 // element.bytes]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+@pytest.mark.parametrize(("src", "dst"), list(itertools.product(layouts.NAMES, repeat=2)))
+def test_every_pair_of_layouts(src: str, dst: str, element: Element) -> None:
+    planes = (1, 3), (3, 5), (4, 4), (1, 17), (5, 7)  # around what is moved at once, with what is left
+    for number, channels in enumerate(channels_around(element)):
+        for plane in planes[number % 2 :: 2]:
+            check(move_step, (2, channels, *plane), src, dst, element, edge=guarded.EDGES[number % 2])
+
+
+@pytest.mark.parametrize("spread", ["sliced", "sparse", "flipped"])
+@pytest.mark.parametrize(("src", "dst"), [("NHWC", "native"), ("native", "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW")])
+def test_any_strides_and_threads(src: str, dst: str, spread: str) -> None:
+    named = [blocked.layout(ISA, F32) if name == "native" else name for name in (src, dst)]
+    for threads in (1, 2, 3):
+        check(move_step, (2, 150, 5, 9), *named, F32, x_spread=spread, threads=threads)
+
+
+@pytest.mark.parametrize(("channels", "pixels"), [(1024, 49), (512, 196), (256, 64)])
+def test_pixels_a_power_of_two_apart_and_planes_a_page_apart(channels: int, pixels: int) -> None:
+    native = blocked.layout(ISA, F32)
+    for src, dst in (("NHWC", native), (native, "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW")):
+        step = check(move_step, (1, channels, 1, pixels), src, dst, F32, threads=2)
+        assert step.kernel is move_strips, (src, dst)
+    for src, dst in (("NCHW", "NHWC"), ("NHWC", "NCHW")):
+        check(move_step, (1, 80, 32, 32), src, dst, F32)
+
+
+def test_bits_of_nan_are_kept() -> None:
+    """Quiet and signalling, of any payload and sign."""
+    space, shape = Space(), (1, 128, 4, 4)
+    bits = np.random.default_rng(0).integers(1, 1 << 22, shape, np.uint32) | np.uint32(0x7F800000)
+    bits |= np.random.default_rng(1).integers(0, 2, shape, np.uint32) << np.uint32(31)
+    import cpuconv
+
+    for src, dst in (("NHWC", "NCHW8c"), ("NCHW", "NHWC"), ("NHWC", "NCHW"), ("NCHW8c", "NCHW64c")):
+        x = layouts.from_nchw(bits, src).view(np.float32)
+        y = cpuconv.reorder(x, src, dst).view(np.uint32)
+        np.testing.assert_array_equal(y, layouts.from_nchw(bits, dst))
+    assert space.size == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "lines"), [(4096, 1), (8192, 1), (2048, 2), (256, 16), (4000, 64), (196, 64), (-512, 8)]
+)
+def test_lines_apart(step: int, lines: int) -> None:
+    assert lines_apart(step) == lines
+    sets = [abs(step) * i // 64 % 64 for i in range(lines)]
+    assert len(set(sets)) == lines or step % 64
+
+
+@pytest.mark.parametrize(("channels", "pixels"), [(1024, 49), (2048, 49), (512, 196), (1000, 49), (256, 3136)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_of_two_threads_are_alike(channels: int, pixels: int, threads: int) -> None:
+    """Units are ranges of equal numbers; the last strip of a row is shorter than two."""
+    native = blocked.layout(ISA, F32)
+    for src, dst in (("NHWC", native), (native, "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW")):
+        shape = (1, channels, 1, pixels)
+        views = (Operand(Ref(each), contiguous(name, shape, F32)) for each, name in (("x", src), ("y", dst)))
+        args = move_step(ISA, Space(), shape, *views, threads, F32).args
+        strips = [args["strip"]] * (args["strips"] - 1) + [pixels - args["strip"] * (args["strips"] - 1)]
+        spans = [min(args["span"], args["vectors"] - at) for at in range(0, args["vectors"], args["span"])]
+        work = [strip * span for strip in strips for span in spans]
+        parts = [sum(work[len(work) * part // threads : len(work) * (part + 1) // threads]) for part in range(threads)]
+        assert len(work) == args["units"] and args["strip"] <= strips[-1] < 2 * args["strip"]
+        assert max(parts) <= 1.15 * sum(parts) / threads, (src, dst, parts)
