@@ -23,6 +23,7 @@ _LINE = 64  # bytes of a cache line
 _WAY = 4096  # bytes after which lines share a set of the first cache
 _OPEN = 4  # lines of a set that may be open at a time: half of its ways, or fewer
 _FEW = 2  # sets of pixels so far apart that as many as a vector has lanes drive each other out
+_CLOSE = 8  # sets of pixels, so many that narrower vectors than the CPU's serve
 _KEPT = 64  # pixels of which a reorder's loops take all channels, vector by vector
 _SHORTEST, _LONGEST, _STREAM = 16, 128, 512  # pixels of a strip: copied, transposed, and between blocks
 _COPIED = 4  # pixels whose vectors are copied at once
@@ -98,9 +99,13 @@ def strip_tile(
                 return _between_blocks(isa, channels, source, target, read, written)
             if CHANNELS not in kinds or len(kinds) == 1 or _stays(source, read) and _stays(target, written):
                 return None
+            apart = lines_apart((source if read.kind == CHANNELS else target).w)
             if kinds == {*VECTORS}:
-                return StripTile(lanes, read, written, _bundle(channels, read), _COPIED)
-            return _transposed(width, source, target, read, written) if width >= read.least else None
+                narrow = lanes < isa.lanes and apart > _CLOSE
+                return None if narrow else StripTile(lanes, read, written, _bundle(channels, read), _COPIED)
+            if width < read.least or apart == _WAY // _LINE:
+                return None
+            return _transposed(width, source, target, read, written)
     return None
 
 
