@@ -153,8 +153,10 @@ def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int
     apart = lines_apart(step)
     if tile.kinds == {*VECTORS}:
         return min(width, _OPEN * apart, max(_SHORTEST, _WAY // step))
-    halves = tile.target.kind == CHANNELS and 4 * tile.lanes * tile.bundle < _LINE
-    return min(width, max(tile.pixels, 2 * _OPEN * apart if halves else _LONGEST))
+    halves = 4 * tile.lanes * tile.bundle < _LINE
+    if tile.target.kind == CHANNELS:
+        return min(width, max(tile.pixels, 2 * _OPEN * apart if halves else _LONGEST))
+    return min(width, max(tile.pixels, _LONGEST if halves else _LONGEST // 2))
 
 
 def _bundle_args(prefix: str, view: Strides, group: int) -> Args:
