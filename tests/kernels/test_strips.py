@@ -102,3 +102,21 @@ def test_parts_of_two_threads_are_alike(channels: int, pixels: int, threads: int
         parts = [sum(work[len(work) * part // threads : len(work) * (part + 1) // threads]) for part in range(threads)]
         assert len(work) == args["units"] and args["strip"] <= strips[-1] < 2 * args["strip"]
         assert max(parts) <= 1.15 * sum(parts) / threads, (src, dst, parts)
+
+
+@pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="these are instructions of x86")
+def test_bundles_are_copied_by_vectors_and_planes_transposed_in_registers() -> None:
+    """For any CPU that is named, whether it runs here or not."""
+    native, register = blocked.layout(ISA, F32), "zmm" if ISA.name == "avx512" else "ymm"
+    for src, dst, shuffles in (
+        ("NHWC", native, ()),
+        ("NCHW", "NHWC", ("vunpcklp", "vunpckhp")),
+        ("NHWC", "NCHW", ("vunpcklp",)),
+    ):
+        shape = (1, 1024, 7, 7)
+        views = (Operand(Ref(each), contiguous(name, shape, F32)) for each, name in (("x", src), ("y", dst)))
+        step = move_step(ISA, Space(), shape, *views, 1, F32)
+        assembly = step.kernel.assembly(step.tile)
+        moves = sum(line.split()[:1] == ["vmovups"] and register in line for line in assembly.splitlines())
+        assert moves >= 2 * step.tile.bundle, (src, dst)
+        assert all(name in assembly for name in shuffles), (src, dst)
