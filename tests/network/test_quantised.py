@@ -121,17 +121,33 @@ class Network:
         w = self.weights(depth, columns)
         scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
         bias, unit = self.rng.integers(-3000, 3000, columns, np.int32), np.float32(flat.scale) * scale
-        turned = self.draw(st.booleans())
+        turned, biased = self.draw(st.booleans()), self.draw(st.booleans())
 
         def op(floats: str) -> str:
             numbers = map(self.constant, (w.T.copy() if turned else w, scale, zero))
             weights = self.node("DequantizeLinear", *numbers, axis=0 if turned else 1)
             if not turned:
-                return self.node("MatMul", floats, weights)
+                y = self.node("MatMul", floats, weights)
+                added = self.constant((bias * unit).astype(np.float32))
+                return self.node("Add", *([added, y] if columns > 5 else [y, added])) if biased else y
             numbers = map(self.constant, (bias, unit, zero.astype(np.int32)))
             return self.node("Gemm", floats, weights, self.node("DequantizeLinear", *numbers, axis=0), transB=1)
 
         self.step(flat, op=op, shape=(rows, columns))
+
+    def attend(self) -> None:
+        """A product of two images, the second perhaps transposed as floats."""
+        x = self.pick()
+        y = self.pick(x.shape)
+        n, c, h, _ = x.shape
+        planes, columns, shape = [0, 1, 2, 3], [0, 1, 3, 2], (n, c, h, h)
+        if self.draw(st.booleans()):  # matrices of channels, a row of the image each
+            planes, columns, shape = [0, 2, 1, 3], [0, 2, 3, 1], (n, h, c, c)
+
+        def op(a: str, b: str) -> str:
+            return self.node("MatMul", self.node("Transpose", a, perm=planes), self.node("Transpose", b, perm=columns))
+
+        self.step(x, y, op=op, shape=shape)
 
     def add(self) -> None:
         x = self.pick()
@@ -243,7 +259,7 @@ def networks(draw):
     return made
 
 
-STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "swap", "pool", "larger")
+STEPS = ("conv", "conv", "conv", "dense", "attend", "add", "gate", "excite", "concat", "swap", "pool", "larger")
 STEPS += ("larger", "pad", "transposed")
 
 

@@ -1,9 +1,10 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv; QuantizeLinear of
+where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv, with an Add of a
+constant behind; MatMul of two tensors that DequantizeLinear gives, both of a run; QuantizeLinear of
 their results, which they then store; QuantizeLinear of what only moves numbers, and of the largest of them, which
-moves the integers as well; of means under windows, and of a linear Resize, which are means of integers; Split of
+moves the integers as well, which become numbers behind it; of means under windows, and of a linear Resize, which are means of integers; Split of
 numbers that integers stand for, and means of planes; Softmax, LayerNormalization and ReduceMean, which compute with
 floats, on either side; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one
 unit at ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +42,13 @@ from cpuconv.graph.passes.rewriting import (
 )
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.expression import Operand, apply
+from cpuconv.kernels.products.matmul_bytes import MOST
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
 
 OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _BYTES = (U8.dtype, S8.dtype)
+_PRODUCTS = ("QuantizedConv", "QuantizedLinear", "QuantizedMatMul")
 MOVES = frozenset(
     ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
     + ("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze")
@@ -144,6 +148,8 @@ def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     """Of rows with a matrix; Gemm perhaps with the transposed matrix, and a bias."""
     x, w = (_dequantised(graph, name) for name in node.inputs[:2])
     array = None if w is None else constant(graph, w.name)
+    if x is not None and w is not None and node.op == "MatMul" and array is None:
+        return _product(graph, node, x, w)
     if x is None or w is None or array is None or array.ndim != 2 or len(shape_of(graph, x.name)) < 2:
         return None
     numbers = {name: node.attributes.get(name, 1) for name in ("alpha", "beta")}
@@ -153,6 +159,50 @@ def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     if _axis(w) not in ((None, 0) if turned else (None, 1, -1)):
         return None
     return _with_bias(graph, node, x, w, array if turned else array.T)
+
+
+def _product(graph: Graph, node: Node, a: _Scaled, b: _Scaled) -> Rewrite | None:
+    """A product of two tensors of a run, with integers."""
+    if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*_BYTES}:
+        return None
+    with np.errstate(all="ignore"):
+        unit = float((a.scale * b.scale)[0])
+    if a.name in graph.constants or shape_of(graph, a.name)[-1] > MOST or not 0 < unit < np.inf:
+        return None
+    maker, scales = Maker(graph, node), {}
+    for name, each in (("a", a), ("b", b)):
+        scales |= {f"{name}_scale": float(each.scale[0]), f"{name}_zero_point": int(each.zero[0])}
+    maker.node("QuantizedMatMul", a.name, b.name, **scales, y=FLOAT32)
+    return maker.done()
+
+
+def _product_ending(node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+    """A product of two tensors that stores bytes."""
+    with np.errstate(over="ignore"):
+        factor = np.float32(source["a_scale"]) * np.float32(source["b_scale"]) / y.scale
+    if not np.isfinite(factor).all():
+        return None
+    return Rewrite(
+        [source, node], [replace(source, outputs=node.outputs, attributes={**source.attributes, **_stored(y)})]
+    )
+
+
+def _added(graph: Graph, node: Node) -> Rewrite | None:
+    """What is added to a product of integers, one number for each of its channels, as its bias."""
+    for own, other in (node.inputs, node.inputs[::-1]):
+        source, array = graph.producer(own), constant(graph, other)
+        if source is None or array is None or not _of_floats(source) or source.op == "QuantizedMatMul":
+            continue
+        if any(map(partial(operand, source), (2, 3))) or source["activation"] or sole_reader(graph, own) is None:
+            continue
+        shape = shape_of(graph, own)
+        each = per_channel(array, shape, 1 if source.op == "QuantizedConv" else len(shape) - 1)
+        if each is not None and np.isfinite(each).all():
+            maker = Maker(graph, source, node)
+            inputs = (*source.inputs[:2], maker.constant(each.astype(np.float32), "bias"))
+            maker.new = [replace(source, inputs=inputs, outputs=node.outputs)]
+            return maker.done()
+    return None
 
 
 def _axis(w: _Scaled) -> int | None:
@@ -186,8 +236,10 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
     if sole_reader(graph, node.inputs[0]) is None:
         return None
-    if _of_floats(source):
+    if _of_floats(source) and source.op != "QuantizedMatMul":
         return _ending(graph, node, source, y)
+    if source.op == "QuantizedMatMul" and source["y"] == FLOAT32:
+        return _product_ending(node, source, y)
     if source.op in _MEANS and (made := _bytes_of_mean(graph, node, source, y)) is not None:
         return made
     if source.op.removeprefix("Quantized") in _LINES and source.attributes.get("y", FLOAT32) == FLOAT32:
@@ -198,7 +250,7 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
 
 def _of_floats(node: Node | None) -> bool:
     """Whether a product of integers gives floats."""
-    return node is not None and node.op in ("QuantizedConv", "QuantizedLinear") and node["y"] == FLOAT32
+    return node is not None and node.op in _PRODUCTS and node["y"] == FLOAT32
 
 
 def _ready(graph: Graph, name: str) -> bool:
@@ -316,6 +368,21 @@ def _split(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _sunk(graph: Graph, node: Node) -> Rewrite | None:
+    """Integers are moved before they become numbers: they are fewer bytes, and products behind see them."""
+    x, source, reader = (
+        _dequantised(graph, node.inputs[0]),
+        graph.producer(node.inputs[0]),
+        graph.users(node.outputs[0]),
+    )
+    if x is None or source is None or not x.one or any(each.op == "QuantizeLinear" for each in reader):
+        return None
+    maker = Maker(graph, node)
+    moved = maker.node(node.op, x.name, *node.inputs[1:], part="moved", **node.attributes)
+    maker.node("DequantizeLinear", moved, *source.inputs[1:], **source.attributes)
+    return maker.done()
+
+
 def _apart(graph: Graph, node: Node) -> Rewrite | None:
     for name in node.inputs:
         source = graph.producer(name) if name else None
@@ -332,11 +399,13 @@ apart = Rewriter(
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
 _RULES = {
+    "Add": _added,
     "Conv": _conv,
     "ConvTranspose": _transposed,
     "GlobalAveragePool": _mean,
     "Split": _split,
     "QuantizeLinear": _quantize,
 }
+_RULES |= dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), _sunk)
 _LINES = ("LayerNormalization", "ReduceMean", "Softmax")
 run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_LINES, _line))
