@@ -18,6 +18,7 @@ from cpuconv.problem.integers import describe, is_integer, is_sequence
 from cpuconv.problem.types import Types
 
 BYTES = (U8, S8)
+LIMITS = ("y_least", "y_most")
 _LEAST, _MOST = -128, 127 + 128  # zero points of any element that has one
 _SCALE = "a finite number above 0 in float32"
 _EACH = "or one for each output channel"
@@ -57,6 +58,9 @@ class Quantization:
     residual_scale : float or None
         Of a residual, where the result is uint8 or int8, and so is the residual. One of float32 has none.
     residual_zero_point : int
+    y_least, y_most : int, sequence of int or None
+        What a result of uint8 or int8 without a residual is clamped to, beside the range of its dtype: one number, or
+        one for each output channel.
 
     Raises
     ------
@@ -76,6 +80,8 @@ class Quantization:
     y_zero_point: int = 0
     residual_scale: float | None = None
     residual_zero_point: int = 0
+    y_least: int | Sequence[int] | None = None
+    y_most: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -83,6 +89,9 @@ class Quantization:
             put(self, name, _scale(getattr(self, name), name))
         for name in ("x_zero_point", "w_zero_point", "y_zero_point", "residual_zero_point"):
             put(self, name, _zero_point(getattr(self, name), name))
+        for name in LIMITS:
+            if getattr(self, name) is not None:
+                put(self, name, _zero_point(getattr(self, name), name))
         for name in ("y", "residual"):
             if getattr(self, f"{name}_scale") is None and getattr(self, f"{name}_zero_point"):
                 point = getattr(self, f"{name}_zero_point")
@@ -113,7 +122,7 @@ class Quantization:
             It does not; the message names the field.
         """
         _check_range("x_zero_point", self.x_zero_point, types.x)
-        for name in ("w_scale", "w_zero_point"):
+        for name in ("w_scale", "w_zero_point", *LIMITS):
             values = getattr(self, name)
             if isinstance(values, tuple) and len(values) != k:
                 expected = f"a number or {k} numbers, one for each output channel"
@@ -140,6 +149,12 @@ class Quantization:
         """x_scale · w_scale in float32: one, or one for each output channel."""
         with np.errstate(over="ignore", under="ignore"):
             return np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
+
+    def clamp(self, y: Element) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the largest number of a result of that type: one, or one for each output channel."""
+        ends = zip(bounds(y), (self.y_least, self.y_most), strict=True)
+        least, most = (np.asarray(end if given is None else given, np.float32) for end, given in ends)
+        return np.maximum(least, bounds(y)[0]), np.minimum(most, bounds(y)[1])
 
     def ratio(self) -> np.ndarray:
         """(x_scale · w_scale) / y_scale in float32."""
@@ -176,7 +191,7 @@ def _check_range(name: str, point: Any, element: Element) -> None:
 def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
     """The numbers of a scalar or of a sequence, and whether it is one."""
     value = _unpacked(value)
-    many = is_sequence(value) and name.startswith("w_")
+    many = is_sequence(value) and (name.startswith("w_") or name in LIMITS)
     numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
     if not all(isinstance(each, numbers.Real) and not isinstance(each, (bool, np.bool_)) for each in numbers_):
         raise ArgumentTypeError(must(name, expected, describe(value)))
@@ -219,7 +234,7 @@ def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
 
 
 def _zero_point(value: object, name: str) -> int | tuple[int, ...]:
-    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name == "w_zero_point" else "")
+    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name in ("w_zero_point", *LIMITS) else "")
     given, many = _numbers(value, name, expected)
     if not all(map(is_integer, given)):
         raise ArgumentTypeError(must(name, expected, describe(value)))

@@ -53,7 +53,8 @@ def ended(
         return total
     with np.errstate(over="ignore"):
         if y in BYTES and residual is None and _name(problem) in _CLAMPS:
-            whole = _short(total.astype(np.float32), problem, scales)
+            least, most = (_each(end) for end in scales.clamp(y))
+            whole = np.minimum(np.maximum(_short(total.astype(np.float32), problem, scales), least), most)
         else:
             number = _long(total.astype(np.float32), problem, scales, shift, residual)
             if y == F32:

@@ -312,6 +312,45 @@ def test_padding_by_the_zero_point_goes_into_the_convolution():
         assert np.abs(y - wanted).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", (np.uint8, np.int8))
+@pytest.mark.parametrize("fine", (0.8, 1.5, 3.0))
+@pytest.mark.parametrize("op", ("MatMul", "Conv"))
+def test_a_bias_behind_bytes(op, fine, dtype, tmp_path):
+    """Rounded once in place of twice, cut off where bytes between are; not where steps between are coarse."""
+    rng, low = np.random.default_rng(0), np.iinfo(dtype).min
+    w = saturation.narrowed(rng.integers(-127, 128, (24, 40) if op == "MatMul" else (40, 24, 1, 1), np.int8), 7)
+    added = rng.normal(0, 4, 40).astype(np.float32).reshape(-1, *[1] * (w.ndim - 2))
+    x = rng.integers(low, low + 256, (1, 24, 5, 24)).astype(dtype)
+    arrays = {"w": w, "added": added, "x_scale": np.float32(0.05), "w_scale": np.float32(0.02), "zero": np.int8(0)}
+    arrays |= {"s": np.float32(0.1 * fine), "z": dtype(low + 140), "t": np.float32(0.1), "u": dtype(low + 100)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "x_scale", "u"], ["f"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "zero"], ["v"]),
+        helper.make_node(op, ["f", "v"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["g"]),
+        helper.make_node("Add", ["added", "g"], ["sum"]),
+        helper.make_node("QuantizeLinear", ["sum", "t", "u"], ["y"]),
+    ]
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    ends = [helper.make_tensor_value_info(name, element, shape) for name, shape in (("x", x.shape), ("y", None))]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "biased", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
+    product = "QuantizedLinear" if op == "MatMul" else "QuantizedConv"
+    kinds = {each["op"] for each in compiled.explain().to_dict()["operators"]} - {"Copy"}
+    assert kinds == ({product} if fine < 1.9 else {product, "Elementwise"})
+    compiled.save(tmp_path / "biased.cpuconv")
+    loaded = cpuconv.load(tmp_path / "biased.cpuconv")
+    y = compiled.run({"x": x})["y"]
+    assert (loaded.run({"x": x})["y"] == y).all()
+    (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
+    assert (wanted == wanted.max()).mean() > 0.01 or fine < 1  # bytes between are cut off
+    apart = np.abs(y.astype(int) - wanted)
+    assert np.mean(apart) < 0.02 if fine > 1.9 else apart.max() <= 1  # one of coarse steps is several
+
+
 @pytest.mark.parametrize(("dtype", "weights"), [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])
 @pytest.mark.parametrize(
     ("attributes", "kernel", "groups"),

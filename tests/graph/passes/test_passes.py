@@ -278,7 +278,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     (
         "quantised",
         op.MatMul(floats(whole(x)), floats(whole(op.Transpose(y, perm=[0, 1, 3, 2])), 0.5)),
-        "Transpose QuantizeLinear QuantizeLinear QuantizedMatMul",
+        "QuantizeLinear Transpose QuantizeLinear QuantizedMatMul",
     ),
     ("quantised", op.Relu(op.Reshape(floats(whole(x)), [12, 20])), "QuantizeLinear Reshape DequantizeLinear Relu"),
     ("quantised", whole(floats(whole(x)), 0.5), "QuantizeLinear DequantizeLinear QuantizeLinear"),
