@@ -139,10 +139,8 @@ def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
 
 def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[Any, Any]:
     """The least and the largest number of the result, in its own unit: one, or one for each channel."""
-    if not ending.short:
-        return bounds(problem.types.y)
     least, most = scales.clamp(problem.types.y)
-    if problem.activation is None:
+    if not ending.short or problem.activation is None:
         return least, most
     name, *scalars = problem.activation
     low, high = scalars if name == "clip" else (0.0, np.inf)

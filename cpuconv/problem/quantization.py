@@ -59,8 +59,8 @@ class Quantization:
         Of a residual, where the result is uint8 or int8, and so is the residual. One of float32 has none.
     residual_zero_point : int
     y_least, y_most : int, sequence of int or None
-        What a result of uint8 or int8 without a residual is clamped to, beside the range of its dtype: one number, or
-        one for each output channel.
+        What a result of uint8 or int8 is clamped to, beside the range of its dtype: one number, or one for each output
+        channel.
 
     Raises
     ------

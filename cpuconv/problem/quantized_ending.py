@@ -53,14 +53,14 @@ def ended(
         return total
     with np.errstate(over="ignore"):
         if y in BYTES and residual is None and _name(problem) in _CLAMPS:
-            least, most = (_each(end) for end in scales.clamp(y))
-            whole = np.minimum(np.maximum(_short(total.astype(np.float32), problem, scales), least), most)
+            whole = _short(total.astype(np.float32), problem, scales)
         else:
             number = _long(total.astype(np.float32), problem, scales, shift, residual)
             if y == F32:
                 return number
             whole = np.rint(number / _one(scales.y_scale or 1)) + _one(scales.y_zero_point)
-        return np.clip(whole, *bounds(y)).astype(y.dtype)
+        least, most = (_each(end) for end in scales.clamp(y))
+        return np.minimum(np.maximum(whole, least), most).astype(y.dtype)
 
 
 def _name(problem: ConvProblem) -> str | None:

@@ -8,6 +8,7 @@ finer steps, results are one unit off at most, and clamped for each channel wher
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
         unit = float((a.scale * b.scale)[0])
     if a.name in graph.constants or shape_of(graph, a.name)[-1] > MOST or not 0 < unit < np.inf:
         return None
-    maker, scales = Maker(graph, node), {}
+    maker = Maker(graph, node)
+    scales: dict[str, Any] = {}
     for name, each in (("a", a), ("b", b)):
         scales |= {f"{name}_scale": float(each.scale[0]), f"{name}_zero_point": int(each.zero[0])}
     maker.node("QuantizedMatMul", a.name, b.name, **scales, y=FLOAT32)

@@ -16,7 +16,7 @@ from cpuconv.elements import F32, S32, Element
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import MicroRef, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.copies.widening import WidenTile, widen_rows
@@ -68,7 +68,7 @@ def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place
         return copied
 
     work = Product.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged
-    given = {
+    given: Args = {
         "narrow_left": MicroRef(widen_rows, WidenTile(processor.isa.lanes, a.element)),
         "narrow_right": MicroRef(widen_rows, WidenTile(processor.isa.lanes, b.element)),
         "numbers": _numbers(processor.isa.lanes, y.element, scales),
