@@ -27,8 +27,8 @@ from cpuconv.graph.ops.planes import is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.elementwise.span import span_step
-from cpuconv.kernels.products.matmul_bytes import MOST, Scales, bytes_steps
-from cpuconv.kernels.products.matmul_bytes import seconds as product_seconds
+from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
+from cpuconv.kernels.paired.matmul_bytes import seconds as product_seconds
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import Types

@@ -17,7 +17,7 @@ from cpuconv.graph.ops.convolution import quantization
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
 from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, stored
 from cpuconv.kernels.binding.place import FLOAT32
-from cpuconv.kernels.products.matmul_bytes import MOST
+from cpuconv.kernels.paired.matmul_bytes import MOST
 
 _WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
 _FINE = 1.9  # of a result's scale, to which numbers may be rounded before: rounded once, it is one unit off at most

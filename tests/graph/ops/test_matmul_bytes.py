@@ -13,8 +13,8 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.place import DENSE, STRIDED, Place
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.kernels.emit.product import as_seen, pair_product
-from cpuconv.kernels.products import matmul_halves
-from cpuconv.kernels.products.matmul_bytes import MOST, Scales, bytes_steps
+from cpuconv.kernels.paired import matmul_halves
+from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
 from support.asm import loops, vector_spills
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
