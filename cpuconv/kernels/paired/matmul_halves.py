@@ -29,7 +29,6 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import HALVES, PAIR, RoundTile, call_round_rows, round_rows
 from cpuconv.kernels.copies.widening import call_widen_rows
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit import multiplying
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
 from cpuconv.kernels.emit.loop import loop
@@ -94,7 +93,6 @@ def strip(
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
     ending = Ending(product.sum, tile.y)
-    kept = not product.instruction and builder.module.triple.startswith("x86")  # in order: else sums are spilled
     each, last = I64(tile.rows), builder.sub(rows, I64(tile.rows))
     valid = [tile.valid if j == tile.v - 1 else vec.lanes for j in range(tile.v)]
     nothing = vec.int_constant(0) if product.sum.integer else vec.constant(0.0)
@@ -117,8 +115,7 @@ def strip(
                         pair = product.word(vec, vec.offset(x, tile.pitch * row + WORD * k), False)
                         for j, weight in enumerate(weights):
                             place = row * tile.v + j
-                            added = product.add(vec, pair, weight, sums[place])
-                            sums[place] = multiplying.hidden(vec, added, ordered=True) if kept else added
+                            sums[place] = product.add(vec, pair, weight, sums[place])
                 return sums
 
             return body
