@@ -2,7 +2,8 @@
 
 With AVX512_VBMI two permutations of 128 bytes each look up 64 bytes, and the index's highest bit chooses between them.
 With AVX2 each sixteenth of the table is looked up by the lower four bits of 32 bytes, and the upper four choose, one
-after the other, between half of the results that are left: 16 shuffles and 15 blends, in half the time of 32 loads. Elsewhere each byte is a load.
+after the other, between half of the results that are left: 16 shuffles and 15 blends, in half the time of 32 loads.
+Elsewhere each byte is a load.
 """
 
 from __future__ import annotations
