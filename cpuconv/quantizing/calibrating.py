@@ -74,6 +74,7 @@ class Calibration:
     ) -> None:
         self.graph, self.known = prepared
         self.samples, self.form, self.threads, self.progress = samples, form, threads, progress
+        self._correct = correct
         self.products = products_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
@@ -85,6 +86,11 @@ class Calibration:
         step = self.steps("comparing layers", 1)
         found = locally(self.graph, plan, scales, weights, samples, threads, step, correct)
         self._biases, self.errors = found.biases, found.errors
+
+    def of_half(self, first: int) -> Calibration:
+        """The same by every other sample, from the first (0) or the second (1) on."""
+        prepared = Prepared(self.graph, self.known)
+        return Calibration(prepared, self.samples.half(first), self.form, self.threads, self.progress, self._correct)
 
     def plan(self, products: Collection[Product]) -> Plan:
         """What becomes bytes for these products."""
