@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from autotune.data_classes import dataclass
 from autotune.text import count_of
-from cpuconv.network.precision.to_come import NEEDED
+from cpuconv.network.precision.to_come import doubt
 
 BYTES, FLOATS = "int8", "float32"
 COLUMNS = ("layer", "operator", "precision", "why", "error", "error alone", "µs, float32", "µs, int8")
@@ -69,8 +69,7 @@ class Reached:
     samples: int
 
     def __str__(self) -> str:
-        unknown = f"; {count_of(self.samples, 'sample')}: the spread of others is not known"
-        return f"{self.error:.3g} of at most {self.tolerance:.3g}{unknown if self.samples < NEEDED else ''}"
+        return "; ".join(filter(None, (f"{self.error:.3g} of at most {self.tolerance:.3g}", doubt(self.samples))))
 
 
 @dataclass(frozen=True)
