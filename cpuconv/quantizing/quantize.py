@@ -73,10 +73,10 @@ def quantize(
     output : path
         The file to write, in a folder that is there. It appears when it is whole.
     tolerance : float or None
-        The largest error of the outputs, on the samples and on others: of fewer than 33 samples each half is judged by
-        a network that follows from the other half, too, and of 99 in 100 samples to come, by the spread of these, none
-        exceeds 1.5 times the tolerance; give eight or more. Layers stay floats until it holds, those first with the
-        largest error for the time that they save. None: any.
+        The largest error of the outputs, on the samples and on others. Of fewer than 33 samples each half is judged by
+        a network that follows from the other half, too; of 1,000 samples to come one is expected to exceed 1.5 times
+        the tolerance, by the spread of the errors of these (of four or more; give eight). Layers stay floats until it
+        holds, those first with the largest error for the time that they save. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
         samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
