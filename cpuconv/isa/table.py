@@ -48,6 +48,7 @@ class Isa:
         1.0,
         1.0,
     )  # of those, what weights reach that a single pixel uses, by vectors
+    additions: float = 2  # of vectors of integers a cycle
     uneven: float = 0.0  # share of its time that a tile takes more for each sum more or less than half of the registers
     fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
 
@@ -66,11 +67,12 @@ class Isa:
 # With 16 registers a tile has 8 to 12 sums, and 8 are what hides the latency of FMAs: those with as many or one more
 # stall when a load is late. Fitted to 1,900 timed candidates of 90 problems on AVX2 (Zen 4).
 _FEW_SUMS: Any = {"efficiency": (0.95, 1.0, 0.95, 0.95), "latency": 4.4}
+_NARROW: Any = {"additions": 3}  # x86 adds integers on three ports, or four; with 512 bits on two
 
 TABLE: tuple[Isa, ...] = (
     Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), dots.AVX512, 2, 1, "zmm", "avx512f"),
-    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.AVX2, 2, 1, "ymm", "avx2", **_FEW_SUMS),
-    Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.SSE, 2, 1, "xmm"),
+    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.AVX2, 2, 1, "ymm", "avx2", **_NARROW, **_FEW_SUMS),
+    Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.SSE, 2, 1, "xmm", **_NARROW),
     Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon", memory_operand=False),
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.GENERIC, 1, 1, "")

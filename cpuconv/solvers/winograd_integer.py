@@ -49,6 +49,7 @@ POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
     4: ((0, 1), (1, 1), (-1, 1), (1, 0)),
     5: ((0, 1), (2, 1), (1, 1), (-1, 1), (1, 0)),
     6: ((0, 1), (2, 1), (1, 1), (-1, 1), (-1, 2), (1, 0)),
+    8: ((0, 1), (1, 1), (-1, 1), (2, 1), (-2, 1), (1, 2), (-1, 2), (1, 0)),
 }
 _FACTORS: dict[int, tuple[Matrix, ...]] = {  # of Bᵀ but for signs of rows, where these take fewer operations
     6: (
@@ -84,7 +85,6 @@ LARGEST = {S8: 128, U8: 255, S16: 255}  # magnitude of an element; of int16, uin
 _LEAST = {S8: -128, U8: 0}  # element of the input
 _HALF = 1 << 15  # magnitude that int16 does not reach
 _MOST_TILES = 3  # tile sizes worth trying
-_STALLS = 2  # slots an operation of a transform takes
 _ENDING = 12  # operations to end and store an output
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 
@@ -309,9 +309,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*each.size, *sizes)
 
 
-def _all_operations(each: Form) -> tuple[int, int]:
+def _all_operations(each: Form, isa: Isa) -> tuple[float, float]:
+    """Operations of a tile's transforms, forward and back, in slots of FMAs."""
     forward, backward = each.operations()
-    return _STALLS * forward, _STALLS * backward + _ENDING * math.prod(each.size)
+    slots = isa.fma_rate / isa.additions
+    return slots * forward, slots * (backward + _ENDING * math.prod(each.size))
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
@@ -319,7 +321,8 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     forms = forms_of(problem)
     tiles = [transformed.tile_grid(problem, each.size, problem.dilation)[2] for each in forms]
     counts = [each.planes for each in forms]
-    rows = transformed.Forms(*np.array([tiles, counts, counts, *zip(*map(_all_operations, forms), strict=True)]))
+    operations = [_all_operations(each, machine.isa) for each in forms]
+    rows = transformed.Forms(*np.array([tiles, counts, counts, *zip(*operations, strict=True)]))
     rates = transformed.rates(problem.cg, problem.kg, machine, rows, pair_product(machine.isa).name)
     return transformed.bound(problem, machine, rows.tiles, rates)
 
@@ -329,7 +332,7 @@ def _shared(problem: ConvProblem, size: Size, machine: Machine) -> transformed.F
     """What the candidates of a tile size share."""
     each = form(problem, size)
     assert each is not None  # `candidates` has asked
-    planes, work = _planes(each, machine.isa), _all_operations(each)
+    planes, work = _planes(each, machine.isa), _all_operations(each, machine.isa)
     return transformed.form(problem, machine, size, planes, work, problem.dilation)
 
 

@@ -60,6 +60,13 @@ def pairs(vec: Vector, part: Any, weight: Any) -> Any:
     return builder.add(builder.mul(*low), builder.mul(*high))
 
 
+def paired(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
+    """total + the sums of two products of int16 a lane, of x86 hidden from the optimiser: it would add those of
+    several words to each other first, and spill."""
+    added = vec.builder.add(total, pairs(vec, part, weight))
+    return hidden(vec, added, ordered=True) if vec.builder.module.triple.startswith("x86") else added
+
+
 def flipped(vec: Vector, factor: Any, magnitudes: Any, flips: Any, total: Any) -> Any:
     """total + magnitudes·(factor xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would
     spill."""

@@ -62,7 +62,8 @@ class Product:
     instruction : str
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
-        Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so.
+        Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so,
+        or ports do.
     latency : float
         Cycles from a sum to the next one.
     broadcasts : float
@@ -90,6 +91,11 @@ class Product:
     def cuts(self) -> int:
         """Parts that a word is split into."""
         return 1 if self.flipped else self.parts
+
+    @property
+    def multiplied_and_added(self) -> bool:
+        """Whether it is of int16, by an instruction that multiplies and another that adds."""
+        return self.packed == S16 and not self.instruction
 
     @property
     def matrix(self) -> bool:
@@ -210,8 +216,8 @@ class Product:
         if self.compact:
             magnitudes, signs = part
             return multiplying.flipped(vec, weight, magnitudes, signs, total)
-        if self.packed == S16 and not self.instruction:
-            return vec.builder.add(total, multiplying.pairs(vec, part, weight))
+        if self.multiplied_and_added:
+            return multiplying.paired(vec, part, weight, total)
         if self.by_lane:
             return multiplying.by_lane(vec, part, weight, total)
         return multiplying.dot(vec, self.instruction, self.x, self.packed, part, weight, total)
@@ -233,7 +239,7 @@ TABLE: tuple[Product, ...] = (
     Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
-    Product("pairs", U8, S16, S16, parts=2, rate=1.0, latency=1.0),
+    Product("pairs", U8, S16, S16, parts=2, latency=1.0),
 )
 MATRIX: tuple[Product, ...] = (
     Product("tdpbusd", U8, S8, S8, instruction="tdpbusd", feature="amx-int8"),
@@ -242,7 +248,7 @@ MATRIX: tuple[Product, ...] = (
 )
 PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
-    Product("pmaddwd", S16, S16, S16, rate=1.0, latency=1.0),
+    Product("pmaddwd", S16, S16, S16, latency=1.0),
 )
 COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
@@ -259,6 +265,8 @@ def rate(isa: Isa, product: Product) -> float:
     """Vectors of weights that meet a word a cycle."""
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
+    if product.multiplied_and_added:  # on ports that both share
+        return 1 / (1 / isa.fma_rate + 1 / isa.additions)
     found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
     if product.rate:
         return product.rate * (found or isa.fma_rate) / 2

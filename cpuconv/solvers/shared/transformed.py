@@ -277,7 +277,7 @@ def form(
     machine: Machine,
     m: Size,
     planes: Planes,
-    operations: tuple[int, int],
+    operations: tuple[float, float],
     dilation: Size = (1, 1),
     charge: float = 1.0,
 ) -> Form:
