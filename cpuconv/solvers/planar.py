@@ -44,7 +44,10 @@ _RUN_CYCLES = 8.0  # around each run of pixels that is packed
 _VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # to copy a vector, and a float that has no neighbours to move with
 _IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and rows have a page each
 _PAGE = 4096  # planes so many bytes apart share the sets of caches: lines that hardware fetches push each other out
-_FETCHED = 3  # lines of a row of the next panel that tiles fetch together in that case
+_FETCHED = 6  # lines of a row of the next panel that tiles fetch together in that case
+_PIECE_CYCLES, _FAR_PIECE_CYCLES = 4.0, 16.0  # until a piece of a plane is read in place; where planes are so apart
+_FEW = 2  # output channels for which tiles of one are as wide as registers allow
+_BESIDE_SUMS = 4  # registers that those tiles leave
 _STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
 
 
@@ -82,6 +85,8 @@ def reduction(problem: ConvProblem) -> int:
 
 def most_channels(isa: Isa, v: int, loose: int) -> int:
     """Most output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
+    if v > len(isa.pixels):
+        return 0 if loose else 1
     if not loose:
         return isa.pixels[v - 1]
     beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar (and what it meets)
@@ -111,13 +116,19 @@ def plane_cycles(isa: Isa, v: int, n: int, kernels: int, pixels: int, depth: int
 
 @functools.lru_cache(maxsize=1024)
 def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, int], ...]:
-    """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles."""
+    """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles.
+
+    Of few channels, the first is as wide as registers allow: it reads longer pieces of each input plane.
+    """
+    vectors = divide(pixels, isa.lanes)
+    widest = min(vectors, isa.registers - _BESIDE_SUMS)
+    wide = ((widest, 1),) if kernels <= _FEW and widest > len(isa.pixels) else ()
     found = []
-    for v in range(1, min(len(isa.pixels), divide(pixels, isa.lanes)) + 1):
+    for v in range(1, min(len(isa.pixels), vectors) + 1):
         options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _LOOSE))}
         sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
         found.append(min((plane_cycles(isa, v, n, kernels, pixels, depth), v, n) for n in sizes))
-    return tuple((v, n) for _, v, n in sorted(found)[:_SHAPES])
+    return (*wide, *((v, n) for _, v, n in sorted(found)[:_SHAPES]))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -165,6 +176,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     else:
         packing = 0.0
         cycles *= _IN_PLACE if panels > 1 else 1.0
+        piece = _FAR_PIECE_CYCLES if _pages_apart(problem) else _PIECE_CYCLES
+        cycles = max(cycles, planes * depth * panels * piece)
     cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
     waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
     cycles += waiting + _traffic(problem, machine)
@@ -282,6 +295,11 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
+
+
+def _pages_apart(problem: ConvProblem) -> bool:
+    """Whether planes of the input, side by side, are whole pages apart."""
+    return problem.h * problem.w * F32.bytes % _PAGE == 0
 
 
 def _most_parts(depth: int) -> int:

@@ -38,8 +38,8 @@ def test_weights_that_one_tile_meets_are_one_stream(images: int) -> None:
 
 @pytest.mark.parametrize(
     ("side", "kernels", "lines"),
-    [(64, 1, 3), (60, 1, 1), (64, 2, 2), (64, 3, 1), (64, 9, 1)],  # planes of 60x60 are 14,400 bytes apart
+    [(64, 1, 6), (60, 1, 1), (64, 2, 3), (64, 3, 2), (64, 9, 1)],  # planes of 60x60 are 14,400 bytes apart
 )
-def test_tiles_fetch_three_lines_of_planes_that_are_pages_apart(side: int, kernels: int, lines: int) -> None:
+def test_tiles_fetch_six_lines_of_planes_that_are_pages_apart(side: int, kernels: int, lines: int) -> None:
     problem = ConvProblem.parse(f"ic8ih{side}oc{kernels}kh1")
     assert tile(planar, problem, n=1, packed=0).fetch == lines

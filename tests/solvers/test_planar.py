@@ -100,9 +100,23 @@ def test_shapes(isa, pixels, kernels):
     for v, n in found:
         panels, rest, loose = planar.split(isa, v, n, pixels)
         assert (panels - 1) * v * isa.lanes + rest + loose == pixels and 0 < rest <= v * isa.lanes
-        assert 1 <= n <= min(kernels, isa.pixels[v - 1])
+        assert 1 <= n <= kernels
+        assert n <= isa.pixels[v - 1] if v <= len(isa.pixels) else n == 1 and v <= isa.registers - planar._BESIDE_SUMS
         if loose:
             assert v * n + v + loose < isa.registers and n <= isa.lanes
+
+
+@pytest.mark.parametrize("kernels", [1, 2, 3])
+@pytest.mark.parametrize("pixels", [-1, 0, 1, LANES // planar._LOOSE + 1, 5 * LANES + 3])
+def test_few_channels_have_wide_tiles(kernels, pixels):
+    """Panels of as many vectors as registers hold, of planes that they fill, and that they do not."""
+    widest = ISA.registers - planar._BESIDE_SUMS
+    problem = ConvProblem(2, 19, 1, 2 * widest * LANES + pixels, kernels, 1, 1, activation="relu", residual=True)
+    wide = [each for each in planar.candidates(problem, ISA) if each.v > len(ISA.pixels)]
+    assert bool(wide) == (kernels <= planar._FEW)
+    for params in wide:
+        assert (params.v, params.n) == (widest, 1)
+        oracle.check(problem, str(Candidate(planar, params)))
 
 
 def test_few_candidates_each_with_a_cost():
