@@ -22,6 +22,7 @@ LIMITS = ("y_least", "y_most")
 _LEAST, _MOST = -128, 127 + 128  # zero points of any element that has one
 _SCALE = "a finite number above 0 in float32"
 _EACH = "or one for each output channel"
+_PLAIN = frozenset((float, int))  # types whose numbers need no look: a network has thousands of scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,7 @@ def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
     value = _unpacked(value)
     many = is_sequence(value) and (name.startswith("w_") or name in LIMITS)
     numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
-    if not all(isinstance(each, numbers.Real) and not isinstance(each, (bool, np.bool_)) for each in numbers_):
+    if not _PLAIN.issuperset(map(type, numbers_)) and not all(map(_is_number, numbers_)):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     return numbers_, many
 
@@ -210,11 +211,16 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
-def _float32(value: Any) -> float:
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _float32(values: Sequence[Any]) -> tuple[float, ...]:
+    form = f"{len(values)}f"
     try:
-        return float(struct.unpack("f", struct.pack("f", float(value)))[0])
+        return struct.unpack(form, struct.pack(form, *map(float, values)))
     except OverflowError:  # beyond the largest
-        return math.inf
+        return (math.inf,) if len(values) == 1 else tuple(each for value in values for each in _float32([value]))
 
 
 def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
@@ -224,10 +230,10 @@ def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
         return None
     expected = _SCALE + (f", {_EACH}" if name == "w_scale" else " or None" if optional else "")
     given, many = _numbers(value, name, expected)
-    kept = tuple(map(_float32, given))
-    for each, scale in zip(given, kept, strict=True):
-        if not (math.isfinite(scale) and scale > 0):
-            raise ArgumentError(must(name, expected, describe(each)))
+    kept = _float32(given)
+    if not all(0 < scale < math.inf for scale in kept):
+        wrong = next(each for each, scale in zip(given, kept, strict=True) if not 0 < scale < math.inf)
+        raise ArgumentError(must(name, expected, describe(wrong)))
     if many and not kept:
         raise ArgumentError(must(name, expected, "an empty sequence"))
     return kept if many else kept[0]
@@ -236,7 +242,7 @@ def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
 def _zero_point(value: object, name: str) -> int | tuple[int, ...]:
     expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name in ("w_zero_point", *LIMITS) else "")
     given, many = _numbers(value, name, expected)
-    if not all(map(is_integer, given)):
+    if {*map(type, given)} != {int} and not all(map(is_integer, given)):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     for each in given:
         if not _LEAST <= each <= _MOST:
