@@ -73,12 +73,12 @@ def compile(
         that are computed together take the strictest of theirs.
     tolerance : float or None
         Of "auto": most error of the outputs for any sample, relative RMS (the largest of all outputs) or what `metric`
-        says. None: 0.01.
+        says; by the spread of the samples' errors, others are expected to err by at most 1.5 times as much. None: 0.01.
     samples : iterable of (mapping of str to array, or array), path, or None
         Of "auto": feeds such as the network will run on; a network of one input takes arrays. A path is that of an .npz
         file, of a folder of such, arrays by input name; of arrays with one more axis than inputs, each holds one sample
         behind another. Times are those of the first sample's sizes. Bytes are weighed with 8 samples or more: their
-        errors are measured on each half of the samples, with what bytes stand for from the other half.
+        errors are measured on each half of fewer than 33, with what bytes stand for from the other half, too.
     metric : callable or None
         Of "auto": ``metric(reference_outputs, outputs) -> float``, of dicts of arrays by output name, takes the place
         of relative RMS; from 0 on.

@@ -137,14 +137,14 @@ def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
     return np.clip(rounded, *bounds(S32)).astype(np.int64)
 
 
-def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[float, float]:
-    """The least and the largest number of the result, in its own unit."""
-    least, most = bounds(problem.types.y)
+def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[Any, Any]:
+    """The least and the largest number of the result, in its own unit: one, or one for each channel."""
+    least, most = scales.clamp(problem.types.y)
     if not ending.short or problem.activation is None:
         return least, most
     name, *scalars = problem.activation
     low, high = scalars if name == "clip" else (0.0, np.inf)
     with np.errstate(over="ignore"):
         edges = np.rint(np.array([low, high], np.float32) / np.float32(scales.y_scale or 1)) + scales.y_zero_point
-    low, high = np.clip(edges, least, most).tolist()
+    low, high = (np.minimum(np.maximum(edge, least), most) for edge in edges)
     return low, high

@@ -18,9 +18,11 @@ from cpuconv.problem.integers import describe, is_integer, is_sequence
 from cpuconv.problem.types import Types
 
 BYTES = (U8, S8)
+LIMITS = ("y_least", "y_most")
 _LEAST, _MOST = -128, 127 + 128  # zero points of any element that has one
 _SCALE = "a finite number above 0 in float32"
 _EACH = "or one for each output channel"
+_PLAIN = frozenset((float, int))  # types whose numbers need no look: a network has thousands of scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,9 @@ class Quantization:
     residual_scale : float or None
         Of a residual, where the result is uint8 or int8, and so is the residual. One of float32 has none.
     residual_zero_point : int
+    y_least, y_most : int, sequence of int or None
+        What a result of uint8 or int8 is clamped to, beside the range of its dtype: one number, or one for each output
+        channel.
 
     Raises
     ------
@@ -76,6 +81,8 @@ class Quantization:
     y_zero_point: int = 0
     residual_scale: float | None = None
     residual_zero_point: int = 0
+    y_least: int | Sequence[int] | None = None
+    y_most: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -83,6 +90,9 @@ class Quantization:
             put(self, name, _scale(getattr(self, name), name))
         for name in ("x_zero_point", "w_zero_point", "y_zero_point", "residual_zero_point"):
             put(self, name, _zero_point(getattr(self, name), name))
+        for name in LIMITS:
+            if getattr(self, name) is not None:
+                put(self, name, _zero_point(getattr(self, name), name))
         for name in ("y", "residual"):
             if getattr(self, f"{name}_scale") is None and getattr(self, f"{name}_zero_point"):
                 point = getattr(self, f"{name}_zero_point")
@@ -113,7 +123,7 @@ class Quantization:
             It does not; the message names the field.
         """
         _check_range("x_zero_point", self.x_zero_point, types.x)
-        for name in ("w_scale", "w_zero_point"):
+        for name in ("w_scale", "w_zero_point", *LIMITS):
             values = getattr(self, name)
             if isinstance(values, tuple) and len(values) != k:
                 expected = f"a number or {k} numbers, one for each output channel"
@@ -140,6 +150,12 @@ class Quantization:
         """x_scale · w_scale in float32: one, or one for each output channel."""
         with np.errstate(over="ignore", under="ignore"):
             return np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
+
+    def clamp(self, y: Element) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the largest number of a result of that type: one, or one for each output channel."""
+        ends = zip(bounds(y), (self.y_least, self.y_most), strict=True)
+        least, most = (np.asarray(end if given is None else given, np.float32) for end, given in ends)
+        return np.maximum(least, bounds(y)[0]), np.minimum(most, bounds(y)[1])
 
     def ratio(self) -> np.ndarray:
         """(x_scale · w_scale) / y_scale in float32."""
@@ -176,9 +192,9 @@ def _check_range(name: str, point: Any, element: Element) -> None:
 def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
     """The numbers of a scalar or of a sequence, and whether it is one."""
     value = _unpacked(value)
-    many = is_sequence(value) and name.startswith("w_")
+    many = is_sequence(value) and (name.startswith("w_") or name in LIMITS)
     numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
-    if not all(isinstance(each, numbers.Real) and not isinstance(each, (bool, np.bool_)) for each in numbers_):
+    if not _PLAIN.issuperset(map(type, numbers_)) and not all(map(_is_number, numbers_)):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     return numbers_, many
 
@@ -195,11 +211,16 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
-def _float32(value: Any) -> float:
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _float32(values: Sequence[Any]) -> tuple[float, ...]:
+    form = f"{len(values)}f"
     try:
-        return float(struct.unpack("f", struct.pack("f", float(value)))[0])
+        return struct.unpack(form, struct.pack(form, *map(float, values)))
     except OverflowError:  # beyond the largest
-        return math.inf
+        return (math.inf,) if len(values) == 1 else tuple(each for value in values for each in _float32([value]))
 
 
 def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
@@ -209,19 +230,19 @@ def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
         return None
     expected = _SCALE + (f", {_EACH}" if name == "w_scale" else " or None" if optional else "")
     given, many = _numbers(value, name, expected)
-    kept = tuple(map(_float32, given))
-    for each, scale in zip(given, kept, strict=True):
-        if not (math.isfinite(scale) and scale > 0):
-            raise ArgumentError(must(name, expected, describe(each)))
+    kept = _float32(given)
+    if not all(0 < scale < math.inf for scale in kept):
+        wrong = next(each for each, scale in zip(given, kept, strict=True) if not 0 < scale < math.inf)
+        raise ArgumentError(must(name, expected, describe(wrong)))
     if many and not kept:
         raise ArgumentError(must(name, expected, "an empty sequence"))
     return kept if many else kept[0]
 
 
 def _zero_point(value: object, name: str) -> int | tuple[int, ...]:
-    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name == "w_zero_point" else "")
+    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name in ("w_zero_point", *LIMITS) else "")
     given, many = _numbers(value, name, expected)
-    if not all(map(is_integer, given)):
+    if {*map(type, given)} != {int} and not all(map(is_integer, given)):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     for each in given:
         if not _LEAST <= each <= _MOST:

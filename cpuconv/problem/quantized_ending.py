@@ -59,7 +59,8 @@ def ended(
             if y == F32:
                 return number
             whole = np.rint(number / _one(scales.y_scale or 1)) + _one(scales.y_zero_point)
-        return np.clip(whole, *bounds(y)).astype(y.dtype)
+        least, most = (_each(end) for end in scales.clamp(y))
+        return np.minimum(np.maximum(whole, least), most).astype(y.dtype)
 
 
 def _name(problem: ConvProblem) -> str | None:

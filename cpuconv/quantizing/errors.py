@@ -11,7 +11,8 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
-from cpuconv.network.precision.errors import number_of
+from cpuconv.network.precision.errors import number_of, relative_rms
+from cpuconv.network.precision.to_come import bounded, expected
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
@@ -59,15 +60,21 @@ class Judge:
 
     def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
         """The error of a variant, and how often it agrees in the largest class; None where no output is of classes."""
-        error = self._measure()
-        agreement = Agreement()
-        model = ready(variant, self._threads)
-        for feed, exact in zip(self.samples, self._exact(), strict=True):
-            rough = model.run(feed)
-            error.add(exact, rough)
-            agreement.add(exact, rough)
-            step()
+        error, agreement = self._measure(), Agreement()
+        self.tell(variant, (error, agreement), step=step)
         return error.value, agreement.value
+
+    def tell(
+        self, variant: Graph, measures: Sequence[Taking], some: slice = slice(None), step: Step = lambda: None
+    ) -> None:
+        """Have measures take in some of the samples."""
+        model, wanted = ready(variant, self._threads), range(len(self.samples))[some]
+        for at, (feed, exact) in enumerate(zip(self.samples, self._exact(), strict=True)):
+            if at in wanted:
+                rough = model.run(feed)
+                for each in measures:
+                    each.add(exact, rough)
+                step()
 
     def _exact(self) -> Iterator[Outputs]:
         """The outputs by floats of every sample."""
@@ -85,11 +92,15 @@ class Judge:
             yield outputs
 
 
-class Measure(Protocol):
-    """An error of samples, taken in one after another."""
+class Taking(Protocol):
+    """What takes in samples, one after another."""
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
+
+
+class Measure(Taking, Protocol):
+    """An error of samples."""
 
     @property
     def value(self) -> float:
@@ -99,6 +110,11 @@ class Measure(Protocol):
 def measure_of(metric: Metric | None) -> Callable[[], Measure]:
     """What makes `RelativeError`s, or means of a user's metric."""
     return RelativeError if metric is None else partial(Mean, metric)
+
+
+def bounded_measure_of(metric: Metric | None) -> Callable[[], Measure]:
+    """The same, by which the error of single samples to come is bounded too; a user's metric stays a mean."""
+    return BoundedError if metric is None else partial(Mean, metric)
 
 
 class RelativeError:
@@ -159,11 +175,44 @@ class Worst:
     """The largest of a metric."""
 
     def __init__(self, metric: Metric) -> None:
-        self._metric, self.value = metric, 0.0
+        self._metric = metric
+        self._values: list[float] = []
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
-        self.value = max(self.value, number_of(self._metric(exact, rough)))
+        self._values.append(number_of(self._metric(exact, rough)))
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+        return max(self._values, default=0.0)
+
+
+class Bounded(Worst):
+    """The largest of a metric, or what samples to come need, if that is more (`precision.to_come`)."""
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+        return bounded(self._values)
+
+
+class BoundedError(RelativeError):
+    """That of all samples together, or what single ones to come need, if that is more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._single: list[float] = []
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+        super().add(exact, rough)
+        self._single.append(relative_rms(exact, rough))
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+        return max(super().value, expected(self._single))
 
 
 class Agreement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
 from cpuconv.quantizing.data.samples import Feed
-from cpuconv.quantizing.ranges import Histogram
+from cpuconv.quantizing.ranges import Histogram, Range
 
 PARTS = 2048  # of a histogram
 Step = Callable[[], None]  # is told of each sample that is done
@@ -30,29 +31,48 @@ def ready(graph: Graph, threads: int, outputs: Sequence[str] | None = None, prec
         return compiled(graph, Target(current(), threads, precision=precision), {})
 
 
-def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, tuple[float, float]]:
-    """The least and the largest value of each output on all samples, and 0.
+class Ends(NamedTuple):
+    """The least and the largest value of a tensor on each sample, and 0."""
+
+    lows: list[float]
+    highs: list[float]
+
+    @property
+    def seen(self) -> Range:
+        """Of all samples."""
+        return min(self.lows), max(self.highs)
+
+    @property
+    def to_come(self) -> Range:
+        """What other samples stay within, but for few: three deviations beyond the means."""
+        if len(self.lows) < 2:
+            return self.seen
+        (low, far), (high, beyond) = ((np.mean(each), 3 * np.std(each, ddof=1)) for each in self)
+        return min(float(low - far), self.seen[0]), max(float(high + beyond), self.seen[1])
+
+
+def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, Ends]:
+    """The ends of each output on all samples.
 
     Raises
     ------
     SourceError
         A tensor has values that are no numbers, or infinite.
     """
-    ends: dict[str, tuple[float, float]] = {}
+    ends: dict[str, Ends] = {}
     for feed in samples:
         for name, array in model.run(feed).items():
             seen = (float(array.min(initial=0)), float(array.max(initial=0)))
             if not np.isfinite(seen).all():
                 raise SourceError(f"The tensor {name!r} must be of finite numbers on every sample.")
-            low, high = ends.get(name, seen)
-            ends[name] = min(low, seen[0]), max(high, seen[1])
+            of_tensor = ends.setdefault(name, Ends([], []))
+            of_tensor.lows.append(seen[0])
+            of_tensor.highs.append(seen[1])
         step()
     return ends
 
 
-def histograms(
-    model: Model, samples: Iterable[Feed], ends: Mapping[str, tuple[float, float]], step: Step
-) -> dict[str, Histogram]:
+def histograms(model: Model, samples: Iterable[Feed], ends: Mapping[str, Range], step: Step) -> dict[str, Histogram]:
     """How often values occur in each output, between the ends that they have."""
     counts = {name: np.zeros(PARTS, np.int64) for name in ends}
     for feed in samples:

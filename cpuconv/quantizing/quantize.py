@@ -15,12 +15,13 @@ from cpuconv.quantizing.calibrating import Calibration, Progress
 from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, without_slower
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
-from cpuconv.quantizing.errors import Judge, Metric, measure_of
+from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
 from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
+from cpuconv.quantizing.held_out import HeldOut
 from cpuconv.quantizing.observing import ready
-from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
+from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
 from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.runtime.threads import check_threads
@@ -72,8 +73,10 @@ def quantize(
     output : path
         The file to write, in a folder that is there. It appears when it is whole.
     tolerance : float or None
-        The largest error of the outputs on the samples. Layers stay floats until it holds, those first with the
-        largest error for the time that they save. None: any.
+        The largest error of the outputs, on the samples and on others. Of fewer than 33 samples each half is judged by
+        a network that follows from the other half, too; of 1,000 samples to come one is expected to exceed 1.5 times
+        the tolerance, by the spread of the errors of these (of four or more; give eight). Layers stay floats until it
+        holds, those first with the largest error for the time that they save. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
         samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
@@ -159,13 +162,38 @@ def quantize(
     made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
     if refuse_slower:
         without_slower(made, choice, feed)
-    within(made, few, lambda some: judge.error(made.built(some), made.steps(_WHOLE, 1)), choice, limit, layers)
+    reached = _kept_to(limit, made, judge, few, metric, choice, layers)
     timed = feed if refuse_slower else None
-    return _written(path, arguments.size(source, graph), made, choice, judge, metadata, timed)
+    return _written(path, arguments.size(source, graph), made, choice, judge, reached, metadata, timed)
+
+
+def _kept_to(
+    tolerance: float | None,
+    made: Calibration,
+    judge: Judge,
+    few: Judge,
+    metric: Metric | None,
+    choice: Choice,
+    layers: int,
+) -> Reached | None:
+    """Keep products of floats until the tolerance holds, on samples to come too; and what it bounds then."""
+    if tolerance is None:
+        within(made, few, lambda some: 0.0, choice, None, layers)
+        return None
+    held_out = HeldOut(made, judge, bounded_measure_of(metric))
+    within(made, few, lambda some: held_out.error(some, tolerance), choice, tolerance, layers)
+    return Reached(held_out.error(choice.products(made), tolerance), tolerance, len(judge.samples))
 
 
 def _written(
-    path: Path, before: int, made: Calibration, choice: Choice, judge: Judge, metadata: Metadata, feed: Feed | None
+    path: Path,
+    before: int,
+    made: Calibration,
+    choice: Choice,
+    judge: Judge,
+    reached: Reached | None,
+    metadata: Metadata,
+    feed: Feed | None,
 ) -> Quantized:
     """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
     graph = made.built(choice.products(made))
@@ -193,4 +221,4 @@ def _written(
         for product in made.products
     )
     seconds, old = (None, None) if timed is None else (timed.second, timed.first)
-    return Quantized(path, size, before, error, agreement, seconds, old, made.threads, rows)
+    return Quantized(path, size, before, error, agreement, seconds, old, made.threads, rows, reached)

@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from autotune.data_classes import dataclass
 from autotune.text import count_of
+from cpuconv.network.precision.to_come import doubt
 
 BYTES, FLOATS = "int8", "float32"
 COLUMNS = ("layer", "operator", "precision", "why", "error", "error alone", "µs, float32", "µs, int8")
@@ -51,6 +52,27 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """What a tolerance bounds.
+
+    Attributes
+    ----------
+    error : float
+        The largest of what had to be within: the error on all samples, on those held out, and what single samples to
+        come need.
+    tolerance : float
+    samples : int
+    """
+
+    error: float
+    tolerance: float
+    samples: int
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (f"{self.error:.3g} of at most {self.tolerance:.3g}", doubt(self.samples))))
+
+
+@dataclass(frozen=True)
 class Quantized:
     """What `cpuconv.quantize` made.
 
@@ -68,6 +90,8 @@ class Quantized:
     threads : int
     layers : tuple of Layer
         In the order in which they run.
+    reached : Reached or None
+        What the tolerance bounds; None where none was asked for.
     """
 
     file: Path
@@ -79,6 +103,7 @@ class Quantized:
     seconds_before: float | None
     threads: int
     layers: tuple[Layer, ...]
+    reached: Reached | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -91,6 +116,8 @@ class Quantized:
             "size": f"{self.bytes / 1e6:.2f} MB, before {self.bytes_before / 1e6:.2f} MB",
             "error": f"{self.error:.3g}",
         }
+        if self.reached is not None:
+            facts["tolerance"] = str(self.reached)
         if self.agreement is not None:
             facts["same class"] = f"{self.agreement:.1%}"
         if self.seconds is not None and self.seconds_before is not None:

@@ -121,17 +121,33 @@ class Network:
         w = self.weights(depth, columns)
         scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
         bias, unit = self.rng.integers(-3000, 3000, columns, np.int32), np.float32(flat.scale) * scale
-        turned = self.draw(st.booleans())
+        turned, biased = self.draw(st.booleans()), self.draw(st.booleans())
 
         def op(floats: str) -> str:
             numbers = map(self.constant, (w.T.copy() if turned else w, scale, zero))
             weights = self.node("DequantizeLinear", *numbers, axis=0 if turned else 1)
             if not turned:
-                return self.node("MatMul", floats, weights)
+                y = self.node("MatMul", floats, weights)
+                added = self.constant((bias * unit).astype(np.float32))
+                return self.node("Add", *([added, y] if columns > 5 else [y, added])) if biased else y
             numbers = map(self.constant, (bias, unit, zero.astype(np.int32)))
             return self.node("Gemm", floats, weights, self.node("DequantizeLinear", *numbers, axis=0), transB=1)
 
         self.step(flat, op=op, shape=(rows, columns))
+
+    def attend(self) -> None:
+        """A product of two images, the second perhaps transposed as floats."""
+        x = self.pick()
+        y = self.pick(x.shape)
+        n, c, h, _ = x.shape
+        planes, columns, shape = [0, 1, 2, 3], [0, 1, 3, 2], (n, c, h, h)
+        if self.draw(st.booleans()):  # matrices of channels, a row of the image each
+            planes, columns, shape = [0, 2, 1, 3], [0, 2, 3, 1], (n, h, c, c)
+
+        def op(a: str, b: str) -> str:
+            return self.node("MatMul", self.node("Transpose", a, perm=planes), self.node("Transpose", b, perm=columns))
+
+        self.step(x, y, op=op, shape=shape)
 
     def add(self) -> None:
         x = self.pick()
@@ -243,7 +259,7 @@ def networks(draw):
     return made
 
 
-STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "swap", "pool", "larger")
+STEPS = ("conv", "conv", "conv", "dense", "attend", "add", "gate", "excite", "concat", "swap", "pool", "larger")
 STEPS += ("larger", "pad", "transposed")
 
 
@@ -294,6 +310,45 @@ def test_padding_by_the_zero_point_goes_into_the_convolution():
         y = compiled.run({"x": x})["y"].astype(int)
         (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
         assert np.abs(y - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", (np.uint8, np.int8))
+@pytest.mark.parametrize("fine", (0.8, 1.5, 3.0))
+@pytest.mark.parametrize("op", ("MatMul", "Conv"))
+def test_a_bias_behind_bytes(op, fine, dtype, tmp_path):
+    """Rounded once in place of twice, cut off where bytes between are; not where steps between are coarse."""
+    rng, low = np.random.default_rng(0), np.iinfo(dtype).min
+    w = saturation.narrowed(rng.integers(-127, 128, (24, 40) if op == "MatMul" else (40, 24, 1, 1), np.int8), 7)
+    added = rng.normal(0, 4, 40).astype(np.float32).reshape(-1, *[1] * (w.ndim - 2))
+    x = rng.integers(low, low + 256, (1, 24, 5, 24)).astype(dtype)
+    arrays = {"w": w, "added": added, "x_scale": np.float32(0.05), "w_scale": np.float32(0.02), "zero": np.int8(0)}
+    arrays |= {"s": np.float32(0.1 * fine), "z": dtype(low + 140), "t": np.float32(0.1), "u": dtype(low + 100)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "x_scale", "u"], ["f"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "zero"], ["v"]),
+        helper.make_node(op, ["f", "v"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["g"]),
+        helper.make_node("Add", ["added", "g"], ["sum"]),
+        helper.make_node("QuantizeLinear", ["sum", "t", "u"], ["y"]),
+    ]
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    ends = [helper.make_tensor_value_info(name, element, shape) for name, shape in (("x", x.shape), ("y", None))]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "biased", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
+    product = "QuantizedLinear" if op == "MatMul" else "QuantizedConv"
+    kinds = {each["op"] for each in compiled.explain().to_dict()["operators"]} - {"Copy"}
+    assert kinds == ({product} if fine < 1.9 else {product, "Elementwise"})
+    compiled.save(tmp_path / "biased.cpuconv")
+    loaded = cpuconv.load(tmp_path / "biased.cpuconv")
+    y = compiled.run({"x": x})["y"]
+    assert (loaded.run({"x": x})["y"] == y).all()
+    (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
+    assert (wanted == wanted.max()).mean() > 0.01 or fine < 1  # bytes between are cut off
+    apart = np.abs(y.astype(int) - wanted)
+    assert np.mean(apart) < 0.02 if fine > 1.9 else apart.max() <= 1  # one of coarse steps is several
 
 
 @pytest.mark.parametrize(("dtype", "weights"), [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])

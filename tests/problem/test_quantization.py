@@ -94,7 +94,7 @@ def test_one_number_where_one_is_asked_for() -> None:
         made(x_scale=None)
 
 
-@pytest.mark.parametrize("name", ["w_scale", "w_zero_point"])
+@pytest.mark.parametrize("name", ["w_scale", "w_zero_point", "y_least", "y_most"])
 def test_sequences_that_are_empty(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^Argument '{name}' must be .*, not an empty sequence"):
         made(**{name: []})
@@ -126,6 +126,8 @@ def test_zero_points_without_their_scale(name: str) -> None:
         ({"residual_zero_point": -5}, "'residual_zero_point' must be from 0 to 255, as uint8 is, not -5"),
         ({"residual_scale": None}, "'residual_scale' must be a finite number .*, for a residual of uint8, not None"),
         ({"w_scale": [1.0] * 3}, "'w_scale' must be a number or 2 numbers, one for each output channel, not 3 numbers"),
+        ({"y_least": [1]}, "'y_least' must be a number or 2 numbers, .*, not 1 numbers"),
+        ({"y_most": [1, 2, 3]}, "'y_most' must be a number or 2 numbers, .*, not 3 numbers"),
         ({"w_zero_point": [1]}, "'w_zero_point' must be a number or 2 numbers, .*, not 1 numbers"),
         ({"x_scale": 1e-30, "w_scale": 1e-30}, "'w_scale' must be such that x_scale · w_scale is .*makes it 0.0"),
         ({"x_scale": 1e30, "w_scale": [1.0, 1e30]}, "'w_scale' must be such that x_scale · w_scale is .*makes it inf"),

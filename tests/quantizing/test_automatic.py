@@ -86,6 +86,34 @@ def test_bytes_are_chosen_as_far_as_the_tolerance_allows(alone, tmp_path):
     assert error(part, MODEL, [other]) <= BEYOND * tolerance
 
 
+def varied(count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Feeds that differ in contrast, as pictures do."""
+    scales = np.exp(0.2 * np.random.default_rng(seed + 500).standard_normal(count))
+    drawn = feeds(MODEL, count, batch=8, seed=seed)
+    return [{"x": feed["x"] * np.float32(scale)} for feed, scale in zip(drawn, scales, strict=True)]
+
+
+def test_feeds_that_differ_more_than_the_samples_keep_to_the_tolerance(alone):
+    """One of them errs by 3.2 times the tolerance where bytes end at what was seen: channels' means lie beyond it."""
+    tolerance = 0.012
+    made = compiled(samples=varied(weighing.NEEDED, 2), tolerance=tolerance)
+    assert list(products(made).values()).count("int8") == 5
+    assert error(made, MODEL, varied(16, 77)) <= BEYOND * tolerance
+
+
+def test_samples_that_jump_say_that_others_will(alone):
+    """Of eight errors one is within the tolerance by little, the rest are small: others would exceed 1.5 times it."""
+    right = cpuconv.compile(MODEL, threads=1).run(SAMPLES[5])["y"]
+
+    def metric(reference, outputs) -> float:
+        same = np.array_equal(reference["y"], outputs["y"])
+        return 0.0 if same else 0.3 if np.array_equal(reference["y"], right) else 0.01
+
+    left_out = compiled(metric=metric, tolerance=0.31).precision_table().left_out["int8"]
+    assert left_out == weighing.NOT_FASTER
+    assert compiled(metric=metric, tolerance=0.45).precision_table().chosen.startswith("int8")
+
+
 def test_the_table_says_what_bytes_cost_and_save(alone):
     told = []
     made = compiled(progress=lambda *state: told.append(state))

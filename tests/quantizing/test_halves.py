@@ -75,7 +75,8 @@ def test_bytes_are_those_of_the_network_of_float32(to, keep_io, tmp_path):
     models = {}
     for name, (model, samples) in {"a": (source, given), "b": (wide, floats)}.items():
         file = tmp_path / f"{name}.onnx"
-        made = cpuconv.quantize(model, samples, output=file, threads=1, refuse_slower=False)
+        # equalised in any case: errors with and without may be so close that halves decide otherwise
+        made = cpuconv.quantize(model, samples, output=file, threads=1, refuse_slower=False, equalize=True)
         assert not made.kept and made.error < 0.05
         models[name] = onnx.load(file)
     expected = {tensor.name: numpy_helper.to_array(tensor) for tensor in models["b"].graph.initializer}

@@ -52,8 +52,8 @@ FAMILIES: tuple[ModuleType, ...] = (
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 OWN = frozenset(
     ("Copy", "Elementwise", "Linear", "Lookup", "QuantizedAveragePool", "QuantizedConv", "QuantizedLinear")
-    + ("QuantizedLSTM", "QuantizedLayerNormalization", "QuantizedMean", "QuantizedReduceMean", "QuantizedResize")
-    + ("QuantizedSoftmax", "Span")
+    + ("QuantizedLSTM", "QuantizedLayerNormalization", "QuantizedMatMul", "QuantizedMean", "QuantizedReduceMean")
+    + ("QuantizedResize", "QuantizedSoftmax", "Span")
 )
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 

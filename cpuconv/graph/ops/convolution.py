@@ -228,7 +228,7 @@ _SOLVED: dict[str, Any] = {"offers": conv_offers, "restored": restored_conv, "lo
 
 SCALES = {
     "x_scale": REQUIRED, "x_zero_point": 0, "w_scale": REQUIRED, "y_scale": None, "y_zero_point": 0,
-    "residual_scale": None, "residual_zero_point": 0,
+    "residual_scale": None, "residual_zero_point": 0, "y_least": None, "y_most": None,
 }  # fmt: skip
 _QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **SCALES}
 

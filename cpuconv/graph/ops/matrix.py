@@ -26,9 +26,9 @@ from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.copies.rounding import HALVES
-from cpuconv.kernels.products import matmul_halves
+from cpuconv.kernels.paired import matmul_halves
+from cpuconv.kernels.paired.matmul_halves import halves_step
 from cpuconv.kernels.products.matmul import Product, product_step, seconds, sizes_of
-from cpuconv.kernels.products.matmul_halves import halves_step
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem

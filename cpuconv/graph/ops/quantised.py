@@ -24,9 +24,11 @@ from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_
 from cpuconv.graph.ops.elementwise import native
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
 from cpuconv.graph.ops.planes import is_image
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.elementwise.span import span_step
+from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
+from cpuconv.kernels.paired.matmul_bytes import seconds as product_seconds
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import Types
@@ -213,6 +215,47 @@ def _lower_linear(call: Call) -> list[Step]:
     return steps(call, operands, weight, known, "transposed", quantization(call.node))
 
 
+# --- products of two operands of a run ------------------------------------------------------------------------------
+
+
+def _infer_product(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(matmul_shape(inputs[0].shape, inputs[1].shape), node["y"])]
+
+
+def _scales_of(node: Node) -> Scales:
+    """What kernels are told of the integers."""
+    scale, y = np.float32(node["a_scale"]) * np.float32(node["b_scale"]), np.float32(node["y_scale"] or 1)
+    return Scales(node["a_zero_point"], node["b_zero_point"], float(scale / y), node["y_zero_point"])
+
+
+def quantized_matmul(node: Node, arrays: Arrays) -> np.ndarray:
+    """The product of a and b less their zero points, which is exact, by scales as bytes or floats.
+
+    An operator of our own: y = clamp(rint(f(sum) · ((a_scale · b_scale) / y_scale)) + y_zero_point), as QLinearMatMul,
+    or f(sum) · (a_scale · b_scale).
+    """
+    scales, terms = _scales_of(node), arrays[0].shape[-1]
+    a, b = _shifted(arrays[0], scales.a_zero, terms), _shifted(arrays[1], scales.b_zero, terms)
+    number = np.asarray(a @ b).astype(np.float32) * np.float32(scales.factor)
+    return number if node["y"] == FLOAT32 else _saturated(number, scales.zero, node["y"])
+
+
+def _product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    a, b = inputs
+    if 0 in a.shape + b.shape or a.shape[-1] > MOST:
+        return []
+    seconds = product_seconds(target, a.shape, b.shape, OF_DTYPE[node["y"]])
+    return [Offer((STRIDED, STRIDED), (DENSE,), seconds)]
+
+
+def _lower_product(call: Call) -> list[Step]:
+    a, b = call.inputs
+    assert a is not None and b is not None
+    return bytes_steps(call.target, call.space, a, b, call.y, _scales_of(call.node))
+
+
+_PRODUCT = {"a_scale": REQUIRED, "a_zero_point": 0, "b_scale": REQUIRED, "b_zero_point": 0}
+_PRODUCT |= {"y": REQUIRED, "y_scale": None, "y_zero_point": 0}
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
@@ -229,6 +272,15 @@ OPS = (
         offers=_linear_offers,
         restored=_restored,
         lower=_lower_linear,
+    ),
+    Op(
+        "QuantizedMatMul",
+        _infer_product,
+        quantized_matmul,
+        _PRODUCT,
+        **EXACT,
+        offers=_product_offers,
+        lower=_lower_product,
     ),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
     Op("Span", _infer_span, span, widened=False, offers=_span_offers, lower=_lower_span),

@@ -1,25 +1,26 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv; QuantizeLinear of
-their results, which they then store; QuantizeLinear of what only moves numbers, and of the largest of them, which
-moves the integers as well; of means under windows, and of a linear Resize, which are means of integers; Split of
-numbers that integers stand for, and means of planes; Softmax, LayerNormalization and ReduceMean, which compute with
-floats, on either side; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one
-unit at ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where
-results are bytes.
+where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv, with an Add of a
+constant behind; MatMul of two tensors of a run, both of DequantizeLinear; QuantizeLinear of their results, which they
+then store; QuantizeLinear of what only moves numbers, and of the largest of them, which moves the integers as well;
+what moves numbers of DequantizeLinear, which moves integers before; QuantizeLinear of means under windows, and of a
+linear Resize, which are means of integers; Split of numbers that integers stand for, and means of planes; Softmax,
+LayerNormalization and ReduceMean, which compute with floats, on either side; QuantizeLinear of a DequantizeLinear by
+the same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
+rounded to sums, as ONNX Runtime does, where results are bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cpuconv.conv.choice.ways import solvable
-from cpuconv.elements import OF_DTYPE, S8, U8
+from cpuconv.elements import OF_DTYPE
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
@@ -28,6 +29,7 @@ from cpuconv.graph.ops.pooling import sees_all
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.ops.resizing import of_planes
 from cpuconv.graph.passes import transposed, volumes
+from cpuconv.graph.passes.joining_products import added, of_floats, product, product_ending, rounded_between
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
@@ -38,59 +40,25 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
+from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, scaled, stored
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
 
 OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_BYTES = (U8.dtype, S8.dtype)
 MOVES = frozenset(
     ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
     + ("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
 
 
-class _Scaled(NamedTuple):
-    """Integers and what they mean."""
-
-    name: str
-    scale: np.ndarray
-    zero: np.ndarray
-    axis: int
-
-    @property
-    def one(self) -> bool:
-        """Whether all have one scale."""
-        return self.scale.size == self.zero.size == 1
-
-    def same(self, other: _Scaled) -> bool:
-        """Whether the other's integers mean the same."""
-        return (self.scale, self.zero, self.zero.dtype) == (other.scale, other.zero, other.zero.dtype)
-
-
-def _scaled(graph: Graph, node: Node | None, op: str) -> _Scaled | None:
-    """What a node of such an operator reads or gives, its scale and zero point being constants."""
-    if node is None or node.op != op or node.meaning is not None or node["block_size"]:
-        return None
-    scale, zero = (constant(graph, operand(node, at)) for at in (1, 2))
-    name = node.inputs[0] if op == "DequantizeLinear" else node.outputs[0]
-    dtype = graph.value(name).dtype
-    if scale is None or (zero is None and operand(node, 2)) or scale.dtype != FLOAT32 or not (scale > 0).all():
-        return None
-    return _Scaled(name, scale.ravel(), np.zeros(1, dtype) if zero is None else zero.ravel(), node["axis"])
-
-
-def _dequantised(graph: Graph, name: str) -> _Scaled | None:
-    return _scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
-
-
 def _made(
-    graph: Graph, node: Node, x: _Scaled, w: _Scaled, array: np.ndarray | None, added: np.ndarray | None
+    graph: Graph, node: Node, x: Scaled, w: Scaled, array: np.ndarray | None, added: np.ndarray | None
 ) -> Rewrite | None:
     """A convolution of integers, or a product, in the place of a node; weights (K, C), (K, C, S) or (K, C, R, S)."""
     dtype = graph.value(x.name).dtype
-    if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim > 4:
+    if array is None or not x.one or {dtype, array.dtype} - {*BYTES} or array.ndim > 4:
         return None
     with np.errstate(all="ignore"):
         units = x.scale * w.scale
@@ -119,16 +87,12 @@ def _made(
     return maker.done() if problem is not None and solvable(problem) else None
 
 
-def _stored(y: _Scaled) -> dict[str, Any]:
-    return {"y": y.zero.dtype, "y_scale": float(y.scale[0]), "y_zero_point": int(y.zero[0])}
-
-
 def _conv(graph: Graph, node: Node) -> Rewrite | None:
-    x, w = (_dequantised(graph, name) for name in node.inputs[:2])
+    x, w = (dequantised(graph, name) for name in node.inputs[:2])
     if x is None or w is None or _axis(w) not in (None, 0) or node["activation"]:
         return None
     array = constant(graph, w.name)
-    if array is not None and array.ndim == 5 and x.one and x.zero.dtype in _BYTES:
+    if array is not None and array.ndim == 5 and x.one and x.zero.dtype in BYTES:
         means = [graph.producer(name) for name in node.inputs[:2]]
         assert means[0] is not None and means[1] is not None
         return volumes.rule(graph, node, volumes.Integers(means[0], means[1], array, x.zero))
@@ -136,14 +100,16 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _transposed(graph: Graph, node: Node) -> Rewrite | None:
-    given = all(_dequantised(graph, name) is not None for name in node.inputs[:2])
+    given = all(dequantised(graph, name) is not None for name in node.inputs[:2])
     return transposed.rule(graph, node) if given else None
 
 
 def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     """Of rows with a matrix; Gemm perhaps with the transposed matrix, and a bias."""
-    x, w = (_dequantised(graph, name) for name in node.inputs[:2])
+    x, w = (dequantised(graph, name) for name in node.inputs[:2])
     array = None if w is None else constant(graph, w.name)
+    if x is not None and w is not None and node.op == "MatMul" and array is None:
+        return product(graph, node, x, w)
     if x is None or w is None or array is None or array.ndim != 2 or len(shape_of(graph, x.name)) < 2:
         return None
     numbers = {name: node.attributes.get(name, 1) for name in ("alpha", "beta")}
@@ -155,14 +121,14 @@ def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     return _with_bias(graph, node, x, w, array if turned else array.T)
 
 
-def _axis(w: _Scaled) -> int | None:
+def _axis(w: Scaled) -> int | None:
     """The axis that scales or zero points lie along; None where there is one."""
     return None if w.one else w.axis
 
 
-def _with_bias(graph: Graph, node: Node, x: _Scaled, w: _Scaled, array: np.ndarray | None) -> Rewrite | None:
+def _with_bias(graph: Graph, node: Node, x: Scaled, w: Scaled, array: np.ndarray | None) -> Rewrite | None:
     bias = operand(node, 2)
-    given, added = _dequantised(graph, bias), constant(graph, bias)
+    given, added = dequantised(graph, bias), constant(graph, bias)
     if given is not None and (whole := constant(graph, given.name)) is not None and not given.zero.any():
         exact = np.allclose(given.scale, x.scale * w.scale, rtol=1e-6, atol=0)
         added = whole if exact else whole.astype(np.float32) * given.scale
@@ -177,17 +143,21 @@ def _with_bias(graph: Graph, node: Node, x: _Scaled, w: _Scaled, array: np.ndarr
 
 
 def _quantize(graph: Graph, node: Node) -> Rewrite | None:
-    y, source = _scaled(graph, node, "QuantizeLinear"), graph.producer(node.inputs[0])
-    if y is None or source is None or source.meaning is not None or not y.one or y.zero.dtype not in _BYTES:
+    y, source = scaled(graph, node, "QuantizeLinear"), graph.producer(node.inputs[0])
+    if y is None or source is None or source.meaning is not None or not y.one or y.zero.dtype not in BYTES:
         return None
     if source.op == "DequantizeLinear":
-        x = _dequantised(graph, node.inputs[0])
+        x = dequantised(graph, node.inputs[0])
         same = x is not None and x.one and x.same(y)
         return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
     if sole_reader(graph, node.inputs[0]) is None:
         return None
-    if _of_floats(source):
+    if of_floats(source) and source.op != "QuantizedMatMul":
         return _ending(graph, node, source, y)
+    if source.op == "Add":
+        return rounded_between(graph, node, source, y)
+    if source.op == "QuantizedMatMul" and source["y"] == FLOAT32:
+        return product_ending(node, source, y)
     if source.op in _MEANS and (made := _bytes_of_mean(graph, node, source, y)) is not None:
         return made
     if source.op.removeprefix("Quantized") in _LINES and source.attributes.get("y", FLOAT32) == FLOAT32:
@@ -196,43 +166,38 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
     return _moved(graph, node, source, y) if moves and len(source.outputs) == 1 else None
 
 
-def _of_floats(node: Node | None) -> bool:
-    """Whether a product of integers gives floats."""
-    return node is not None and node.op in ("QuantizedConv", "QuantizedLinear") and node["y"] == FLOAT32
-
-
 def _ready(graph: Graph, name: str) -> bool:
     """Whether what quantises a value need not read floats."""
-    if _dequantised(graph, name) is not None:
+    if dequantised(graph, name) is not None:
         return True
     source = graph.producer(name)
     if source is None or sole_reader(graph, name) is None:
         return False
     moves = source.op in MOVES and source.op != "Concat" and len(source.outputs) == 1
-    return _of_floats(source) or (moves and _ready(graph, source.inputs[0]))
+    return of_floats(source) or (moves and _ready(graph, source.inputs[0]))
 
 
-def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """A convolution that stores bytes."""
-    added, inputs, stored = operand(source, 3), source.inputs, _stored(y)
+    added, inputs, ending = operand(source, 3), source.inputs, stored(y)
     if added:
-        other = _dequantised(graph, added)
+        other = dequantised(graph, added)
         if other is None or not other.one or graph.value(other.name).dtype != y.zero.dtype:
             return None
-        stored |= {"residual_scale": float(other.scale[0]), "residual_zero_point": int(other.zero[0])}
+        ending |= {"residual_scale": float(other.scale[0]), "residual_zero_point": int(other.zero[0])}
         inputs = (*inputs[:3], other.name)
-    made = replace(source, inputs=inputs, outputs=node.outputs, attributes={**source.attributes, **stored})
+    made = replace(source, inputs=inputs, outputs=node.outputs, attributes={**source.attributes, **ending})
     ratio = quantization(made).ratio()
     return Rewrite([source, node], [made]) if np.isfinite(ratio).all() else None
 
 
-def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Means of numbers, of integers."""
-    x = _dequantised(graph, source.inputs[0])
+    x = dequantised(graph, source.inputs[0])
     if x is None or not x.one or x.zero.dtype != y.zero.dtype or not _MEANS[source.op](graph, source):
         return None
     maker = Maker(graph, source, node, origin=source.origin)
-    scales = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), **_stored(y)}
+    scales = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), **stored(y)}
     maker.node(f"Quantized{source.op}", x.name, *source.inputs[1:], **source.attributes, **scales)
     return maker.done()
 
@@ -249,7 +214,7 @@ _MEANS: dict[str, Callable[[Graph, Node], bool]] = {
 }
 
 
-def _moved(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """What moves numbers, of integers."""
     many = len(source.inputs) if source.op == "Concat" else 1
     if not all(_ready(graph, name) for name in source.inputs[:many]):
@@ -270,8 +235,8 @@ def _moved(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None
 
 def _mean(graph: Graph, node: Node) -> Rewrite | None:
     """The mean of numbers, of the mean of integers."""
-    x, shape = _dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in _BYTES or len(shape) not in (3, 4) or 0 in shape:
+    x, shape = dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
+    if x is None or not x.one or x.zero.dtype not in BYTES or len(shape) not in (3, 4) or 0 in shape:
         return None
     maker = Maker(graph, node)
     tree = apply("mul", apply("sub", Operand(0), float(x.zero[0])), float(x.scale[0]))
@@ -281,8 +246,8 @@ def _mean(graph: Graph, node: Node) -> Rewrite | None:
 
 def _line(graph: Graph, node: Node) -> Rewrite | None:
     """What goes along lines of numbers, of the integers that stand for them."""
-    x = _dequantised(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in _BYTES or any(node.outputs[1:]):
+    x = dequantised(graph, node.inputs[0])
+    if x is None or not x.one or x.zero.dtype not in BYTES or any(node.outputs[1:]):
         return None
     maker = Maker(graph, node)
     scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0])}
@@ -291,18 +256,18 @@ def _line(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _line_ending(node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+def _line_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """What goes along lines and stores integers."""
     if any(source.outputs[1:]):
         return None
-    attributes = {"x_scale": 1.0, "x_zero_point": 0, **source.attributes, **_stored(y)}
+    attributes = {"x_scale": 1.0, "x_zero_point": 0, **source.attributes, **stored(y)}
     op = f"Quantized{source.op.removeprefix('Quantized')}"
     return Rewrite([source, node], [replace(source, op=op, outputs=node.outputs, attributes=attributes)])
 
 
 def _split(graph: Graph, node: Node) -> Rewrite | None:
     """Parts of integers."""
-    x = _dequantised(graph, node.inputs[0])
+    x = dequantised(graph, node.inputs[0])
     if x is None or not x.one:
         return None
     source, maker = graph.producer(node.inputs[0]), Maker(graph, node)
@@ -313,6 +278,21 @@ def _split(graph: Graph, node: Node) -> Rewrite | None:
         replace(source, inputs=(name, *source.inputs[1:]), outputs=(output,))
         for name, output in zip(names, node.outputs, strict=True)
     ]
+    return maker.done()
+
+
+def _sunk(graph: Graph, node: Node) -> Rewrite | None:
+    """Integers are moved before they become numbers: they are fewer bytes, and products behind see them."""
+    x, source, reader = (
+        dequantised(graph, node.inputs[0]),
+        graph.producer(node.inputs[0]),
+        graph.users(node.outputs[0]),
+    )
+    if x is None or source is None or not x.one or any(each.op == "QuantizeLinear" for each in reader):
+        return None
+    maker = Maker(graph, node)
+    moved = maker.node(node.op, x.name, *node.inputs[1:], part="moved", **node.attributes)
+    maker.node("DequantizeLinear", moved, *source.inputs[1:], **source.attributes)
     return maker.done()
 
 
@@ -332,11 +312,13 @@ apart = Rewriter(
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
 _RULES = {
+    "Add": added,
     "Conv": _conv,
     "ConvTranspose": _transposed,
     "GlobalAveragePool": _mean,
     "Split": _split,
     "QuantizeLinear": _quantize,
 }
+_RULES |= dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), _sunk)
 _LINES = ("LayerNormalization", "ReduceMean", "Softmax")
 run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_LINES, _line))

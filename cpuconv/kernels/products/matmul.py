@@ -222,6 +222,15 @@ class Product:
 
         The output of a single row or column may lie in any way, else its rows are side by side.
         """
+        made = self.merged
+        if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
+            a, b, y = made.b.turned, made.a.turned, made.y.turned
+            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
+        return made
+
+    @property
+    def merged(self) -> Product:
+        """The same with as few and as large products as the operands allow."""
         stack, rows = list(self.stack), self.rows
         a, b, y = self.a, self.b, self.y
         while stack and (
@@ -229,11 +238,7 @@ class Product:
         ):  # matrices that follow one another, and meet the same one
             rows *= stack.pop()
             a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
-        made = replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
-        if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
-            a, b, y = made.b.turned, made.a.turned, made.y.turned
-            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
-        return made
+        return replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
 
     @property
     def flops(self) -> int:

@@ -10,6 +10,7 @@ from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.network.precision.choosing import CLEARLY, Finalist, Finalists, Rounding, finalists
 from cpuconv.network.precision.programs import race
 from cpuconv.network.precision.table import BYTES, Layer, rows_of
+from cpuconv.network.precision.to_come import doubt
 from cpuconv.network.precision.trials import Measured
 from cpuconv.network.reports.precisions import PrecisionTable
 
@@ -90,7 +91,8 @@ class Fastest:
         trials, finalist = self.entrant.trials, self.finalist
         errors = dict(enumerate(self.entrant.finalists.errors))
         rows, kind = rows_of(trials, errors, finalist, layers), self.entrant.kind(finalist.rounding)
-        return PrecisionTable(name, tolerance, finalist.error, kind, self.seconds, self.errors, rows, left_out)
+        measured = self.seconds, self.errors, rows, left_out, doubt(len(trials.feeds))
+        return PrecisionTable(name, tolerance, finalist.error, kind, *measured)
 
 
 def fastest(entrants: Sequence[Entrant]) -> Fastest:

@@ -15,6 +15,7 @@ from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.precision.errors import Metric, number_of
 from cpuconv.network.precision.programs import Results, Runner, Sized
 from cpuconv.network.precision.rounding import Operators
+from cpuconv.network.precision.to_come import bounded
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.layout import NetworkPlan
@@ -101,7 +102,7 @@ class Measured:
         for number in range(self.count):
             self._tell("errors of operators", number, self.count)
             results = first.results(*self.operators.first(number + 1), self._packed)
-            found.append(self._worst(before, results))
+            found.append(max(self._each(before, results)))
             before = results
         return found
 
@@ -114,19 +115,21 @@ class Measured:
         return self.operators.modelled(rounding)
 
     def error(self, rounding: Rounding) -> float:
-        """The largest of all samples, where these operators may round."""
-        if not rounding:
-            return 0.0 if self.right is self._own else max(self._least, self._worst(self.right, self._own))
-        self._tell("errors of mixtures", 0, 0)
-        target = self.operators.target(rounding)
-        found = [
-            self._worst(
-                [self.right[number] for number in each.numbers],
-                each.results(each.laid_out(target), target, self._packed),
-            )
-            for each in self._sizes
-        ]
-        return max(self._least, *found)
+        """Of all samples (`to_come.bounded`), where these operators may round."""
+        if rounding:
+            self._tell("errors of mixtures", 0, 0)
+        elif self.right is self._own:
+            return 0.0
+        return max(self._least, bounded([error for each in self._sizes for error in self._of_size(each, rounding)]))
+
+    def _of_size(self, sized: Sized, rounding: Rounding) -> list[float]:
+        """Of the samples of one size."""
+        if rounding:
+            target = self.operators.target(rounding)
+            results = sized.results(sized.laid_out(target), target, self._packed)
+        else:
+            results = [self._own[number] for number in sized.numbers]
+        return self._each([self.right[number] for number in sized.numbers], results)
 
     def runner(self, rounding: Rounding) -> Runner:
         """The program in which these round, for the first sample."""
@@ -136,8 +139,8 @@ class Measured:
         """The plan of a candidate for these sizes."""
         return self._sizes[0].laid_out(self.operators.target(rounding))
 
-    def _worst(self, right: Sequence[Results], results: Sequence[Results]) -> float:
-        return max(number_of(self._metric(one, other)) for one, other in zip(right, results, strict=True))
+    def _each(self, right: Sequence[Results], results: Sequence[Results]) -> list[float]:
+        return [number_of(self._metric(one, other)) for one, other in zip(right, results, strict=True)]
 
 
 def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[Sized]:

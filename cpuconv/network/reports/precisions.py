@@ -55,7 +55,7 @@ class PrecisionTable:
     name : str
         Of the network.
     tolerance, error : float
-        Asked for, and measured: the largest of all samples.
+        Asked for, and measured: the largest of all samples, or what samples to come need by the spread of these.
     chosen : str
         "float32", "bfloat16" or "mixed" of both; "int8" where products multiply bytes and nothing rounds to bfloat16,
         "int8, bfloat16" where all else may, "int8, mixed" where some of it may.
@@ -66,6 +66,8 @@ class PrecisionTable:
     rows : list of PrecisionRow
     left_out : mapping of str to str
         Of what was not timed, the reason.
+    doubt : str
+        Why nothing is known of the errors of other samples; "".
     """
 
     name: str
@@ -76,6 +78,7 @@ class PrecisionTable:
     errors: Mapping[str, float]
     rows: list[PrecisionRow]
     left_out: Mapping[str, str]
+    doubt: str
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; infinite errors, which JSON has no form of, are None."""
@@ -99,6 +102,7 @@ class PrecisionTable:
         return "\n".join(
             [
                 f"{self.name}: {self.chosen}, error {self.error:.2g} of at most {self.tolerance:.2g}",
+                *filter(None, [self.doubt]),
                 f"measured: {times}",
                 *(f"left out: {kind}, {why}" for kind, why in self.left_out.items()),
                 "",

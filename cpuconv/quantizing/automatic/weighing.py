@@ -1,8 +1,7 @@
 """Bytes weighed for `precision="auto"`: the network of bytes that keeps to a tolerance, or why there is none.
 
-Errors on samples that ranges follow from are less than on others. So each half of the samples is judged by a network
-whose ranges follow from the other half, too, and the worst of all is the error of the one that runs, of all samples'
-ranges.
+Its error is that of samples which it does not follow from (`held_out`): the largest, or what samples to come need by
+the spread of these.
 """
 
 from __future__ import annotations
@@ -35,9 +34,10 @@ from cpuconv.quantizing.choosing import (
     without_slower,
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
-from cpuconv.quantizing.errors import Judge, Worst
+from cpuconv.quantizing.errors import Bounded, Judge, Worst
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
 from cpuconv.quantizing.graphs.products import Product, products_of
+from cpuconv.quantizing.held_out import HeldOut
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
@@ -63,7 +63,7 @@ class Weighed:
     graph : Graph
         Its ranges follow from all samples.
     error : float
-        The worst of samples that ranges do not follow from.
+        On samples that it does not follow from, and on its own.
     choice : Choice
     alone : Judged
         Of errors of one product.
@@ -130,38 +130,22 @@ def weighed(
         raise SourceError(f"no product reads {_VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
     form = Form(full_range=not _adds_small_words(), joined=True)
+    samples = Samples(ports, feeds, lambda feed: feed)
 
-    def samples(first: int, step: int) -> Samples:
-        return Samples(ports, feeds[first::step], lambda feed: feed)
+    def judge(most: int) -> Judge:
+        return Judge(network.graph, samples.first(most), threads, lambda: Worst(metric), exact[:most])
 
-    def judge(first: int, step: int, most: int) -> Judge:
-        given = samples(first, step).first(most)
-        return Judge(network.graph, given, threads, lambda: Worst(metric), exact[first::step][:most])
-
-    made = calibrated(network, samples(0, 1), form, threads, progress, judge(0, 1, JUDGED), choice)
+    few_of_them, all_of_them = judge(JUDGED), judge(len(feeds))
+    made = calibrated(network, samples, form, threads, progress, few_of_them, choice)
     without_slower(made, choice, feeds[0], precision)
     _check_faster(made, choice, feeds[0], precision)
-    ready_graph = Prepared(made.graph, network.known)
-    halves = [
-        Judged(Calibration(ready_graph, samples(at, 2), form, threads, progress, True), judge(1 - at, 2, len(feeds)))
-        for at in (0, 1)
-    ]
-
-    judged = (*halves, Judged(made, judge(0, 1, len(feeds))))
-
-    known: dict[frozenset[str], float] = {}
+    held_out = HeldOut(made, all_of_them, lambda: Bounded(metric))
 
     def whole(some: Sequence[Product]) -> float:
-        """The worst of all, or what is above the tolerance already."""
-        key = frozenset(product.name for product in some)
-        for each in judged if key not in known else ():
-            known[key] = max(known.get(key, 0.0), each.judge.error(each.made.built(some)))
-            if known[key] > tolerance:
-                break
-        return known[key]
+        return held_out.error(some, tolerance)
 
     # Where one product is of bytes, samples that ranges follow from err as others do.
-    alone = Judged(halves[0].made, judge(0, 1, JUDGED))
+    alone = Judged(next(iter(held_out.halves), made), few_of_them)
     try:
         within(*alone, whole, choice, tolerance, 0, additive=True)
     except NothingFits as error:

@@ -40,6 +40,10 @@ class Samples:
         """So many of them, the first ones."""
         return Samples(self._ports, self._items[:count], self._make)
 
+    def half(self, first: int) -> Samples:
+        """Every other one, from the first (0) or the second (1) on."""
+        return Samples(self._ports, self._items[first::2], self._make)
+
     def __len__(self) -> int:
         return len(self._items)
 

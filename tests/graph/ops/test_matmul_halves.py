@@ -11,7 +11,7 @@ from cpuconv.elements import rounded, widened
 from cpuconv.graph.ops import TABLE, matrix
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import DENSE, STRIDED
-from cpuconv.kernels.products import matmul_halves
+from cpuconv.kernels.paired import matmul_halves
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
 

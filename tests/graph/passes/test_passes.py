@@ -270,6 +270,17 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
         whole(op.Concat(floats(whole(x)), floats(whole(y), 0.25), axis=1)),
         "QuantizeLinear QuantizeLinear DequantizeLinear Identity QuantizeLinear Concat",
     ),
+    (
+        "quantised",
+        whole(op.MatMul(floats(whole(x)), op.Transpose(floats(whole(y)), perm=[0, 1, 3, 2])), 8.0),
+        "QuantizeLinear QuantizeLinear Transpose QuantizedMatMul",
+    ),
+    (
+        "quantised",
+        op.MatMul(floats(whole(x)), floats(whole(op.Transpose(y, perm=[0, 1, 3, 2])), 0.5)),
+        "QuantizeLinear Transpose QuantizeLinear QuantizedMatMul",
+    ),
+    ("quantised", op.Relu(op.Reshape(floats(whole(x)), [12, 20])), "QuantizeLinear Reshape DequantizeLinear Relu"),
     ("quantised", whole(floats(whole(x)), 0.5), "QuantizeLinear DequantizeLinear QuantizeLinear"),
     ("quantised", whole(op.Exp(floats(whole(x)))), "QuantizeLinear DequantizeLinear Exp QuantizeLinear"),
 ]

@@ -144,6 +144,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "QuantizeLinear": quantised.quantize(),
     "QuantizedConv": quantised.quantized_conv(),
     "Lookup": quantised.lookup(),
+    "QuantizedMatMul": quantised.quantized_matmul(),
     "QuantizedMean": quantised.mean(),
     "QuantizedAveragePool": quantised.of_bytes(draws.pool(count_include_pad=draws.FLAG)),
     "QuantizedLayerNormalization": quantised.of_bytes(draws.layer_norm()),

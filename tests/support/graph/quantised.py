@@ -123,6 +123,19 @@ def quantized_linear(draw):
     return Case([x, w, *bias], attributes)
 
 
+@st.composite
+def quantized_matmul(draw):
+    """Stacks of matrices of bytes."""
+    case, rng = draw(draws.matmul()), draw(draws.GENERATORS)
+    dtypes, y = (draw(_BYTES), draw(_BYTES)), draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),)))
+    a, b = (_some(rng, array.shape, dtype) for array, dtype in zip(case.arrays, dtypes, strict=True))
+    attributes = {f"{name}_scale": float(_scale(rng)) for name in "ab"} | {"y": y}
+    attributes |= {f"{name}_zero_point": int(_some(rng, (), x.dtype)) for name, x in (("a", a), ("b", b))}
+    if y != np.float32:
+        attributes |= {"y_scale": float(_scale(rng)) * 100, "y_zero_point": int(_some(rng, (), y))}
+    return Case([a, b], attributes)
+
+
 def _numbers(draw, rng, x, count):
     """Attributes of a product of so many outputs: what its integers mean, and an activation."""
     y = draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),)))

@@ -1,9 +1,10 @@
-"""Stacks of products of two matrices of floats, rounded to bfloat16 as they are packed, by an instruction of two.
+"""Stacks of products of two matrices whose numbers become 16 bits as they are packed, by an instruction of two.
 
-Each worker rounds and packs some panels of columns of the right matrix as words of two rows, then rounds a chunk of
-rows of the left one, which all these panels meet: tiles of a few vectors of columns and a few rows, whose words are
-broadcast. Sums are float32. Elements of the left matrix's rows must lie side by side, and of the right one's rows or
-columns.
+Floats are rounded to bfloat16, and sums are float32; bytes less their zero points are int16, and sums int32, which end
+as `Ending` says (`matmul_bytes.py` has the step). Each worker narrows and packs some panels of columns of the right
+matrix as words of two rows, then narrows a chunk of rows of the left one, which all these panels meet: tiles of a few
+vectors of columns and a few rows, whose words are broadcast. Elements of the left matrix's rows must lie side by side,
+and of the right one's rows or columns.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import load_narrow
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.typed import load_narrow, store_narrow
+from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import HALVES, PAIR, RoundTile, call_round_rows, round_rows
+from cpuconv.kernels.copies.widening import call_widen_rows
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
 from cpuconv.kernels.emit.loop import loop
@@ -36,6 +39,7 @@ from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products.matmul import Product, best_tile, distances
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -58,7 +62,7 @@ def product_of_halves(isa: Isa) -> Multiplied | None:
 @dataclass(frozen=True)
 class StripTile:
     """`v` vectors of columns of the `packed` ones of a panel, of the last of which `valid` are columns, and `rows`,
-    `pitch` bytes apart.
+    `pitch` bytes apart; results are stored as `y`.
     """
 
     lanes: int
@@ -68,14 +72,30 @@ class StripTile:
     pitch: int
     valid: int
     product: str
+    y: Element = F32
 
 
 @MicroKernel
-def strip(tile: StripTile, builder: ir.IRBuilder, a: Any, words: Any, b: Any, y: Any, y_row: Any, rows: Any) -> None:
-    """y = a b for `rows` rows of `words` words and a panel of columns; the last tile overlaps the one before."""
+def strip(
+    tile: StripTile,
+    builder: ir.IRBuilder,
+    a: Any,
+    words: Any,
+    b: Any,
+    y: Any,
+    y_row: Any,
+    rows: Any,
+    numbers: Any,
+) -> None:
+    """y = a b for `rows` rows of `words` words and a panel of columns; the last tile overlaps the one before.
+
+    Sums of integers end by the rows at `numbers`, which all columns share.
+    """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
+    ending = Ending(product.sum, tile.y)
     each, last = I64(tile.rows), builder.sub(rows, I64(tile.rows))
-    masks = [vec.first(tile.valid if j == tile.v - 1 else vec.lanes) for j in range(tile.v)]
+    valid = [tile.valid if j == tile.v - 1 else vec.lanes for j in range(tile.v)]
+    nothing = vec.int_constant(0) if product.sum.integer else vec.constant(0.0)
     turns = builder.udiv(words, I64(_UNROLL))
 
     def one(index: Any) -> None:
@@ -100,14 +120,32 @@ def strip(tile: StripTile, builder: ir.IRBuilder, a: Any, words: Any, b: Any, y:
 
             return body
 
-        sums = repeat(vec, I64(0), turns, [vec.constant(0.0)] * (tile.rows * tile.v), several(_UNROLL))
+        sums = repeat(vec, I64(0), turns, [nothing] * (tile.rows * tile.v), several(_UNROLL))
         sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), words, sums, several(1))
+        ends = ending.load(vec, vec.pointer(numbers)) if product.sum.integer else {}
         for row in range(tile.rows):
             line = vec.offset(vec.pointer(y), builder.mul(builder.add(start, I64(row)), y_row))
-            for j, mask in enumerate(masks):
-                vec.store_first(sums[row * tile.v + j], vec.offset(line, vec.size * j), mask)
+            for j, count in enumerate(valid):
+                total, place = sums[row * tile.v + j], vec.offset(line, vec.lanes * tile.y.bytes * j)
+                total = ending.emit(vec, total, ends) if product.sum.integer else total
+                if tile.y == F32:
+                    vec.store_first(total, place, vec.first(count))
+                else:
+                    _store_bytes(vec, tile.y, total, place, count)
 
     loop(builder, 0, builder.udiv(builder.add(rows, I64(tile.rows - 1)), each), one)
+
+
+def _store_bytes(vec: Vector, element: Element, value: Any, place: Any, count: int) -> None:
+    """The first lanes of int32 that fit bytes, in as few pieces as their number has bits."""
+    narrow = vec.builder.trunc(value, ir.VectorType(ir.IntType(8), vec.lanes))
+    first = 0
+    while first < count:
+        size = 1 << ((count - first).bit_length() - 1)
+        lanes = range(first, first + size)
+        piece = vec.shuffle(narrow, narrow, lanes) if size > 1 else vec.builder.extract_element(narrow, I32(first))
+        store_narrow(Vector(vec.builder, size), element, piece, vec.offset(place, first))
+        first += size
 
 
 _call_strip = strip.caller()
@@ -126,22 +164,39 @@ def _pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> N
 
 @dataclass(frozen=True)
 class HalvesTile:
-    """`turned`: columns of the right matrix lie side by side, not its rows."""
+    """`turned`: columns of the right matrix lie side by side, not its rows; operands are `whole` numbers, or floats;
+    results have `y` bytes.
+    """
 
     lanes: int
     turned: bool
+    whole: bool = False
+    y: int = F32.bytes
+
+
+def _round(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
+    call_round_rows(microkernel, x, x_step, depth, rows, y, y_step)
+
+
+def _widen(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
+    call_widen_rows(microkernel, x, x_step, depth, rows, y, y_step, zero)
+
+
+@specialise_on_tile(lambda tile: _widen if tile.whole else _round)
+def _narrow(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
+    """Rows of numbers of 16 bits."""
 
 
 @kernel(
-    "strip strip_last round a b y offsets items groups grouped panel_columns columns depth words chunks tiles rows "
-    "cols a_row b_row b_column y_row a_chunk a_chunk_step a_pitch line line_step line_pitch panel panel_step panel_row "
-    "panel_bytes"
+    "strip strip_last narrow_left narrow_right numbers left_zero right_zero a b y offsets items groups grouped "
+    "panel_columns columns depth words chunks tiles rows cols a_row b_row b_column y_row a_chunk a_chunk_step a_pitch "
+    "line line_step line_pitch panel panel_step panel_row panel_bytes"
 )
 def matmul_halves(tile, worker, before, part, parts, args):
     """y = a b for each item: its three words of `offsets` are bytes to its matrices.
 
     Units are (item, group of panels of columns, chunk of tiles of rows). `line`: rows or columns of the right matrix
-    in bfloat16; `panel`: words of two rows.
+    in 16 bits; `panel`: words of two rows.
     """
     halves = args.a_chunk + worker * args.a_chunk_step
     lines = args.line + worker * args.line_step
@@ -159,9 +214,29 @@ def matmul_halves(tile, worker, before, part, parts, args):
             packed = place
             b = args.b + word(tile, offsets, 1) + first_column * args.b_column
             if tile.turned:
-                call_round_rows(args.round, b, args.b_column, args.depth, count, lines, args.line_pitch)
+                _narrow(
+                    tile,
+                    args.narrow_right,
+                    b,
+                    args.b_column,
+                    args.depth,
+                    count,
+                    lines,
+                    args.line_pitch,
+                    args.right_zero,
+                )
             else:
-                call_round_rows(args.round, b, args.b_row, count, args.depth, lines, args.line_pitch)
+                _narrow(
+                    tile,
+                    args.narrow_right,
+                    b,
+                    args.b_row,
+                    count,
+                    args.depth,
+                    lines,
+                    args.line_pitch,
+                    args.right_zero,
+                )
                 if args.depth % 2 == 1:
                     for at in range(0, args.line_pitch, vector):
                         zero_vector(tile, lines + args.depth * args.line_pitch + at)
@@ -187,8 +262,8 @@ def matmul_halves(tile, worker, before, part, parts, args):
         first = min(begin * args.cols, args.rows - args.cols)
         rows = min(end * args.cols, args.rows) - first
         a = args.a + word(tile, offsets, 0) + first * args.a_row
-        call_round_rows(args.round, a, args.a_row, args.depth, rows, halves, args.a_pitch)
-        y = args.y + word(tile, offsets, 2) + first * args.y_row + 4 * first_column
+        _narrow(tile, args.narrow_left, a, args.a_row, args.depth, rows, halves, args.a_pitch, args.left_zero)
+        y = args.y + word(tile, offsets, 2) + first * args.y_row + tile.y * first_column
         for panel in range((count + args.panel_columns - 1) // args.panel_columns):
             column = first_column + panel * args.panel_columns
             end_panel = column + args.panel_columns >= args.columns
@@ -197,9 +272,10 @@ def matmul_halves(tile, worker, before, part, parts, args):
                 halves,
                 args.words,
                 panels + panel * args.panel_bytes,
-                y + 4 * panel * args.panel_columns,
+                y + tile.y * panel * args.panel_columns,
                 args.y_row,
                 rows,
+                args.numbers,
             )
 
 
@@ -219,14 +295,34 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
 
 
 def halves_step(processor: Processor, space: Space, work: Product) -> Step | None:
-    """One call that computes a stack of products; None where operands do not lie as it needs them."""
+    """One call that computes a stack of products of floats; None where operands do not lie as it needs them."""
     work = work.normal
-    isa, threads, depth, found = processor.isa, processor.threads, work.depth, product_of_halves(processor.isa)
+    isa, found = processor.isa, product_of_halves(processor.isa)
     a, b, y = work.a, work.b, work.y
-    turned = b.row == F32.bytes and b.column != F32.bytes
-    apart = (a.column, y.column) != (F32.bytes, F32.bytes) or not (turned or b.column == F32.bytes)
+    apart = (a.column, y.column) != (F32.bytes, F32.bytes) or F32.bytes not in (b.row, b.column)
     if found is None or apart or 1 in (work.rows, work.columns):
         return None
+    rounding = MicroRef(round_rows, RoundTile(isa.lanes))
+    return pairs_step(processor, space, work, found, {"narrow_left": rounding, "narrow_right": rounding})
+
+
+def pairs_step(
+    processor: Processor,
+    space: Space,
+    work: Product,
+    found: Multiplied,
+    given: Args,
+    *,
+    x: Element = F32,
+    y: Element = F32,
+) -> Step:
+    """One call that computes a stack of products by an instruction of two, of operands of type `x`.
+
+    `given`: how both become numbers of 16 bits, and of integers zero points and what sums end by.
+    """
+    isa, threads, depth = processor.isa, processor.threads, work.depth
+    a, b = work.a, work.b
+    turned = b.column != x.bytes and work.columns > 1
     words = divide(depth, PAIR)
     _, v, n = best_tile(as_seen(isa, found), work.rows, words, work.columns)
     vector = isa.lanes * WORD
@@ -241,16 +337,17 @@ def halves_step(processor: Processor, space: Space, work: Product) -> Step | Non
     count = min(grouped * panel_columns, work.columns)
     line_pitch = pitch if turned else divide(count, 2 * isa.lanes) * vector
     rest = work.columns - (panels - 1) * panel_columns
-    whole = StripTile(isa.lanes, v, v, n, pitch, isa.lanes, found.name)
+    whole = StripTile(isa.lanes, v, v, n, pitch, isa.lanes, found.name, y)
     last = replace(whole, v=divide(rest, isa.lanes), valid=(rest - 1) % isa.lanes + 1)
     args: Args = {
         "strip": MicroRef(strip, whole) if panels > 1 else 0,
         "strip_last": MicroRef(strip, last),
-        "round": MicroRef(round_rows, RoundTile(isa.lanes)),
+        **dict.fromkeys(("numbers", "left_zero", "right_zero"), 0),
+        **given,
         "a": a.ref,
         "b": b.ref,
-        "y": y.ref,
-        "offsets": np.stack([distances(work.stack, each.stack) for each in (a, b, y)], -1).ravel(),
+        "y": work.y.ref,
+        "offsets": np.stack([distances(work.stack, each.stack) for each in (a, b, work.y)], -1).ravel(),
         "items": items,
         "groups": groups,
         "grouped": grouped,
@@ -265,7 +362,7 @@ def halves_step(processor: Processor, space: Space, work: Product) -> Step | Non
         "a_row": a.row,
         "b_row": b.row,
         "b_column": b.column,
-        "y_row": y.row,
+        "y_row": work.y.row,
         **worker_args("a_chunk", space, (divide(tiles, chunks) + 1) * n * pitch, threads),
         "a_pitch": pitch,
         **worker_args("line", space, (count if turned else depth + 1) * line_pitch, threads),
@@ -275,4 +372,4 @@ def halves_step(processor: Processor, space: Space, work: Product) -> Step | Non
         "panel_bytes": panel_bytes,
     }
     parts = int(threads > 1 and work.flops > _SERIAL_FLOPS)
-    return Step(matmul_halves, HalvesTile(isa.lanes, turned), args, parts)
+    return Step(matmul_halves, HalvesTile(isa.lanes, turned, x.integer, y.bytes), args, parts)

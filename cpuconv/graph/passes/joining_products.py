@@ -1,0 +1,106 @@
+"""What products of integers take in: two tensors of a run, what is added to their results, and the types of these.
+
+Patterns: MatMul of two DequantizeLinear, both of a run; an Add of one number for each channel behind a product with
+weights, or behind the bytes that these become before (`scaled`): rounded once in place of twice, where between has the
+finer steps, results are one unit off at most, and clamped for each channel where bytes between were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.convolution import quantization
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
+from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, stored
+from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.paired.matmul_bytes import MOST
+
+_WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
+_FINE = 1.9  # of a result's scale, to which numbers may be rounded before: rounded once, it is one unit off at most
+
+
+def of_floats(node: Node | None) -> bool:
+    """Whether a product of integers gives floats."""
+    return node is not None and node.op in (*_WITH_WEIGHTS, "QuantizedMatMul") and node["y"] == FLOAT32
+
+
+def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
+    """A product of two tensors of a run, with integers."""
+    if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*BYTES}:
+        return None
+    with np.errstate(all="ignore"):
+        unit = float((a.scale * b.scale)[0])
+    if a.name in graph.constants or shape_of(graph, a.name)[-1] > MOST or not 0 < unit < np.inf:
+        return None
+    maker = Maker(graph, node)
+    scales: dict[str, Any] = {}
+    for name, each in (("a", a), ("b", b)):
+        scales |= {f"{name}_scale": float(each.scale[0]), f"{name}_zero_point": int(each.zero[0])}
+    maker.node("QuantizedMatMul", a.name, b.name, **scales, y=FLOAT32)
+    return maker.done()
+
+
+def product_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
+    """A product of two tensors that stores bytes."""
+    with np.errstate(over="ignore"):
+        factor = np.float32(source["a_scale"]) * np.float32(source["b_scale"]) / y.scale
+    if not np.isfinite(factor).all():
+        return None
+    return Rewrite(
+        [source, node], [replace(source, outputs=node.outputs, attributes={**source.attributes, **stored(y)})]
+    )
+
+
+def added(graph: Graph, node: Node) -> Rewrite | None:
+    """What is added to a product of integers, one number for each of its channels, as its bias."""
+    for own, other in (node.inputs, node.inputs[::-1]):
+        source, array = graph.producer(own), constant(graph, other)
+        if source is None or array is None or not of_floats(source) or not _takes_bias(graph, source, own):
+            continue
+        each = per_channel(array, shape_of(graph, own), _channels(source, shape_of(graph, own)))
+        if each is not None and np.isfinite(each).all():
+            maker = Maker(graph, source, node)
+            inputs = (*source.inputs[:2], maker.constant(each.astype(np.float32), "bias"))
+            maker.new = [replace(source, inputs=inputs, outputs=node.outputs)]
+            return maker.done()
+    return None
+
+
+def rounded_between(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
+    """A product of integers with a bias, between which the model rounds to bytes: one unit at most, and its ends."""
+    for own, other in (source.inputs, source.inputs[::-1]):
+        x, array, between = dequantised(graph, own), constant(graph, other), graph.producer(own)
+        product = None if x is None else graph.producer(x.name)
+        if x is None or array is None or product is None or between is None or not _takes_bias(graph, product, x.name):
+            continue
+        each = per_channel(array, shape_of(graph, own), _channels(product, shape_of(graph, own)))
+        if each is None or sole_reader(graph, own) is None or product["y"] not in BYTES or not x.one:
+            continue
+        if not np.isfinite(each).all() or x.scale[0] > _FINE * y.scale[0]:
+            continue
+        ends = np.array([np.iinfo(product["y"]).min, np.iinfo(product["y"]).max], np.float32)[:, None]
+        with np.errstate(over="ignore"):
+            known = np.rint(((ends - x.zero) * x.scale + each) / y.scale) + y.zero
+        limits = np.clip(known, np.iinfo(y.zero.dtype).min, np.iinfo(y.zero.dtype).max).astype(int)
+        maker = Maker(graph, product, between, source, node)
+        inputs = (*product.inputs[:2], maker.constant(each.astype(np.float32), "bias"))
+        given = {**product.attributes, **stored(y), "y_least": limits[0], "y_most": limits[1]}
+        maker.new = [replace(product, inputs=inputs, outputs=node.outputs, attributes=given)]
+        return maker.done() if np.isfinite(quantization(maker.new[0]).ratio()).all() else None
+    return None
+
+
+def _takes_bias(graph: Graph, node: Node, y: str) -> bool:
+    """Whether a node is a product with weights that alone one other reads, with nothing added yet."""
+    if node.op not in _WITH_WEIGHTS or sole_reader(graph, y) is None:
+        return False
+    return not (operand(node, 2) or operand(node, 3) or node["activation"])
+
+
+def _channels(product: Node, shape: tuple[int, ...]) -> int:
+    """The axis of a product's channels."""
+    return 1 if product.op == "QuantizedConv" else len(shape) - 1

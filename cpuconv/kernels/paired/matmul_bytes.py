@@ -1,0 +1,87 @@
+"""Stacks of products of two matrices of bytes, both of a run: less their zero points they are int16, sums int32.
+
+Source: `matmul_halves`, whose kernel it is. Two products of 16 bits are one instruction on every x86
+(`vpmaddwd`, `vpdpwssd`), exact for all bytes; sums become bytes, or floats, before they are stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.elements import F32, S32, Element
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
+from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.rounding import PAIR
+from cpuconv.kernels.copies.widening import WidenTile, widen_rows
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import as_seen, pair_product
+from cpuconv.kernels.paired.matmul_halves import pairs_step
+from cpuconv.kernels.products.matmul import Product, best_tile, sizes_of
+from cpuconv.problem.integers import divide
+from cpuconv.problem.quantization import bounds
+
+MOST = (1 << 31) // (255 * 255)  # products of bytes less a zero point that int32 holds
+_WIDEN_CYCLES, _PACK_CYCLES = 1.5, 2.0  # to widen a vector of bytes, and to put a vector of words into its panel
+_CALL_CYCLES = 300.0  # of an item, beside its products
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What bytes of both operands less their zero points are multiplied by, and the results' zero point."""
+
+    a_zero: int
+    b_zero: int
+    factor: float
+    zero: int = 0
+
+
+def seconds(processor: Processor, a: Sequence[int], b: Sequence[int], y: Element) -> float:
+    """What products of tensors of these shapes take, by the model."""
+    isa = processor.isa
+    stack, rows, depth, columns = sizes_of(tuple(a), tuple(b), (False, False))
+    items, words, vectors = math.prod(stack), divide(depth, PAIR), divide(columns, isa.lanes)
+    packing = _WIDEN_CYCLES * (rows * divide(depth, isa.lanes) + depth * vectors) + _PACK_CYCLES * words * vectors
+    cycles = items * (best_tile(as_seen(isa, pair_product(isa)), rows, words, columns)[0] + packing + _CALL_CYCLES)
+    moved = items * (rows * depth + depth * columns + rows * columns * y.bytes)
+    return machine().seconds(cycles, processor.threads) + processor.moving(moved)
+
+
+def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place, scales: Scales) -> list[Step]:
+    """The products, multiplied as NumPy does, and copies of operands none of whose axes has its elements side by side.
+
+    y is dense.
+    """
+    steps: list[Step] = []
+
+    def beside(place: Place, axes: int) -> Place:
+        if any(step == 1 or size == 1 for step, size in zip(place.strides[-axes:], place.shape[-axes:], strict=True)):
+            return place
+        copied = Place.plain(space.reserve(math.prod(place.shape)), place.shape, place.dtype)
+        steps.append(copy_step(processor, place, copied))
+        return copied
+
+    work = Product.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged
+    given: Args = {
+        "narrow_left": MicroRef(widen_rows, WidenTile(processor.isa.lanes, a.element)),
+        "narrow_right": MicroRef(widen_rows, WidenTile(processor.isa.lanes, b.element)),
+        "numbers": _numbers(processor.isa.lanes, y.element, scales),
+        "left_zero": scales.a_zero,
+        "right_zero": scales.b_zero,
+    }
+    product = pair_product(processor.isa)
+    return [*steps, pairs_step(processor, space, work, product, given, x=a.element, y=y.element)]
+
+
+def _numbers(lanes: int, y: Element, scales: Scales) -> np.ndarray:
+    """The rows of the ending, the same for every column."""
+    rows = {"bias": 0.0, "scale": scales.factor, "shift": 0.0, "zero": scales.zero}
+    rows |= dict(zip(("low", "high"), (0, 0) if y == F32 else bounds(y), strict=True))
+    made = np.array([rows[name] for name in Ending(S32, y).rows], np.float32)
+    return np.repeat(made, lanes).view(np.int64)
