@@ -15,10 +15,10 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import blockable, view_offers
+from cpuconv.kernels.axis.gathering import gather_step
 from cpuconv.kernels.binding.place import DENSE, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
-from cpuconv.kernels.copies.gathering import gather_step
 from cpuconv.kernels.copies.place_views import Box, Cut, cut, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
