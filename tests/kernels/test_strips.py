@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+import cpuconv
 import layouts
 from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
@@ -69,8 +70,6 @@ def test_bits_of_nan_are_kept() -> None:
     space, shape = Space(), (1, 128, 4, 4)
     bits = np.random.default_rng(0).integers(1, 1 << 22, shape, np.uint32) | np.uint32(0x7F800000)
     bits |= np.random.default_rng(1).integers(0, 2, shape, np.uint32) << np.uint32(31)
-    import cpuconv
-
     for src, dst in (("NHWC", "NCHW8c"), ("NCHW", "NHWC"), ("NHWC", "NCHW"), ("NCHW8c", "NCHW64c")):
         x = layouts.from_nchw(bits, src).view(np.float32)
         y = cpuconv.reorder(x, src, dst).view(np.uint32)
