@@ -1,8 +1,8 @@
-"""What products of integers take in: two tensors of a run, what is added to their results, and the types of these.
+"""Products of integers: of two tensors of a run; biases behind products with weights; and what products store.
 
-Patterns: MatMul of two DequantizeLinear, both of a run; an Add of one number for each channel behind a product with
-weights, or behind the bytes that these become before (`scaled`): rounded once in place of twice, where between has the
-finer steps, results are one unit off at most, and clamped for each channel where bytes between were.
+An Add of one number for each channel behind a product becomes its bias. Where the model rounds to bytes between the
+two, the result is rounded once in place of twice: it is one unit off at most where steps between are fine enough, and
+clamped for each channel as those bytes were.
 """
 
 from __future__ import annotations

@@ -45,8 +45,10 @@ def scaled(graph: Graph, node: Node | None, op: str) -> Scaled | None:
 
 
 def dequantised(graph: Graph, name: str) -> Scaled | None:
+    """What DequantizeLinear reads where it gives a tensor of that name."""
     return scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
 
 
 def stored(y: Scaled) -> dict[str, Any]:
+    """The attributes of a product that stores such integers."""
     return {"y": y.zero.dtype, "y_scale": float(y.scale[0]), "y_zero_point": int(y.zero[0])}
