@@ -253,7 +253,8 @@ def _rest_of_blocks(tile, args, x, y, buffer, first, valid, width):
 
 def _rest_through_buffer(tile, args, x, y, buffer, first, valid, width):
     step = 4 * tile.lanes
-    for at in range(0, width, args.chunk):
+    at = 0
+    while at < width:  # a range of any step can raise, and needs Numba where it runs
         count = min(args.chunk, width - at)
         source, target = x + at * args.x_w, y + at * args.y_w
         pack_vectors(
@@ -262,6 +263,7 @@ def _rest_through_buffer(tile, args, x, y, buffer, first, valid, width):
         unpack_vectors(
             tile.target, buffer, step, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, target, count
         )
+        at += count
 
 
 def _rest_of(tile):
