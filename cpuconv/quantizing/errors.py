@@ -154,8 +154,8 @@ def _squares(exact: np.ndarray, rough: np.ndarray) -> tuple[float, float]:
     return np.inf if np.isnan(difference) else difference, float(np.square(right).sum())
 
 
-class Mean:
-    """The mean of a user's metric."""
+class _Values:
+    """Those of a metric, one for each sample."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -164,6 +164,10 @@ class Mean:
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Take in a sample."""
         self._values.append(number_of(self._metric(exact, rough)))
+
+
+class Mean(_Values):
+    """The mean of a user's metric."""
 
     @property
     def value(self) -> float:
@@ -171,16 +175,8 @@ class Mean:
         return float(np.mean(self._values))
 
 
-class Worst:
+class Worst(_Values):
     """The largest of a metric."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-        self._values: list[float] = []
-
-    def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
-        self._values.append(number_of(self._metric(exact, rough)))
 
     @property
     def value(self) -> float:

@@ -13,15 +13,18 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.ending_block import Numbers
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.elements import S8, S16
+from cpuconv.elements import S8, S16, S32
 from cpuconv.isa import current
 from cpuconv.kernels.emit import product
 from cpuconv.kernels.packing.transformed_words import TransformedWords
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not, winograd_integer
 from support import oracle, typed
+from support.asm import hot_loop, vector_spills
 
 pytestmark = pytest.mark.exhaustive
 
@@ -186,6 +189,15 @@ def test_packed_weights(v: int, k: int, c: int) -> None:
 def test_products_of_pairs_are_one_instruction_where_the_cpu_has_it() -> None:
     names = {each.name for each in product.PAIRS if product.usable(ISA, each)}
     assert product.pair_product(ISA).name == ("vpdpwssd" if "vpdpwssd" in names else "pmaddwd")
+
+
+@pytest.mark.skipif(ISA.name != "avx2", reason="with 32 registers some of the largest tiles spill")
+@pytest.mark.parametrize(("v", "n"), [*enumerate(ISA.pixels, 1)])
+def test_sums_of_pairs_stay_in_registers(v: int, n: int) -> None:
+    tile = GemmTile(LANES, v, 1, n, LANES, LANES, LANES, stream=True, fetch=1, epilogue=False, product="pmaddwd")
+    body = hot_loop(gemm_strip.assembly(replace(tile, x=S16, y=S32)))
+    assert sum("vpmaddwd" in line for line in body) == v * n * LANES
+    assert not vector_spills(body)
 
 
 @pytest.mark.parametrize(

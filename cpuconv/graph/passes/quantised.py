@@ -1,14 +1,20 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
-Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types, and ConvTranspose and Conv of volumes, which become such a Conv, with an Add of a
-constant behind; MatMul of two tensors of a run, both of DequantizeLinear; QuantizeLinear of their results, which they
-then store; QuantizeLinear of what only moves numbers, and of the largest of them, which moves the integers as well;
-what moves numbers of DequantizeLinear, which moves integers before; QuantizeLinear of means under windows, and of a
-linear Resize, which are means of integers; Split of numbers that integers stand for, and means of planes; Softmax,
-LayerNormalization and ReduceMean, which compute with floats, on either side; QuantizeLinear of a DequantizeLinear by
-the same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
-rounded to sums, as ONNX Runtime does, where results are bytes.
+Patterns, scales and zero points being constants:
+
+- Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w), where a solver takes these types. ConvTranspose
+  and Conv of volumes become such a Conv, with an Add of a constant behind.
+- MatMul of two tensors of a run, both of DequantizeLinear.
+- QuantizeLinear of the results of these, which they then store.
+- QuantizeLinear of what only moves numbers, or takes the largest: it moves integers as well. What moves numbers behind
+  DequantizeLinear moves integers before it.
+- QuantizeLinear of means under windows, and of a linear Resize: they are means of integers.
+- Split of numbers that integers stand for, and means of planes.
+- Softmax, LayerNormalization and ReduceMean, which compute with floats, on either side.
+- QuantizeLinear of a DequantizeLinear by the same scale, which is nothing.
+
+Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime
+does, where results are bytes.
 """
 
 from __future__ import annotations
