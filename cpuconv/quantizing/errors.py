@@ -13,12 +13,14 @@ from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of, relative_rms
 from cpuconv.network.precision.to_come import bounded, expected
+from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
 _KEPT = 1 << 28  # bytes of outputs that are kept; what takes more is computed anew
+_PACKED = 1 << 29  # of packed weights that are kept for the next variant, which has nearly all of them too
 
 
 class Judge:
@@ -47,6 +49,13 @@ class Judge:
         self._graph, self.samples, self._threads, self._measure = graph, samples, threads, measure
         self._model: Model | None = None
         self._kept: list[Outputs] = [*exact]
+        self._packed = Packed(keeps=_PACKED)
+
+    def first(self, count: int) -> Judge:
+        """On so many of the samples, the first ones; what this one knows is known to both."""
+        made = Judge(self._graph, self.samples.first(count), self._threads, self._measure, self._kept[:count])
+        made._packed = self._packed
+        return made
 
     def error(self, variant: Graph, step: Step = lambda: None) -> float:
         """How far a variant with the same inputs and outputs is from the network; `step` is told of each sample.
@@ -68,7 +77,7 @@ class Judge:
         self, variant: Graph, measures: Sequence[Taking], some: slice = slice(None), step: Step = lambda: None
     ) -> None:
         """Have measures take in some of the samples."""
-        model, wanted = ready(variant, self._threads), range(len(self.samples))[some]
+        model, wanted = ready(variant, self._threads, packed=self._packed), range(len(self.samples))[some]
         for at, (feed, exact) in enumerate(zip(self.samples, self._exact(), strict=True)):
             if at in wanted:
                 rough = model.run(feed)
@@ -84,7 +93,7 @@ class Judge:
                 yield self._kept[at]
                 continue
             if self._model is None:
-                self._model = ready(self._graph, self._threads)
+                self._model = ready(self._graph, self._threads, packed=self._packed)
             outputs = self._model.run(feed)
             size += sum(array.nbytes for array in outputs.values())
             if at == len(self._kept) and size <= _KEPT:

@@ -157,7 +157,7 @@ def quantize(
     check_writable(network.graph, {product.node.inputs[1] for product in products})
     choice = Choice(arguments.kept(network.graph, products, keep))
     judge = Judge(network.graph, samples, workers, measure_of(metric))
-    few = Judge(network.graph, samples.first(JUDGED), workers, measure_of(metric))
+    few = judge.first(JUDGED)
     told = progress or (lambda what, done, total: None)
     made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
     if refuse_slower:
