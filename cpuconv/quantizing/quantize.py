@@ -156,7 +156,8 @@ def quantize(
     products = products_of(network.graph)
     check_writable(network.graph, {product.node.inputs[1] for product in products})
     choice = Choice(arguments.kept(network.graph, products, keep))
-    judge = Judge(network.graph, samples, workers, measure_of(metric))
+    told_of_limit = limit is not None and metric is None
+    judge = Judge(network.graph, samples, workers, measure_of(metric), probabilities=told_of_limit)
     few = judge.first(JUDGED)
     told = progress or (lambda what, done, total: None)
     made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
