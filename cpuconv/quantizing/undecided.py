@@ -73,7 +73,7 @@ def _needed(squares: np.ndarray, rows: np.ndarray) -> float:
 
 
 def _between_likeliest(exact: np.ndarray, rough: np.ndarray, axis: int | None) -> np.ndarray:
-    """What is wrong with the difference between the two likeliest classes of each row; 0 where a class is impossible."""
+    """What is wrong with how far apart the two likeliest classes of each row are; 0 where one is impossible."""
     if exact.shape != rough.shape:
         return np.full(1, np.inf)
     right, got = exact.astype(np.float64), rough.astype(np.float64)

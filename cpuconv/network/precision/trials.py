@@ -79,7 +79,8 @@ class Measured:
             for number, result, (arrays, _) in zip(each.numbers, results, each.feeds, strict=True):
                 self._own[number] = result
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
-        self.right, self._least = self._own if other is None else other.right, least
+        self.right: Sequence[Results] = self._own if other is None else other.right
+        self._least = least
         self.operators = Operators(self._sizes[0].graph, target.at(HALF))
         self._known: dict[Operator, float] = {} if other is None else other._known  # errors of operators
         self._other = other
