@@ -16,6 +16,7 @@ from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, with
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
+from cpuconv.quantizing.graphs.biases import with_biases_apart
 from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
@@ -197,7 +198,7 @@ def _written(
     feed: Feed | None,
 ) -> Quantized:
     """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
-    graph = made.built(choice.products(made))
+    graph = with_biases_apart(made.built(choice.products(made)), made.known)
     error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
     timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
     size = write_model(path, graph, metadata)
