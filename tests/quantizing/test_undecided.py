@@ -8,8 +8,11 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
+from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.to_come import BEYOND  # noqa: E402
+from cpuconv.network.precision.trials import Measured  # noqa: E402
+from cpuconv.quantizing.automatic import weighing  # noqa: E402
 from cpuconv.quantizing.undecided import Logits, Undecided, logits_of  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -142,3 +145,24 @@ def test_a_tolerance_holds_for_undecided_inputs_where_all_samples_are_sure(class
     assert kept == 0 and seen < 0.1 * tolerance  # judged by samples alone, it would do
     kept, _, unseen = quantized(tolerance=tolerance)
     assert kept > 0 and unseen <= BEYOND * tolerance
+
+
+def test_auto_keeps_to_it_as_well(classifier, monkeypatch):
+    """What the table says is what undecided inputs need, not what the samples err by."""
+    monkeypatch.setattr(weighing, "without_slower", lambda made, choice, feed, precision: choice)
+    monkeypatch.setattr(weighing, "_check_faster", lambda *given: None)
+    monkeypatch.setattr(Measured, "count", property(lambda self: 0))
+    monkeypatch.setattr(automatic, "race", lambda runners: [1.0 / (1 + at) for at in range(len(runners))])
+    model, samples, others = classifier
+    options = {"precision": "auto", "threads": 1, "samples": samples}
+    exact = cpuconv.compile(model, threads=1)
+    made = cpuconv.compile(model, tolerance=0.9, **options)
+    table = made.precision_table()
+    assert table.chosen.startswith("int8")
+    assert max(relative_rms(exact.run(feed), made.run(feed)) for feed in samples) < 0.01 * table.error
+    unseen = np.quantile(
+        [relative_rms(exact.run(feed), made.run(feed)) for feed in others], 0.9
+    )  # 16 samples tell no better
+    assert 0.1 * unseen < table.error and unseen <= BEYOND * table.error
+    mine = cpuconv.compile(model, tolerance=0.9, metric=lambda right, got: relative_rms(right, got), **options)
+    assert mine.precision_table().error < 0.1 * table.error  # what a metric says is left alone
