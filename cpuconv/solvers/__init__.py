@@ -15,6 +15,7 @@ from cpuconv.solvers import (
     direct,
     fft,
     first_layer,
+    folded,
     grouped,
     im2col,
     patches,
@@ -37,6 +38,7 @@ TABLE: tuple[ModuleType, ...] = (
     winograd,
     winograd_integer,
     fft,
+    folded,
     planar,
     channels_last,
     im2col,  # takes every problem of float32
