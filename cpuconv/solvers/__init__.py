@@ -20,6 +20,7 @@ from cpuconv.solvers import (
     im2col,
     patches,
     planar,
+    plane_words,
     pointwise,
     row_patches,
     winograd,
@@ -40,6 +41,7 @@ TABLE: tuple[ModuleType, ...] = (
     fft,
     folded,
     planar,
+    plane_words,
     channels_last,
     im2col,  # takes every problem of float32
     patches,  # and of other types

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +36,7 @@ ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
 
+_LAST = "NHWC"
 _MOST_TOGETHER = 8  # output channels of a tile
 _FEW_REGISTERS = 16
 _RUN_TILES = 64  # of a plane that is one row: those of a unit
@@ -111,12 +114,7 @@ def _multiplied(problem: ConvProblem, isa: Isa) -> float:
 
 def _vectors(problem: ConvProblem, isa: Isa) -> int:
     """Vectors of the input that output pixels meet."""
-    return problem.n * problem.oh * problem.ow * problem.r * problem.s * len(_starts(problem, isa))
-
-
-def _starts(problem: ConvProblem, isa: Isa) -> tuple[int, ...]:
-    """The first channel of each block."""
-    return tuple(range(0, problem.c, isa.block(problem.types.x)))
+    return problem.n * problem.oh * problem.ow * problem.r * problem.s * divide(problem.c, isa.block(problem.types.x))
 
 
 def _traffic(problem: ConvProblem, machine: Machine) -> float:
@@ -129,8 +127,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     product = _product(problem, isa)
     assert product is not None
     at_once, vectors = _at_once(isa, params.n, product), _vectors(problem, isa)
-    each = {True: 4, False: 1}[product.flipped] if product.parts == 1 or product.flipped else 6
-    made = vectors * problem.k * each
+    made = vectors * problem.k * instructions(product)
     loads = vectors * (problem.k / params.n + problem.k * product.parts / at_once)
     loops = vectors / at_once * problem.k / params.n * _LOOP
     height, width = _row(problem)
@@ -142,9 +139,18 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return machine.cost(floor, max(cycles, traffic) + 0.5 * min(cycles, traffic), problem.threads)
 
 
+def instructions(product: Product) -> int:
+    """Instructions of a word of pixels and its weights: flips, two products and an addition; or halves of words."""
+    if product.flipped:
+        return 4
+    return product.cuts * (1 if product.instruction else 3)
+
+
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channel blocks in, planes out."""
-    return blocked.layout(isa, problem.types.x), "NCHW"
+    """Channel blocks in, or channels last where the input has them so; planes out."""
+    last = problem.in_layout == _LAST
+    one = problem.k == 1 and problem.out_layout == _LAST  # a plane, too
+    return _LAST if last else blocked.layout(isa, problem.types.x), _LAST if one else "NCHW"
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
@@ -156,8 +162,7 @@ def _form(problem: ConvProblem, params: Params, isa: Isa) -> FoldedWords:
     product = _product(problem, isa)
     assert product is not None
     sizes = problem.k, problem.c, problem.r, problem.s
-    starts, group = _starts(problem, isa), words.group(problem)
-    return FoldedWords(isa.lanes, params.n, *sizes, starts, group, product.name, problem.types.w)
+    return FoldedWords(isa.lanes, params.n, *sizes, words.group(problem), product.name, problem.types.w)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -166,15 +171,14 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     product = _product(problem, isa)
     assert product is not None
     x, y, vector = operands.x.strides, operands.y.strides, WORD * lanes
-    height, width = problem.oh, problem.ow
+    (height, width), stride = _row(problem), problem.stride[1]
     if is_plain(problem):
-        views = x, y, *((operands.residual.strides,) if operands.residual else ())
-        height, width, (x, y, *_) = plane(problem.oh, problem.ow, *views)
+        _, _, (x, y) = plane(problem.oh, problem.ow, x, y)
     tile = FoldedTile(
         lanes=lanes,
         n=params.n,
         at_once=_at_once(isa, params.n, product),
-        step=x.w * problem.stride[1],
+        step=x.w * stride,
         product=product.name,
         x=types.x,
         sum=types.sum,
@@ -182,48 +186,50 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         residual=operands.residual is not None,
         activation=problem.activation,
     )
-    edge_tile = FoldedTile(
-        **{**{name: getattr(tile, name) for name in tile.__dataclass_fields__}, "step": vector * problem.stride[1]}
-    )
-    starts = np.array([start // x.block * x.cb + start % x.block * x.c for start in form.starts], np.int64)
-    window = (lanes - 1) * problem.stride[1] + problem.effective_kernel[1]
-    edge_line = window * vector
-    edge_starts = np.arange(len(starts), dtype=np.int64) * problem.r * edge_line
-    padded = any(problem.pads)
-    inner = _inside(problem, lanes, width) if padded else (0, divide(width, lanes))
-    inner_rows = _inside_rows(problem) if padded else (0, height)
-    runs = divide(divide(width, lanes), _RUN_TILES) if height == 1 else height
+    block = isa.block(types.x)
+    blocks = divide(problem.c, block)
+    starts = np.arange(blocks, dtype=np.int64) * (x.cb * block if x.block == 1 else x.cb)
+    beyond = blocks * vector - problem.c if x.block == 1 else 0  # bytes that are read after a pixel's
+    inside = Inside.of(problem, lanes, beyond)
+    window = (lanes - 1) * stride + problem.effective_kernel[1]
+    line = window * vector
+    tiles = divide(width, lanes)
+    runs = divide(tiles, _RUN_TILES) if height == 1 else height
+    copied = (inside.tiles, inside.rows) != ((0, tiles), (0, height))
     args: Args = {
         "strip": MicroRef(folded_strip, tile),
-        "strip_edge": MicroRef(folded_strip, edge_tile) if padded else 0,
+        "strip_edge": MicroRef(folded_strip, replace(tile, step=vector * stride)) if copied else 0,
         **operand_args(operands),
         "table": _table(problem, starts, x.h * problem.dilation[0], x.w),
-        "table_edge": _table(problem, edge_starts, edge_line, vector) if padded else 0,
-        "segments": problem.r * problem.s * len(starts),
+        "table_edge": _table(problem, np.arange(blocks) * problem.r * line, line, vector) if copied else 0,
+        "segments": problem.r * problem.s * blocks,
         "starts": starts,
-        "blocks": len(starts),
+        "blocks": blocks,
+        "last_bytes": vector - beyond,
         "window": window,
-        **worker_args("edge", space, len(starts) * problem.r * edge_line if padded else 0, problem.threads),
+        **worker_args("edge", space, blocks * problem.r * line if copied else 0, problem.threads),
         "fill": words.FILL,
         "tiles": problem.k // params.n,
+        "tile_pixels": lanes,
         "tile_channels": params.n,
         "tile_bytes": form.tile,
         "height": height,
         "width": width,
         "runs": runs,
-        "row_tiles": divide(width, lanes),
-        "inner": inner[0],
-        "inner_end": inner[1],
-        "inner_rows": inner_rows[0],
-        "inner_rows_end": inner_rows[1],
+        "row_tiles": tiles,
+        "inner": inside.tiles[0],
+        "inner_end": inside.tiles[1],
+        "inner_rows": inside.rows[0],
+        "inner_rows_end": inside.rows[1],
         **problem_args(folded, problem),
+        **({"in_height": 1, "in_width": width} if is_plain(problem) else {}),
         "x_image": x.n,
         "x_h": x.h,
         "x_w": x.w,
         "y_image": y.n,
         "y_plane": y.cb,
         "y_line": y.h,
-        "y_pixel": y.w,
+        "y_pixel": types.y.bytes,
     }
     units = problem.n * runs * (problem.k // params.n)
     return [Step(folded, FoldedCall(lanes), args, parts_each(problem, units), clears_tail=True)]
@@ -235,18 +241,28 @@ def _table(problem: ConvProblem, starts: np.ndarray, line: int, pixel: int) -> n
     return (rows[:, None, None] + columns[:, None] + starts).ravel().astype(np.int64)
 
 
-def _inside(problem: ConvProblem, lanes: int, width: int) -> tuple[int, int]:
-    """Tiles of a row whose windows lie inside the input: from, and until before."""
-    stride, left = problem.stride[1], problem.pads[2]
-    reach = (lanes - 1) * stride + problem.effective_kernel[1]
-    starts = [min(tile * lanes, width - lanes) * stride - left for tile in range(divide(width, lanes))]
-    return _range([start >= 0 and start + reach <= problem.w for start in starts])
+class Inside(NamedTuple):
+    """Tiles of a row, and rows, whose windows lie inside the input: from, and until before."""
 
+    tiles: tuple[int, int]
+    rows: tuple[int, int]
 
-def _inside_rows(problem: ConvProblem) -> tuple[int, int]:
-    """Output rows whose windows lie inside the input."""
-    starts = [row * problem.stride[0] - problem.pads[0] for row in range(problem.oh)]
-    return _range([start >= 0 and start + problem.effective_kernel[0] <= problem.h for start in starts])
+    @classmethod
+    def of(cls, problem: ConvProblem, lanes: int, beyond: int) -> Inside:
+        """Those of a problem whose last `beyond` bytes of pixels are not the input's where the input ends."""
+        height, width = _row(problem)
+        (stride_h, stride), (top, _, left, _) = problem.stride, problem.pads
+        reach_h, reach_w = problem.effective_kernel
+        reach = (lanes - 1) * stride + reach_w
+        starts = [min(tile * lanes, width - lanes) * stride - left for tile in range(divide(width, lanes))]
+        if height == 1 and is_plain(problem):
+            return cls(_range([start + reach <= width - divide(beyond, problem.c) for start in starts]), (0, 1))
+        rows = [row * stride_h - top for row in range(height)]
+        below = [(problem.h - row - reach_h) * problem.w * problem.c for row in rows]
+        return cls(
+            _range([start >= 0 and start + reach <= problem.w for start in starts]),
+            _range([row >= 0 and under >= beyond for row, under in zip(rows, below, strict=True)]),
+        )
 
 
 def _range(inside: list[bool]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from autotune.data_classes import dataclass
 from cpuconv.kernels.convolutions.folded_tile import call_folded_strip
+from cpuconv.kernels.copies.rows import copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_vector, fill_vector, word
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -32,17 +33,20 @@ def _copy_window(tile, args, x, row, column, to):
             line = source + at_row * args.x_h
             for i in range(args.window):
                 at = column + i
-                if 0 <= at_row < args.in_height and 0 <= at < args.in_width:
+                if not (0 <= at_row < args.in_height and 0 <= at < args.in_width):
+                    fill_vector(tile, to, args.fill)
+                elif block < args.blocks - 1:
                     copy_vector(tile, line + at * args.x_w, to)
                 else:
-                    fill_vector(tile, to, args.fill)
+                    copy_bytes(tile, line + at * args.x_w, to, args.last_bytes)
                 to += pixel
 
 
 @kernel(
-    "strip strip_edge x y w bias residual table table_edge segments starts blocks window edge edge_step fill tiles "
-    "tile_channels tile_bytes batch height width runs row_tiles inner inner_end inner_rows inner_rows_end kernel_h "
-    "stride_h stride_w dilation_h pad_top pad_left in_height in_width x_image x_h x_w y_image y_plane y_line y_pixel"
+    "strip strip_edge x y w bias residual table table_edge segments starts blocks last_bytes window edge edge_step "
+    "fill tiles tile_pixels tile_channels tile_bytes batch height width runs row_tiles inner inner_end inner_rows "
+    "inner_rows_end kernel_h stride_h stride_w dilation_h pad_top pad_left in_height in_width x_image x_h x_w y_image "
+    "y_plane y_line y_pixel"
 )
 def folded(tile, worker, before, part, parts, args):
     """y = ending(convolution of x and w), output in planes; see the module.
@@ -69,7 +73,7 @@ def folded(tile, worker, before, part, parts, args):
         else:
             first_row = args.height * run // args.runs
             last_row = args.height * (run + 1) // args.runs
-        high = args.width - tile.lanes
+        high = args.width - args.tile_pixels
         for row in range(first_row, last_row):
             source_row = row * args.stride_h - args.pad_top
             line = y + row * args.y_line
@@ -95,7 +99,7 @@ def folded(tile, worker, before, part, parts, args):
             for at in range(first_tile, last_tile):
                 if inner <= at < inner_end:
                     continue
-                pixel = min(at * tile.lanes, high)
+                pixel = min(at * args.tile_pixels, high)
                 _copy_window(tile, args, x, source_row, pixel * args.stride_w - args.pad_left, edge)
                 call_folded_strip(
                     args.strip_edge,

@@ -93,7 +93,7 @@ def folded_strip(
     first, last, high
         As above; first < last.
     """
-    vec, ending = Vector(builder, tile.lanes), tile.ending
+    vec = Vector(builder, tile.lanes)
     weights, rows = vec.pointer(w), vec.pointer(bias)
     table = builder.inttoptr(table, I64.as_pointer())
 
@@ -109,13 +109,8 @@ def folded_strip(
                 each += made[k]
         for k, each in enumerate(sums):
             place = vec.offset(y_now, builder.mul(yplane, I64(k)))
-            numbers = ending.load(vec, vec.offset(vec.opaque(rows), 4 * k), vec.broadcast)
-            extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
-            ended = ending.emit(vec, folded(vec, each), numbers, extra)
-            if tile.y.integer:
-                store_int(vec, tile.y, ended, place, fits=True)
-            else:
-                store_float(vec, tile.y, ended, place)
+            numbers = tile.ending.load(vec, vec.offset(vec.opaque(rows), 4 * k), vec.broadcast)
+            end_piece(tile, vec, folded(vec, each), numbers, place, residual)
 
     loop(builder, 0, builder.sub(last, first), one)
 
@@ -131,7 +126,8 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
     def segment(index: Any, sums: list[Any]) -> list[Any]:
         source = vec.offset(x, builder.load(builder.gep(table, [index])))
         place = vec.offset(weights, builder.mul(index, I64(row)))
-        words = [_parts(tile, product, vec, vec.offset(source, i * tile.step)) for i in range(tile.at_once)]
+        read = [vec.load_int(vec.offset(source, i * tile.step), align=1) for i in range(tile.at_once)]
+        words = [words_of(product, vec, each, tile.x) for each in read]
         made = []
         for k in range(tile.n):
             at = vec.offset(place, k * product.parts * size)
@@ -148,12 +144,22 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
     return [found[k * tile.at_once : (k + 1) * tile.at_once] for k in range(tile.n)]
 
 
-def _parts(tile: FoldedTile, product: Product, vec: Vector, address: Any) -> list[Any]:
-    """The words at an address, of the sign that the product takes, in its parts."""
-    words = vec.load_int(address, align=1)
-    if product.flips(tile.x):
+def words_of(product: Product, vec: Vector, words: Any, x: Element) -> list[Any]:
+    """Words of elements `x`, of the sign that the product takes, in its parts."""
+    words = vec.builder.bitcast(words, vec.int_type)
+    if product.flips(x):
         words = vec.builder.xor(words, vec.int_constant(_SIGNS))
-    return product.split(vec, words, tile.x)
+    return product.split(vec, words, x)
+
+
+def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
+    """End a vector of sums of pixels side by side, and store it; `numbers` are what its ending reads."""
+    extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
+    ended = tile.ending.emit(vec, total, numbers, extra)
+    if tile.y.integer:
+        store_int(vec, tile.y, ended, place, fits=True)
+    else:
+        store_float(vec, tile.y, ended, place)
 
 
 def folded(vec: Vector, sums: list[Any]) -> Any:
