@@ -23,13 +23,12 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.convolutions.folded import FoldedCall, folded
 from cpuconv.kernels.convolutions.folded_tile import FoldedTile, folded_strip
 from cpuconv.kernels.copies.views import plane
-from cpuconv.kernels.emit import product as products
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared import blocked, few, words
 
 NAME = "folded"
 ACCURACY = "exact"
@@ -61,31 +60,12 @@ class Params:
     n: int
 
 
-def _product(problem: ConvProblem, isa: Isa) -> Product | None:
-    return products.single_product_of(problem.types, isa)
-
-
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Integers without groups, to at most a vector of output channels, of which a row of output pixels fills one."""
-    if not problem.types.sum.integer:
-        return f"it computes integers, not {problem.types}"
-    if _product(problem, isa) is None:
-        return words.why_not(problem, isa) or "no product takes a word that differs from lane to lane"
-    if problem.groups != 1 or problem.k > isa.lanes:
-        return f"{problem.k} output channels in {problem.groups} groups are not one group of at most {isa.lanes}"
-    if _row(problem)[1] < isa.lanes:
-        return f"a row of {problem.ow} output pixels does not fill a vector of {isa.lanes}"
-    return None
+    return few.why_not(problem, isa, isa.lanes)
 
 
-def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
-    return words.offset(problem, isa, _product(problem, isa))
-
-
-def _row(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns of an output plane; a plane whose pixels are the input's is one row."""
-    return (1, problem.oh * problem.ow) if is_plain(problem) else (problem.oh, problem.ow)
+offset = few.offset
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -101,15 +81,9 @@ def _at_once(isa: Isa, n: int, product: Product) -> int:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products of whole vectors, and activations and weights once."""
-    return machine.seconds(max(_multiplied(problem, machine.isa), _traffic(problem, machine)), problem.threads)
-
-
-def _multiplied(problem: ConvProblem, isa: Isa) -> float:
-    """Cycles of products alone."""
-    product = _product(problem, isa)
-    assert product is not None
-    return _vectors(problem, isa) * problem.k * product.cuts / products.rate(isa, product)
+    """Products of whole vectors, or activations and weights once."""
+    least = few.cycles(problem, machine.isa, _vectors(problem, machine.isa))
+    return machine.seconds(max(least, few.traffic(problem, machine)), problem.threads)
 
 
 def _vectors(problem: ConvProblem, isa: Isa) -> int:
@@ -117,33 +91,32 @@ def _vectors(problem: ConvProblem, isa: Isa) -> int:
     return problem.n * problem.oh * problem.ow * problem.r * problem.s * divide(problem.c, isa.block(problem.types.x))
 
 
-def _traffic(problem: ConvProblem, machine: Machine) -> float:
-    return machine.moving(problem.in_bytes + problem.out_bytes + problem.weight_bytes)
-
-
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Instructions of products, of folding and of endings, edges, and the traffic."""
     isa = machine.isa
-    product = _product(problem, isa)
-    assert product is not None
+    product = few.product(problem, isa)
     at_once, vectors = _at_once(isa, params.n, product), _vectors(problem, isa)
-    made = vectors * problem.k * instructions(product)
+    made = vectors * problem.k * few.instructions(product)
     loads = vectors * (problem.k / params.n + problem.k * product.parts / at_once)
     loops = vectors / at_once * problem.k / params.n * _LOOP
-    height, width = _row(problem)
+    height, width = few.row(problem)
     tiles = problem.n * height * divide(width, isa.lanes) * problem.k
     ended = tiles * ((isa.lanes - 1) * _FOLDING + _ENDING)
-    floor = _multiplied(problem, isa)
+    floor = few.cycles(problem, isa, vectors)
     cycles = max(floor, (made + loads + loops + ended) / _ISSUE) + tiles / params.n * _TILE
-    traffic = _traffic(problem, machine)
+    cycles += problem.k / params.n * _edges(problem, isa)
+    traffic = few.traffic(problem, machine)
     return machine.cost(floor, max(cycles, traffic) + 0.5 * min(cycles, traffic), problem.threads)
 
 
-def instructions(product: Product) -> int:
-    """Instructions of a word of pixels and its weights: flips, two products and an addition; or halves of words."""
-    if product.flipped:
-        return 4
-    return product.cuts * (1 if product.instruction else 3)
+def _edges(problem: ConvProblem, isa: Isa) -> float:
+    """Cycles to copy the windows that meet padding."""
+    if not any(problem.pads):
+        return 0.0
+    inside, tiles = Inside.of(problem, isa.lanes, 0), divide(problem.ow, isa.lanes)
+    copied = problem.oh * tiles - (inside.tiles[1] - inside.tiles[0]) * (inside.rows[1] - inside.rows[0])
+    vectors = ((isa.lanes - 1) * problem.stride[1] + problem.effective_kernel[1]) * problem.r
+    return problem.n * copied * vectors * divide(problem.c, isa.block(problem.types.x)) * _EDGE
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -159,8 +132,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def _form(problem: ConvProblem, params: Params, isa: Isa) -> FoldedWords:
-    product = _product(problem, isa)
-    assert product is not None
+    product = few.product(problem, isa)
     sizes = problem.k, problem.c, problem.r, problem.s
     return FoldedWords(isa.lanes, params.n, *sizes, words.group(problem), product.name, problem.types.w)
 
@@ -168,10 +140,9 @@ def _form(problem: ConvProblem, params: Params, isa: Isa) -> FoldedWords:
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the folded kernel."""
     lanes, types, form = isa.lanes, problem.types, _form(problem, params, isa)
-    product = _product(problem, isa)
-    assert product is not None
+    product = few.product(problem, isa)
     x, y, vector = operands.x.strides, operands.y.strides, WORD * lanes
-    (height, width), stride = _row(problem), problem.stride[1]
+    (height, width), stride = few.row(problem), problem.stride[1]
     if is_plain(problem):
         _, _, (x, y) = plane(problem.oh, problem.ow, x, y)
     tile = FoldedTile(
@@ -250,7 +221,7 @@ class Inside(NamedTuple):
     @classmethod
     def of(cls, problem: ConvProblem, lanes: int, beyond: int) -> Inside:
         """Those of a problem whose last `beyond` bytes of pixels are not the input's where the input ends."""
-        height, width = _row(problem)
+        height, width = few.row(problem)
         (stride_h, stride), (top, _, left, _) = problem.stride, problem.pads
         reach_h, reach_w = problem.effective_kernel
         reach = (lanes - 1) * stride + reach_w

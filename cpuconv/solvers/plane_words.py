@@ -7,25 +7,24 @@ times as there are tiles of output channels. `planar` does the same for float32,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import operand_args, problem_args
+from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
-from cpuconv.kernels.convolutions.folded import FoldedCall, folded
+from cpuconv.kernels.convolutions.plane_words import PlaneWordsCall, plane_words
 from cpuconv.kernels.convolutions.plane_words_tile import PlaneWordsTile, plane_words_strip
-from cpuconv.kernels.emit import product as products
-from cpuconv.kernels.emit.product import WORD, Product
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers import folded as few
-from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared import few
 
 NAME = "plane_words"
 ACCURACY = "exact"
@@ -34,7 +33,9 @@ TYPED = True
 
 _PLANES = "NCHW"
 _LINE = 64
-_RUN_TILES = 16  # of a unit
+_RUN_PIXELS = 2048  # of a unit
+_STEP = 2  # words of channels that are read side by side: as many planes as L1 has ways
+_RUNS = 4  # for each of several workers, at least
 _ISSUE = 4  # instructions a cycle
 _READING = 16  # instructions to read four planes and to interleave them
 _ENDING = 22  # instructions to end a vector of sums and to store it
@@ -64,20 +65,10 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "output pixels are not input pixels of all channels"
     if problem.in_layout != _PLANES:
         return f"the input lies in {problem.in_layout}, not in planes"
-    if problem.oh * problem.ow < WORD * isa.lanes:
-        return f"a plane of {problem.oh * problem.ow} pixels does not fill a vector of {WORD * isa.lanes} bytes"
-    return few.applicable(problem, isa)
+    return few.why_not(problem, isa, WORD * isa.lanes)
 
 
-def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
-    return words.offset(problem, isa, _product(problem, isa))
-
-
-def _product(problem: ConvProblem, isa: Isa) -> Product:
-    found = products.single_product_of(problem.types, isa)
-    assert found is not None
-    return found
+offset = few.offset
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -94,31 +85,26 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """Products of whole vectors, or activations and weights once."""
-    return machine.seconds(max(_multiplied(problem, machine.isa), _traffic(problem, machine)), problem.threads)
+    least = few.cycles(problem, machine.isa, _vectors(problem, machine.isa))
+    return machine.seconds(max(least, few.traffic(problem, machine)), problem.threads)
 
 
-def _multiplied(problem: ConvProblem, isa: Isa) -> float:
-    """Cycles of products alone."""
-    product = _product(problem, isa)
-    vectors = problem.n * problem.oh * problem.ow / isa.lanes * divide(problem.c, WORD)
-    return vectors * problem.k * product.cuts / products.rate(isa, product)
-
-
-def _traffic(problem: ConvProblem, machine: Machine) -> float:
-    return machine.moving(problem.in_bytes + problem.out_bytes + problem.weight_bytes)
+def _vectors(problem: ConvProblem, isa: Isa) -> float:
+    """Vectors of words of the input."""
+    return problem.n * problem.oh * problem.ow / isa.lanes * divide(problem.c, WORD)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Instructions of products, of interleaving and of endings, and the traffic."""
     isa = machine.isa
-    product = _product(problem, isa)
+    product = few.product(problem, isa)
     tiles = problem.n * divide(problem.oh * problem.ow, params.wide * WORD * isa.lanes) * (problem.k // params.n)
     each = few.instructions(product)
     segment = _SEGMENT + params.wide * (_READING + params.n * (WORD * each + product.parts))
     made = tiles * (divide(problem.c, WORD) * segment + params.wide * WORD * params.n * _ENDING)
-    floor = _multiplied(problem, isa)
+    floor = few.cycles(problem, isa, _vectors(problem, isa))
     cycles = max(floor, made / _ISSUE) + tiles * _TILE
-    traffic = _traffic(problem, machine)
+    traffic = few.traffic(problem, machine)
     return machine.cost(floor, max(cycles, traffic) + 0.5 * min(cycles, traffic), problem.threads)
 
 
@@ -133,12 +119,12 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def _form(problem: ConvProblem, params: Params, isa: Isa) -> FoldedWords:
-    product = _product(problem, isa)
+    product = few.product(problem, isa)
     return FoldedWords(1, params.n, problem.k, problem.c, 1, 1, WORD, product.name, problem.types.w, isa.lanes)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the folded kernel."""
+    """One parallel call of the kernel."""
     types, form, x, y = problem.types, _form(problem, params, isa), operands.x.strides, operands.y.strides
     tile = PlaneWordsTile(
         lanes=isa.lanes,
@@ -153,29 +139,39 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     )
     segments, pixels = divide(problem.c, WORD), problem.oh * problem.ow
     planes = np.minimum(np.arange(segments * WORD, dtype=np.int64), problem.c - 1) * x.cb
-    tiles = divide(pixels, tile.pixels)
-    runs = divide(tiles, _RUN_TILES)
+    steps = divide(segments, _STEP)
+    first = replace(tile, suspend=True)
+    tiles, number = divide(pixels, tile.pixels), problem.k // params.n
+    run = _run(problem, tiles, tile.pixels)
+    runs = divide(tiles, run)
     args: Args = {
-        **dict.fromkeys(folded.fields, 0),
-        **problem_args(folded, problem),
+        "strip": MicroRef(plane_words_strip, replace(tile, resume=steps > 1)),
+        "strip_first": MicroRef(plane_words_strip, first) if steps > 1 else 0,
+        "strip_middle": MicroRef(plane_words_strip, replace(first, resume=True)) if steps > 2 else 0,
         **operand_args(operands),
-        "strip": MicroRef(plane_words_strip, tile),
+        **problem_args(plane_words, problem),
         "table": planes,
         "segments": segments,
-        "fill": words.FILL,
-        "tiles": problem.k // params.n,
+        "steps": steps,
+        "segment_bytes": form.tile // segments,
+        "tiles": number,
         "tile_pixels": tile.pixels,
         "tile_channels": params.n,
         "tile_bytes": form.tile,
-        "height": 1,
         "width": pixels,
         "runs": runs,
         "row_tiles": tiles,
-        "inner_end": tiles,
-        "inner_rows_end": 1,
+        **worker_args("parked", space, number * run * tile.parked if steps > 1 else 0, problem.threads),
+        "parked_tile": run * tile.parked,
         "x_image": x.n,
         "y_image": y.n,
         "y_plane": y.cb,
     }
-    units = problem.n * runs * (problem.k // params.n)
-    return [Step(folded, FoldedCall(isa.lanes), args, parts_each(problem, units), clears_tail=True)]
+    each = parts_each(problem, problem.n * runs)
+    return [Step(plane_words, PlaneWordsCall(isa.lanes), args, each, clears_tail=True)]
+
+
+def _run(problem: ConvProblem, tiles: int, pixels: int) -> int:
+    """Tiles of a run: as many as leave the planes of a step in L1, or fewer where several workers share images."""
+    run = max(1, _RUN_PIXELS // pixels)
+    return min(run, divide(tiles, _RUNS * problem.threads)) if problem.threads > 1 else run

@@ -38,6 +38,8 @@ class PlaneWordsTile:
         Vectors of bytes of a plane.
     product : str
         A name in `product.TABLE`.
+    resume, suspend : bool
+        Sums come from a buffer, and go there.
     """
 
     lanes: int
@@ -47,6 +49,8 @@ class PlaneWordsTile:
     x: Element
     sum: Element
     y: Element
+    resume: bool = False
+    suspend: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
@@ -54,6 +58,11 @@ class PlaneWordsTile:
     def ending(self) -> Ending:
         """What happens to sums."""
         return Ending(self.sum, self.y, self.residual, self.activation)
+
+    @property
+    def parked(self) -> int:
+        """Bytes of the sums of a tile."""
+        return self.n * self.pixels * self.sum.bytes
 
     @property
     def pixels(self) -> int:
@@ -73,13 +82,14 @@ def plane_words_strip(
     yplane: Any,
     bias: Any,
     residual: Any,
+    parked: Any,
     first: Any,
     last: Any,
     high: Any,
 ) -> None:
     """Tiles first … last-1 of a plane that is one row; the parameters are those of `folded_strip`.
 
-    Of each segment the table has the distances of four planes.
+    Of each segment the table has the distances of four planes. `parked` is the address of the sums of tile `first`.
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
     weights, rows = vec.pointer(w), vec.pointer(bias)
@@ -97,8 +107,6 @@ def plane_words_strip(
             planes = [vec.offset(x_now, builder.load(builder.gep(table, [place]))) for place in places]
             start = vec.offset(weights, builder.mul(index, I64(tile.n * size)))
             made = list(sums)
-            for plane in planes:
-                vec.prefetch(vec.offset(plane, tile.pixels))
             for piece in range(tile.wide):
                 read = [vec.load(vec.offset(plane, piece * vec.size), align=1) for plane in planes]
                 words = [words_of(product, vec, each, tile.x) for each in interleaved(vec, 1, read)]
@@ -111,8 +119,15 @@ def plane_words_strip(
                             made[place] = product.add(vec, part, weight, made[place])
             return made
 
-        nothing = ir.Constant(product.sums_type(vec), None)
-        sums = repeat(vec, I64(0), segments, [nothing] * (tile.n * count), segment)
+        sums: list[Any] = [ir.Constant(product.sums_type(vec), None)] * (tile.n * count)
+        waiting = vec.pointer(builder.add(parked, builder.mul(index, I64(tile.n * count * vec.size))))
+        if tile.resume:
+            sums = [vec.load_int(vec.offset(waiting, i * vec.size)) for i in range(len(sums))]
+        sums = repeat(vec, I64(0), segments, sums, segment)
+        if tile.suspend:
+            for i, total in enumerate(sums):
+                vec.store(builder.bitcast(total, vec.type), vec.offset(waiting, i * vec.size))
+            return
         for k in range(tile.n):
             place = vec.offset(y_now, builder.mul(yplane, I64(k)))
             numbers = tile.ending.load(vec, vec.offset(vec.opaque(rows), 4 * k), vec.broadcast)
@@ -123,6 +138,9 @@ def plane_words_strip(
                     end_piece(tile, vec, total, numbers, vec.offset(place, at), residual)
 
     loop(builder, 0, builder.sub(last, first), one)
+
+
+call_plane_words_strip = plane_words_strip.caller()
 
 
 def _in_order(vec: Vector, four: list[Any]) -> list[Any]:
