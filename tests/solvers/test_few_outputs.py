@@ -30,6 +30,7 @@ LAYOUTS = {
 }
 TYPES = ("u8:s8:u8", "s8:s8:s8", "s8:s8:f32", "u8:s16:u8")
 MORE = ({"activation": ("silu",), "residual": True}, {"threads": 2}, {"activation": ("relu",)}, {})
+_PRODUCT = re.compile("vpdpbusd|vpmaddubsw")
 
 EDGES = [
     f"ic{BLOCK}ih1iw{BLOCK}oc1kh1",
@@ -101,5 +102,7 @@ def test_sums_stay_in_registers(solver: ModuleType, k: int) -> None:
         (step,) = assemble(problem, Candidate(solver, params)).steps
         strip = step.args["strip"]
         assert isinstance(strip, MicroRef)
-        inner = loops(strip.kernel.assembly(strip.tile))
-        assert inner and not [line for loop in inner for line in vector_spills(loop)], params
+        inner = [loop for loop in loops(strip.kernel.assembly(strip.tile)) if any(map(_PRODUCT.match, loop))]
+        assert inner
+        for loop in inner:  # of four channels, a constant is read again
+            assert len(vector_spills(loop)) <= (k == 4), params

@@ -22,6 +22,7 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 _QUAD = 4
+_WITHIN = 2  # halvings within quads
 _SIGNS = -0x7F7F7F80  # 0x80 in each byte
 
 
@@ -96,6 +97,7 @@ def folded_strip(
     vec = Vector(builder, tile.lanes)
     weights, rows = vec.pointer(w), vec.pointer(bias)
     table = builder.inttoptr(table, I64.as_pointer())
+    level = tile.at_once.bit_length() - 1
 
     def one(index: Any) -> None:
         pixel = builder.mul(builder.add(first, index), I64(tile.lanes))
@@ -106,11 +108,11 @@ def folded_strip(
         for start in range(0, tile.lanes, tile.at_once):
             made = _sums(tile, vec, vec.offset(x_now, start * tile.step), table, segments, weights)
             for k, each in enumerate(sums):
-                each += made[k]
+                each.append(folded(vec, made[k]))
         for k, each in enumerate(sums):
             place = vec.offset(y_now, builder.mul(yplane, I64(k)))
-            numbers = tile.ending.load(vec, vec.offset(vec.opaque(rows), 4 * k), vec.broadcast)
-            end_piece(tile, vec, folded(vec, each), numbers, place, residual)
+            numbers = numbers_of(tile, vec, rows, k)
+            end_piece(tile, vec, folded(vec, each, level), numbers, place, residual)
 
     loop(builder, 0, builder.sub(last, first), one)
 
@@ -126,10 +128,11 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
     def segment(index: Any, sums: list[Any]) -> list[Any]:
         source = vec.offset(x, builder.load(builder.gep(table, [index])))
         place = vec.offset(weights, builder.mul(index, I64(row)))
-        read = [vec.load_int(vec.offset(source, i * tile.step), align=1) for i in range(tile.at_once)]
-        words = [words_of(product, vec, each, tile.x) for each in read]
-        made = []
+        made: list[Any] = []
+        words = _pixels(tile, product, vec, source)
         for k in range(tile.n):
+            if k and product.flipped:  # flips read memory: pixels that are kept take registers, and others spill
+                words = _pixels(tile, product, vec, vec.opaque(source))
             at = vec.offset(place, k * product.parts * size)
             loaded = [product.load(vec, vec.offset(at, part * size), size) for part in range(product.cuts)]
             for i, parts in enumerate(words):
@@ -144,12 +147,30 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
     return [found[k * tile.at_once : (k + 1) * tile.at_once] for k in range(tile.n)]
 
 
+def _pixels(tile: FoldedTile, product: Product, vec: Vector, source: Any) -> list[list[Any]]:
+    """The words of a block of channels of pixels from `source` on."""
+    read = [vec.load_int(vec.offset(source, i * tile.step), align=1) for i in range(tile.at_once)]
+    return [words_of(product, vec, each, tile.x) for each in read]
+
+
 def words_of(product: Product, vec: Vector, words: Any, x: Element) -> list[Any]:
     """Words of elements `x`, of the sign that the product takes, in its parts."""
     words = vec.builder.bitcast(words, vec.int_type)
     if product.flips(x):
         words = vec.builder.xor(words, vec.int_constant(_SIGNS))
     return product.split(vec, words, x)
+
+
+class _Everywhere(Vector):
+    """A vector that reads one number into all lanes."""
+
+    def load(self, address: Any, align: int = 4) -> Any:
+        return self.broadcast(address)
+
+
+def numbers_of(tile: Any, vec: Vector, rows: Any, channel: int) -> dict[str, Any]:
+    """What sums of an output channel end with, in all lanes, from the rows of a vector of channels; read each time."""
+    return tile.ending.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
 
 
 def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
@@ -162,17 +183,15 @@ def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place
         store_float(vec, tile.y, ended, place)
 
 
-def folded(vec: Vector, sums: list[Any]) -> Any:
+def folded(vec: Vector, sums: list[Any], level: int = 0) -> Any:
     """The sum of the lanes of each of as many vectors as there are lanes: neighbours are added within quads, and then
-    neighbouring quads."""
-    add = vec.builder.add
+    neighbouring quads. Of fewer vectors, what these become on the way; `level` is how often they were halved before.
+    """
     while len(sums) > 1:
-        width = 1 if len(sums) > vec.lanes // _QUAD else _QUAD
-        orders = [_order(vec.lanes, width, side) for side in (0, 1)]
-        sums = [
-            add(vec.shuffle(a, b, orders[0]), vec.shuffle(a, b, orders[1]))
-            for a, b in zip(sums[::2], sums[1::2], strict=True)
-        ]
+        orders = [_order(vec.lanes, 1 if level < _WITHIN else _QUAD, side) for side in (0, 1)]
+        pairs = zip(sums[::2], sums[1::2], strict=True)
+        sums = [vec.builder.add(*(vec.shuffle(a, b, order) for order in orders)) for a, b in pairs]
+        level += 1
     return sums[0]
 
 

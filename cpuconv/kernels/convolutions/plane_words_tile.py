@@ -13,7 +13,7 @@ from typing import Any
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.convolutions.folded_tile import end_piece, words_of
+from cpuconv.kernels.convolutions.folded_tile import end_piece, numbers_of, words_of
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.interleave import interleaved
@@ -130,7 +130,7 @@ def plane_words_strip(
             return
         for k in range(tile.n):
             place = vec.offset(y_now, builder.mul(yplane, I64(k)))
-            numbers = tile.ending.load(vec, vec.offset(vec.opaque(rows), 4 * k), vec.broadcast)
+            numbers = numbers_of(tile, vec, rows, k)
             for piece in range(tile.wide):
                 start = k * count + piece * WORD
                 for i, total in enumerate(_in_order(vec, sums[start : start + WORD])):

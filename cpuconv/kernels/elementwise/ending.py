@@ -19,7 +19,7 @@ stored as float32, or as bytes: clamp(rint(r / divisor) + zero). Products and su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.data_classes import dataclass
@@ -71,13 +71,9 @@ class Ending:
             rows += [*(() if self.short else ("divisor",)), "zero", "low", "high"]
         return tuple(rows)
 
-    def load(self, vec: Vector, address: Any, read: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-        """The rows at an address, as vectors; the clamps are brought to where the zero point is 0.
-
-        `read`: how a row is read; `vec.broadcast` where all lanes are of the output channel at the address.
-        """
-        read = read or vec.load
-        rows = {name: read(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
+    def load(self, vec: Vector, address: Any) -> dict[str, Any]:
+        """The rows at an address, as vectors; the clamps are brought to where the zero point is 0."""
+        rows = {name: vec.load(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
         if self.sum.integer:
             rows["bias"] = vec.builder.bitcast(rows["bias"], vec.int_type)
         if self.bytes_:
