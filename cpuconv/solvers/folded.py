@@ -39,6 +39,7 @@ _LAST = "NHWC"
 _MOST_TOGETHER = 8  # output channels of a tile
 _FEW_REGISTERS = 16
 _RUN_TILES = 64  # of a plane that is one row: those of a unit
+_BESIDE = 6  # registers beside sums and pixels: weights, flips, what becomes of pixels, and a constant
 _ISSUE = 4  # instructions a cycle
 _FOLDING = 3  # instructions to make one vector of two
 _ENDING = 24  # instructions to end a vector of sums and to store it
@@ -145,15 +146,17 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     (height, width), stride = few.row(problem), problem.stride[1]
     if is_plain(problem):
         _, _, (x, y) = plane(problem.oh, problem.ow, x, y)
+    at_once = _at_once(isa, params.n, product)
     tile = FoldedTile(
         lanes=lanes,
         n=params.n,
-        at_once=_at_once(isa, params.n, product),
+        at_once=at_once,
         step=x.w * stride,
         product=product.name,
         x=types.x,
         sum=types.sum,
         y=types.y,
+        again=product.flipped and (params.n + 1) * at_once > isa.registers - _BESIDE,
         residual=operands.residual is not None,
         activation=problem.activation,
     )

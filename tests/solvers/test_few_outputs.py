@@ -10,6 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import cpuconv
+from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.select import search
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import S8, U8
 from cpuconv.isa import current
@@ -106,3 +109,23 @@ def test_sums_stay_in_registers(solver: ModuleType, k: int) -> None:
         assert inner
         for loop in inner:  # of four channels, a constant is read again
             assert len(vector_spills(loop)) <= (k == 4), params
+
+
+@pytest.mark.parametrize("x", (0, 255, 127, 128, -128, -1))
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
+def test_ends_of_both_types(solver: ModuleType, x: int) -> None:
+    """Products of pairs that leave 16 bits, and the byte that has no magnitude among signed ones."""
+    w = np.array([-128, 127, -127, -1], np.int8).reshape(-1, 1, 1, 1).repeat(70, 1)
+    pixels = np.full((1, 70, 1, 4 * LANES), x, np.int8 if x < 0 else np.uint8)
+    plan = cpuconv.plan(pixels.shape, w, x_dtype=pixels.dtype, y_dtype="int32", algorithm=solver.NAME)
+    assert plan.algorithm.startswith(solver.NAME)
+    expected = np.broadcast_to(70 * x * w[:, 0].astype(np.int32), (4, 1, 4 * LANES))
+    np.testing.assert_array_equal(plan(pixels)[0], expected)
+
+
+@pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="measured with AVX2")
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
+def test_the_model_takes_it_for_one_output_channel_and_not_for_many(solver: ModuleType) -> None:
+    for k, taken in ((1, True), (2 * BLOCK, False)):
+        found = search(made(solver, f"ic{2 * BLOCK}ih64oc{k}kh1"), Limits("fast"))
+        assert found is not None and (found.candidate.solver is solver) == taken, k

@@ -40,6 +40,8 @@ class FoldedTile:
         Bytes from the input of a pixel to that of the next.
     product : str
         A name in `product.TABLE`.
+    again : bool
+        Pixels are read for each output channel, as where they are kept sums spill.
     """
 
     lanes: int
@@ -50,6 +52,7 @@ class FoldedTile:
     x: Element
     sum: Element
     y: Element
+    again: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
@@ -131,7 +134,7 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
         made: list[Any] = []
         words = _pixels(tile, product, vec, source)
         for k in range(tile.n):
-            if k and product.flipped:  # flips read memory: pixels that are kept take registers, and others spill
+            if k and tile.again:
                 words = _pixels(tile, product, vec, vec.opaque(source))
             at = vec.offset(place, k * product.parts * size)
             loaded = [product.load(vec, vec.offset(at, part * size), size) for part in range(product.cuts)]
