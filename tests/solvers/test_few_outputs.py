@@ -58,13 +58,11 @@ def made(solver: ModuleType, text: str, types: str = "u8:s8:u8") -> ConvProblem:
 def test_edges_of_tiles(solver: ModuleType) -> None:
     able = [text for text in EDGES if why_not(solver, made(solver, text), ISA) is None]
     assert len(able) >= 5
-    for number, text in enumerate(able):
-        layouts = itertools.product(LAYOUTS[solver], ("NCHW", "NHWC"))
-        for seed, ((source, target), types) in enumerate(zip(layouts, TYPES, strict=False)):
-            problem = replace(
-                made(solver, text, types), in_layout=source, out_layout=target, **MORE[(seed + number) % 4]
-            )
-            typed.check_first(solver, problem, seed=seed)
+    layouts = list(itertools.product(LAYOUTS[solver], ("NCHW", "NHWC")))
+    for seed, text in enumerate(able):
+        source, target = layouts[seed % len(layouts)]
+        problem = made(solver, text, TYPES[seed % 3 if seed < 6 else 3])
+        typed.check_first(solver, replace(problem, in_layout=source, out_layout=target, **MORE[seed % 4]), seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_packed_words(product, lanes, copies):
 
 
 @pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="read from machine code for AVX")
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
 def test_sums_stay_in_registers(solver: ModuleType, k: int) -> None:
     problem = made(solver, f"ic{4 * BLOCK}ih{BLOCK}oc{k}kh1")
