@@ -20,6 +20,7 @@ from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions import few
 from cpuconv.kernels.convolutions.folded import FoldedCall, folded
 from cpuconv.kernels.convolutions.folded_tile import FoldedTile, folded_strip
 from cpuconv.kernels.copies.views import plane
@@ -28,7 +29,7 @@ from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import blocked, few, words
+from cpuconv.solvers.shared import blocked, words
 
 NAME = "folded"
 ACCURACY = "exact"

@@ -17,6 +17,7 @@ from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions import few
 from cpuconv.kernels.convolutions.plane_words import PlaneWordsCall, plane_words
 from cpuconv.kernels.convolutions.plane_words_tile import PlaneWordsTile, plane_words_strip
 from cpuconv.kernels.emit.product import WORD
@@ -24,7 +25,6 @@ from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import few
 
 NAME = "plane_words"
 ACCURACY = "exact"

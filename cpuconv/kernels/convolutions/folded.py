@@ -66,18 +66,18 @@ def folded(tile, worker, before, part, parts, args):
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image + number * args.tile_channels * args.y_plane
         # a run is of rows, or where there is one row of its tiles
-        first_row, last_row, first_tile, last_tile = 0, 1, 0, args.row_tiles
-        if args.height == 1:
-            first_tile = args.row_tiles * run // args.runs
-            last_tile = args.row_tiles * (run + 1) // args.runs
-        else:
-            first_row = args.height * run // args.runs
-            last_row = args.height * (run + 1) // args.runs
+        row_runs = 1 if args.height == 1 else args.runs
+        tile_runs = args.runs // row_runs
+        first_row = args.height * (run // tile_runs) // row_runs
+        last_row = args.height * (run // tile_runs + 1) // row_runs
+        first_tile = args.row_tiles * (run % tile_runs) // tile_runs
+        last_tile = args.row_tiles * (run % tile_runs + 1) // tile_runs
         high = args.width - args.tile_pixels
         for row in range(first_row, last_row):
             source_row = row * args.stride_h - args.pad_top
             line = y + row * args.y_line
-            inner, inner_end = first_tile, first_tile
+            inner = first_tile
+            inner_end = first_tile
             if args.inner_rows <= row < args.inner_rows_end:
                 inner = max(first_tile, args.inner)
                 inner_end = max(inner, min(last_tile, args.inner_end))

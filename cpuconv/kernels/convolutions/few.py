@@ -1,4 +1,4 @@
-"""What solvers for few output channels of bytes share: lanes are no output channels, so any product of words serves."""
+"""What convolutions of bytes to few output channels share: lanes are none, so any product of words serves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from cpuconv.kernels.binding.machine import Machine
 from cpuconv.kernels.emit import product as products
 from cpuconv.kernels.emit.product import Product
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import words
 
 
 def why_not(problem: ConvProblem, isa: Isa, pixels: int) -> str | None:
@@ -15,7 +14,7 @@ def why_not(problem: ConvProblem, isa: Isa, pixels: int) -> str | None:
     if not problem.types.sum.integer:
         return f"it computes integers, not {problem.types}"
     if products.single_product_of(problem.types, isa) is None:
-        return words.why_not(problem, isa) or "no product takes a word that differs from lane to lane"
+        return f"no product takes words of {problem.types.x} and {problem.types.w} that differ from lane to lane"
     if problem.groups != 1 or problem.k > isa.lanes:
         return f"{problem.k} output channels in {problem.groups} groups are not one group of at most {isa.lanes}"
     if row(problem)[1] < pixels:
@@ -31,8 +30,8 @@ def product(problem: ConvProblem, isa: Isa) -> Product:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
-    return words.offset(problem, isa, product(problem, isa))
+    """What kernels add to the numbers of the input before they multiply them, by weights from zero on, and below."""
+    return product(problem, isa).added(problem.types.x)
 
 
 def row(problem: ConvProblem) -> tuple[int, int]:
