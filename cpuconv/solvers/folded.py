@@ -38,8 +38,8 @@ TYPED = True
 
 _LAST = "NHWC"
 _MOST_TOGETHER = 8  # output channels of a tile
-_FEW_REGISTERS = 16
 _RUN_TILES = 64  # of a plane that is one row: those of a unit
+_RUNS = 4  # of such a plane, for each of several workers, at least
 _BESIDE = 6  # registers beside sums and pixels: weights, flips, what becomes of pixels, and a constant
 _ISSUE = 4  # instructions a cycle
 _FOLDING = 3  # instructions to make one vector of two
@@ -169,7 +169,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     window = (lanes - 1) * stride + problem.effective_kernel[1]
     line = window * vector
     tiles = divide(width, lanes)
-    runs = divide(tiles, _RUN_TILES) if height == 1 else height
+    least = _RUNS * problem.threads if problem.threads > 1 else 1
+    runs = height if height > 1 else max(divide(tiles, _RUN_TILES), min(tiles, least))
     copied = (inside.tiles, inside.rows) != ((0, tiles), (0, height))
     args: Args = {
         "strip": MicroRef(folded_strip, tile),
