@@ -17,9 +17,9 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.quantised import MOVES
-from cpuconv.network.precision.to_come import BEYOND
+from cpuconv.network.precision.to_come import BEYOND, expanded
 
-_QUANTILE = 2.0  # of a normal distribution, 95% at both ends
+_QUANTILE = 1.959964  # of a normal distribution: 95% are nearer to its mean
 
 
 class Logits(NamedTuple):
@@ -44,7 +44,8 @@ def logits_of(graph: Graph) -> tuple[Logits, ...]:
 class Undecided:
     """What a tolerance needs, so that of undecided inputs 95 in 100 err by at most `BEYOND` times it.
 
-    Errors of logits are taken to be normal: 95 in 100 are within two roots of their mean square.
+    Errors of logits are taken to be normal, of the mean 0. One more is within t roots of the mean square of those of n
+    samples in 95 of 100 cases, t being Student's quantile for n.
     """
 
     def __init__(self, logits: Sequence[Logits]) -> None:
@@ -68,7 +69,7 @@ class Undecided:
 
 def _needed(squares: np.ndarray, rows: np.ndarray) -> float:
     """Where one of so many rows is undecided: its norm is 1 / sqrt(2), that of others 1."""
-    error = math.tanh(_QUANTILE * math.sqrt(squares.mean()) / 2)
+    error = math.tanh(expanded(_QUANTILE, len(squares)) * math.sqrt(squares.mean()) / 2)
     return error * math.sqrt(np.mean(1 / (2 * rows - 1))) / BEYOND
 
 
