@@ -13,10 +13,10 @@ from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of, relative_rms
 from cpuconv.network.precision.to_come import bounded, expected
+from cpuconv.network.precision.undecided import Undecided, logits_of
 from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
-from cpuconv.quantizing.undecided import Undecided, logits_of
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal

@@ -12,8 +12,8 @@ from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.to_come import BEYOND  # noqa: E402
 from cpuconv.network.precision.trials import Measured  # noqa: E402
+from cpuconv.network.precision.undecided import Logits, Undecided, logits_of  # noqa: E402
 from cpuconv.quantizing.automatic import weighing  # noqa: E402
-from cpuconv.quantizing.undecided import Logits, Undecided, logits_of  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
