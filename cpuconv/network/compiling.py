@@ -30,6 +30,7 @@ def compiled(
     *,
     source: Callable[[], Graph] | None = None,
     saved: Saved | None = None,
+    packed: Packed | None = None,
     auto: bool = False,
 ) -> Model:
     """The model of a graph, with its program where all sizes are fixed.
@@ -46,11 +47,13 @@ def compiled(
         Gives the graph again, for `save`, when it has been let go of.
     saved : Saved or None
         The saved model that it is of.
+    packed : Packed or None
+        What other models have packed already; None: its own.
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
     definition = Definition(graph, shapes, Settings.of(target, options or Rewriting()), source, saved)
-    packed = Packed(None if saved is None else saved.packed)
+    packed = Packed(None if saved is None else saved.packed) if packed is None else packed
     return _model(definition, target, packed, Lock(brief=False), auto=auto)
 
 

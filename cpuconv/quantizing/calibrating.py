@@ -79,6 +79,7 @@ class Calibration:
         self.products = products_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
+        self._known: dict[tuple[str, str], Weights] = {}  # by the product's output, and what its scale is that of
         self._places = Places(self.graph, self.known, self.products, form.joined, Processor(current(), threads))
         self._observe(self._places.tensors)
         plan = self.plan(self.products)
@@ -87,6 +88,7 @@ class Calibration:
         step = self.steps("comparing layers", 1)
         found = locally(self.graph, plan, scales, weights, samples, threads, step, correct)
         self._biases, self.errors = found.biases, found.errors
+        self._known.clear()
 
     def of_half(self, first: int) -> Calibration:
         """The same by every other sample, from the first (0) or the second (1) on."""
@@ -140,13 +142,12 @@ class Calibration:
             self._ranges[name] = low, high
 
     def _weights(self, plan: Plan, scales: dict[str, Scale]) -> dict[str, Weights]:
-        return {
-            (name := product.node.outputs[0]): weights_of(
-                product.weight,
-                product.axis,
-                self._biases.get(name, product.bias),
-                scales[plan.roots[product.node.inputs[0]]].scale,
-                self.form.full_range,
-            )
-            for product in plan.products
-        }
+        return {product.node.outputs[0]: self._weights_of(product, plan, scales) for product in plan.products}
+
+    def _weights_of(self, product: Product, plan: Plan, scales: dict[str, Scale]) -> Weights:
+        """Those of one product, found once."""
+        key = name, root = product.node.outputs[0], plan.roots[product.node.inputs[0]]
+        if key not in self._known:
+            bias, unit = self._biases.get(name, product.bias), scales[root].scale
+            self._known[key] = weights_of(product.weight, product.axis, bias, unit, self.form.full_range)
+        return self._known[key]

@@ -13,12 +13,15 @@ from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of, relative_rms
 from cpuconv.network.precision.to_come import bounded, expected
+from cpuconv.network.precision.undecided import Undecided, logits_of
+from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
 _KEPT = 1 << 28  # bytes of outputs that are kept; what takes more is computed anew
+_PACKED = 1 << 29  # of packed weights that are kept for the next variant, which has nearly all of them too
 
 
 class Judge:
@@ -34,6 +37,8 @@ class Judge:
         Makes what takes in the outputs of samples, by floats and by the variant, and says the error.
     exact : sequence of (mapping of str to numpy.ndarray)
         The outputs by floats of the first samples, where they are known.
+    probabilities : bool
+        Whether what undecided inputs err by is told too, of outputs that are probabilities.
     """
 
     def __init__(
@@ -43,10 +48,25 @@ class Judge:
         threads: int,
         measure: Callable[[], Measure],
         exact: Sequence[Outputs] = (),
+        *,
+        probabilities: bool = False,
     ) -> None:
         self._graph, self.samples, self._threads, self._measure = graph, samples, threads, measure
+        self._logits = logits_of(graph) if probabilities else ()
+        self._names = (*dict.fromkeys([*graph.outputs, *(each.name for each in self._logits)]),)
         self._model: Model | None = None
-        self._kept: list[Outputs] = [*exact]
+        self._kept: list[Outputs] = [] if self._logits else [*exact]
+        self._packed = Packed(keeps=_PACKED)
+
+    def first(self, count: int) -> Judge:
+        """On so many of the samples, the first ones; what this one knows is known to both."""
+        made = Judge(self._graph, self.samples.first(count), self._threads, self._measure, self._kept[:count])
+        made._logits, made._names, made._packed = self._logits, self._names, self._packed
+        return made
+
+    def undecided(self) -> Undecided:
+        """What takes in logits and says what undecided inputs would err by; 0 of outputs that are no probabilities."""
+        return Undecided(self._logits)
 
     def error(self, variant: Graph, step: Step = lambda: None) -> float:
         """How far a variant with the same inputs and outputs is from the network; `step` is told of each sample.
@@ -65,15 +85,24 @@ class Judge:
         return error.value, agreement.value
 
     def tell(
-        self, variant: Graph, measures: Sequence[Taking], some: slice = slice(None), step: Step = lambda: None
+        self,
+        variant: Graph,
+        measures: Sequence[Taking],
+        some: slice = slice(None),
+        step: Step = lambda: None,
+        undecided: Undecided | None = None,
     ) -> None:
-        """Have measures take in some of the samples."""
-        model, wanted = ready(variant, self._threads), range(len(self.samples))[some]
+        """Have measures take in the outputs of some of the samples, and `undecided` their logits."""
+        names = self._graph.outputs if undecided is None else self._names
+        model, wanted = ready(variant, self._threads, names, packed=self._packed), range(len(self.samples))[some]
         for at, (feed, exact) in enumerate(zip(self.samples, self._exact(), strict=True)):
             if at in wanted:
                 rough = model.run(feed)
-                for each in measures:
-                    each.add(exact, rough)
+                right, got = ({name: each[name] for name in self._graph.outputs} for each in (exact, rough))
+                for measure in measures:
+                    measure.add(right, got)
+                if undecided is not None:
+                    undecided.add(exact, rough)
                 step()
 
     def _exact(self) -> Iterator[Outputs]:
@@ -84,7 +113,7 @@ class Judge:
                 yield self._kept[at]
                 continue
             if self._model is None:
-                self._model = ready(self._graph, self._threads)
+                self._model = ready(self._graph, self._threads, self._names, packed=self._packed)
             outputs = self._model.run(feed)
             size += sum(array.nbytes for array in outputs.values())
             if at == len(self._kept) and size <= _KEPT:

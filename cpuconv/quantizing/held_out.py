@@ -42,7 +42,10 @@ class HeldOut:
         self._known: dict[frozenset[str], float] = {}
 
     def error(self, products: Sequence[Product], most: float) -> float:
-        """The larger one, on all samples and on those held out; only the first where that exceeds `most`."""
+        """The larger one, on all samples and on those held out; only the first where that exceeds `most`.
+
+        Of probabilities at least what undecided inputs would err by (`undecided`).
+        """
         key = frozenset(product.name for product in products)
         if key not in self._known:
             error = self._error(products, [(self._made, slice(None))])
@@ -55,7 +58,7 @@ class HeldOut:
 
     def _error(self, products: Sequence[Product], judged: Sequence[tuple[Calibration, slice]]) -> float:
         """Of networks on some of the samples each, all of these taken together."""
-        measure, step = self._measure(), self._made.steps(_WHOLE, 1)
+        measure, undecided, step = self._measure(), self._judge.undecided(), self._made.steps(_WHOLE, 1)
         for made, some in judged:
-            self._judge.tell(made.built(products), [measure], some, step)
-        return measure.value
+            self._judge.tell(made.built(products), [measure], some, step, undecided)
+        return max(measure.value, undecided.value)

@@ -16,6 +16,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
+from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Feed
 from cpuconv.quantizing.ranges import Histogram, Range
 
@@ -23,12 +24,21 @@ PARTS = 2048  # of a histogram
 Step = Callable[[], None]  # is told of each sample that is done
 
 
-def ready(graph: Graph, threads: int, outputs: Sequence[str] | None = None, precision: str = FULL) -> Model:
-    """The network, ready to run, with other outputs if these are named; floats may be rounded to a precision."""
+def ready(
+    graph: Graph,
+    threads: int,
+    outputs: Sequence[str] | None = None,
+    precision: str = FULL,
+    packed: Packed | None = None,
+) -> Model:
+    """The network, ready to run, with other outputs if these are named; floats may be rounded to a precision.
+
+    Weights that are in `packed` are not packed again.
+    """
     graph = replace(graph, outputs=tuple(graph.outputs if outputs is None else outputs)).live()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # of operators without kernels: told when it was prepared
-        return compiled(graph, Target(current(), threads, precision=precision), {})
+        return compiled(graph, Target(current(), threads, precision=precision), {}, packed=packed)
 
 
 class Ends(NamedTuple):

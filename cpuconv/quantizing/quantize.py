@@ -16,6 +16,7 @@ from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, with
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
+from cpuconv.quantizing.graphs.biases import with_biases_apart
 from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
@@ -75,8 +76,9 @@ def quantize(
     tolerance : float or None
         The largest error of the outputs, on the samples and on others. Of fewer than 33 samples each half is judged by
         a network that follows from the other half, too; of 1,000 samples to come one is expected to exceed 1.5 times
-        the tolerance, by the spread of the errors of these (of four or more; give eight). Layers stay floats until it
-        holds, those first with the largest error for the time that they save. None: any.
+        the tolerance, by the spread of the errors of these (of four or more; give eight). Where outputs are
+        probabilities, 95 in 100 of inputs whose two likeliest classes are as likely stay within that, too. Layers stay
+        floats until it holds, those first with the largest error for the time that they save. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
         samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
@@ -156,8 +158,9 @@ def quantize(
     products = products_of(network.graph)
     check_writable(network.graph, {product.node.inputs[1] for product in products})
     choice = Choice(arguments.kept(network.graph, products, keep))
-    judge = Judge(network.graph, samples, workers, measure_of(metric))
-    few = Judge(network.graph, samples.first(JUDGED), workers, measure_of(metric))
+    told_of_limit = limit is not None and metric is None
+    judge = Judge(network.graph, samples, workers, measure_of(metric), probabilities=told_of_limit)
+    few = judge.first(JUDGED)
     told = progress or (lambda what, done, total: None)
     made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
     if refuse_slower:
@@ -196,7 +199,7 @@ def _written(
     feed: Feed | None,
 ) -> Quantized:
     """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
-    graph = made.built(choice.products(made))
+    graph = with_biases_apart(made.built(choice.products(made)), made.known)
     error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
     timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
     size = write_model(path, graph, metadata)

@@ -14,6 +14,8 @@ from cpuconv.network.selection.late import late_values
 from cpuconv.network.selection.layout import NetworkPlan, lay_out, offers_of
 from cpuconv.network.selection.planning import Planner
 
+Operator = tuple[tuple[str, str], ...]  # its nodes: what the model calls them, and what they compute
+
 
 class Operators:
     """The operators of a graph that round in the fastest plan by the models, nothing said of errors.
@@ -71,6 +73,19 @@ class Operators:
         if len(rounding) == len(self.nodes) and rounding:
             return self._half
         return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), HALF))
+
+    def named(self, number: int) -> Operator:
+        """What tells an operator from others, in other forms of the network too."""
+        return tuple((name_of(node), node.op) for node in (self.graph.nodes[at] for at in self.nodes[number]))
+
+    def follow(self, other: Operators) -> bool:
+        """Take the corrections of another form of the network; whether it knows all operators."""
+        known = {other.named(number): more for number, more in other._more.items()}
+        named = {number: self.named(number) for number in range(len(self.nodes))}
+        if not all(operator in known for operator in named.values()):
+            return False
+        self._more = {number: known[operator] for number, operator in named.items()}
+        return True
 
     def correct(self, full: Mapping[str, float], half: Mapping[str, float]) -> None:
         """What nodes were measured to take beyond what the models say, by name, in plans of one precision each.

@@ -45,12 +45,14 @@ def to_come(errors: Sequence[float]) -> float:
 
 
 def _student(degrees: int) -> float:
-    """The quantile of 99.9% of Student's distribution; for many degrees the expansion of Fisher and Cornish."""
+    """The quantile of 99.9% of Student's distribution."""
     at = degrees - NEEDED + 1
-    if at < len(_FEW):
-        return _FEW[at]
-    z, n = _NORMAL, degrees
-    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    return _FEW[at] if at < len(_FEW) else expanded(_NORMAL, degrees)
+
+
+def expanded(z: float, degrees: int) -> float:
+    """A quantile of Student's distribution by that of the normal one, for degrees beyond a few (Cornish, Fisher)."""
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def doubt(samples: int) -> str:

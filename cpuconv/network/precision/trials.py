@@ -14,7 +14,7 @@ from cpuconv.network.ports import Port, fed
 from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.precision.errors import Metric, number_of
 from cpuconv.network.precision.programs import Results, Runner, Sized
-from cpuconv.network.precision.rounding import Operators
+from cpuconv.network.precision.rounding import Operator, Operators
 from cpuconv.network.precision.to_come import bounded
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import Packed
@@ -22,6 +22,7 @@ from cpuconv.network.selection.layout import NetworkPlan
 
 Listener = Callable[[str, int, int], None]
 """Told what is being done, how many steps of it are done, and how many there are; 0: not known."""
+_PACKED = 1 << 29  # bytes of packed weights that are kept for the next program, which has nearly all of them too
 
 
 class Measured:
@@ -44,7 +45,7 @@ class Measured:
         samples: Sequence[Mapping[str, Any]],
         metric: Metric,
         listener: Listener,
-        right: Sequence[Results] | None = None,
+        other: Measured | None = None,
         least: float = 0.0,
     ) -> None:
         """Run it on all samples, nothing rounded to bfloat16.
@@ -57,8 +58,9 @@ class Measured:
         samples : sequence of mapping of str to array
         metric : callable
         listener : callable
-        right : sequence of dict of str to numpy.ndarray, or None
-            The outputs of each sample that errors are measured against. None: those of the network itself.
+        other : Measured or None
+            The network that errors are measured against, of which this one is another form: what is known of operators
+            that both have is not measured again. None: the network itself.
         least : float
             What errors of the network are at least, as was measured otherwise.
 
@@ -67,7 +69,7 @@ class Measured:
         ArgumentError, ArgumentTypeError
             A sample does not fit the network, or the metric gives no number.
         """
-        self._metric, self._tell, self._packed = metric, listener, Packed()
+        self._metric, self._tell, self._packed = metric, listener, Packed(keeps=_PACKED)
         self._sizes = list(_sized(definition, samples))
         self._own: list[Results] = [{} for _ in samples]
         self.feeds: list[dict[str, np.ndarray]] = [{} for _ in samples]
@@ -77,8 +79,11 @@ class Measured:
             for number, result, (arrays, _) in zip(each.numbers, results, each.feeds, strict=True):
                 self._own[number] = result
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
-        self.right, self._least = self._own if right is None else right, least
+        self.right: Sequence[Results] = self._own if other is None else other.right
+        self._least = least
         self.operators = Operators(self._sizes[0].graph, target.at(HALF))
+        self._known: dict[Operator, float] = {} if other is None else other._known  # errors of operators
+        self._other = other
 
     @property
     def count(self) -> int:
@@ -87,6 +92,8 @@ class Measured:
 
     def correct(self) -> None:
         """Time each operator alone in both precisions, on the first sample; models are corrected by what it took."""
+        if self._other is not None and self.operators.follow(self._other.operators):
+            return
         self._tell("timing operators", 0, 0)
         targets = self.operators.target(Rounding()), self.operators.target(Rounding(range(self.count)))
         self.operators.correct(*(self._sizes[0].beyond_models(target, self._packed) for target in targets))
@@ -97,14 +104,23 @@ class Measured:
         What an operator rounds that an earlier one has rounded is not counted twice: a tensor between two of them.
         Those behind it compute in float32, so that nothing but its rounding is between two runs.
         """
-        first, found = self._sizes[0], []
-        before = [self._own[number] for number in first.numbers]
+        first, before = self._sizes[0], None
         for number in range(self.count):
             self._tell("errors of operators", number, self.count)
+            if (operator := self.operators.named(number)) in self._known:
+                before = None
+                continue
             results = first.results(*self.operators.first(number + 1), self._packed)
-            found.append(max(self._each(before, results)))
+            self._known[operator] = max(self._each(before or self._before(number), results))
             before = results
-        return found
+        return [self._known[self.operators.named(number)] for number in range(self.count)]
+
+    def _before(self, number: int) -> list[Results]:
+        """What samples of the first size give where only the operators before one round."""
+        first = self._sizes[0]
+        if number == 0:
+            return [self._own[sample] for sample in first.numbers]
+        return first.results(*self.operators.first(number), self._packed)
 
     def solved(self, prices: Sequence[float]) -> Rounding:
         """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""

@@ -25,6 +25,8 @@ class Packed:
     ----------
     saved : callable or None
         What a file has of a constant in a form, or None.
+    keeps : int
+        Bytes of constants that stay when no program reads them: for programs that are made one after another.
 
     Attributes
     ----------
@@ -32,8 +34,9 @@ class Packed:
         Memory for constants, in which those that are packed one after another, as operators run, lie side by side.
     """
 
-    def __init__(self, saved: Callable[[np.ndarray, Any], np.ndarray | None] | None = None) -> None:
-        self._saved = saved
+    def __init__(self, saved: Callable[[np.ndarray, Any], np.ndarray | None] | None = None, keeps: int = 0) -> None:
+        self._saved, self._keeps = saved, keeps
+        self._kept: list[np.ndarray] = []
         self.pool = Pool()
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
@@ -61,6 +64,9 @@ class Packed:
         made = self._arrays.get(key)
         if made is None:
             made = self._arrays[key] = own(make())
+            if made.nbytes <= self._keeps:
+                self._keeps -= made.nbytes
+                self._kept.append(made)
         return made
 
     def forms(self, array: np.ndarray) -> list[tuple[Any, np.ndarray]]:

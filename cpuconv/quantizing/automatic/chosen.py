@@ -78,7 +78,7 @@ def chosen_for(
         made = weighed(
             graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, HALF if rounds else FULL
         )
-        of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats.right, made.error)
+        of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats, made.error)
         entrants.append(Entrant.of(OF_BYTES, of_bytes, tolerance))
         if not entrants[-1].finalists.found:
             left_out[BYTES] = f"its error is {of_bytes.error(frozenset()):.2g}"

@@ -18,7 +18,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
 from cpuconv.kernels.emit.product import product_of
 from cpuconv.network.ports import Port
-from cpuconv.network.precision.errors import Metric
+from cpuconv.network.precision.errors import Metric, relative_rms
 from cpuconv.network.precision.programs import Results
 from cpuconv.network.precision.table import Layer
 from cpuconv.problem.types import Types
@@ -131,11 +131,9 @@ def weighed(
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
     form = Form(full_range=not _adds_small_words(), joined=True)
     samples = Samples(ports, feeds, lambda feed: feed)
-
-    def judge(most: int) -> Judge:
-        return Judge(network.graph, samples.first(most), threads, lambda: Worst(metric), exact[:most])
-
-    few_of_them, all_of_them = judge(JUDGED), judge(len(feeds))
+    probabilities = metric is relative_rms
+    all_of_them = Judge(network.graph, samples, threads, lambda: Worst(metric), exact, probabilities=probabilities)
+    few_of_them = all_of_them.first(JUDGED)
     made = calibrated(network, samples, form, threads, progress, few_of_them, choice)
     without_slower(made, choice, feeds[0], precision)
     _check_faster(made, choice, feeds[0], precision)

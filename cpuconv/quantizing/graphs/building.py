@@ -19,7 +19,7 @@ from cpuconv.quantizing.scales import Scale, Weights
 ByProduct = Mapping[str, Weights]  # by the name of the product's output
 
 
-class _Names:
+class Names:
     """Names that a graph does not have, and the constants that get some of them."""
 
     def __init__(self, graph: Graph) -> None:
@@ -57,7 +57,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
     weights : mapping of str to Weights
         Of every product of the plan, by the name of its output.
     """
-    names = _Names(graph)
+    names = Names(graph)
     read = {name: names.fresh(f"{name}.dequantized") for name in plan.roots}
     written = {name: read[name] for name in plan.written}
     behind: dict[str, list[Node]] = {}
@@ -90,7 +90,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **names.constants}).live()
 
 
-def _dequantized(names: _Names, node: Node, product: Product, weights: Weights) -> tuple[list[Node], Node]:
+def _dequantized(names: Names, node: Node, product: Product, weights: Weights) -> tuple[list[Node], Node]:
     """A product whose weights and bias are dequantised, and what dequantises them."""
     x, name, *_ = node.inputs
     nodes, inputs = [], [x]

@@ -1,0 +1,88 @@
+"""What one try of precisions leaves to the next: packed weights, errors and times of operators."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.ops import TABLE
+from cpuconv.isa import current
+from cpuconv.network.definition import Definition
+from cpuconv.network.precision.errors import relative_rms
+from cpuconv.network.precision.programs import Sized
+from cpuconv.network.precision.trials import Measured
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.saved.program import Settings
+from cpuconv.network.sizes.prepared import Rewriting
+
+CHANNELS, FLOAT = 128, np.dtype(np.float32)
+SHAPE = (1, CHANNELS, 28, 28)
+
+
+def graph(last: str) -> Graph:
+    """Two convolutions, and another end."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{at}": rng.standard_normal((CHANNELS, CHANNELS, 1, 1)).astype(np.float32) / 11 for at in range(2)}
+    nodes = (
+        TABLE["Conv"].node(("x", "w0"), ("a",)),
+        TABLE["Relu"].node(("a",), ("b",)),
+        TABLE["Conv"].node(("b", "w1"), ("c",)),
+        TABLE[last].node(("c",), ("y",)),
+    )
+    return Graph(("x",), ("y",), nodes, weights, {"x": Value(SHAPE, FLOAT)})
+
+
+def measured(last: str, other: Measured | None = None) -> Measured:
+    target = Target(current(), 1, "heuristic")
+    definition = Definition(graph(last), {}, Settings.of(target, Rewriting()), None, None)
+    samples = [{"x": np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)}]
+    return Measured(definition, target, samples, relative_rms, lambda *state: None, other)
+
+
+def test_operators_that_two_forms_share_are_measured_once(monkeypatch):
+    first = measured("Relu")
+    if not first.count:
+        pytest.skip("bfloat16 is not faster on this CPU, by the models")
+    first.correct()
+    errors, programs = first.errors(), []
+    results, timed = Sized.results, Sized.beyond_models
+    monkeypatch.setattr(Sized, "results", lambda *given: programs.append("run") or results(*given))
+    monkeypatch.setattr(Sized, "beyond_models", lambda *given: programs.append("timed") or timed(*given))
+    same = measured("Relu", first)
+    assert programs == ["run"]  # of the network itself
+    same.correct()
+    assert same.errors() == errors and programs == ["run"]
+    assert same.operators.solved([0.0] * same.count) == first.operators.solved([0.0] * first.count)
+    other = measured("Tanh", first)
+    names = {other.operators.named(number) for number in range(other.count)}
+    new = len(names - {first.operators.named(number) for number in range(first.count)})
+    programs.clear()
+    assert len(other.errors()) == other.count and new <= programs.count("run") <= 2 * new
+
+
+def test_constants_stay_as_far_as_they_fit():
+    made = []
+
+    def pack(array):
+        def make():
+            made.append(array)
+            return array.copy()
+
+        return make
+
+    arrays = [np.full(100, at, np.float32) for at in range(3)]
+    packed = Packed(keeps=2 * arrays[0].nbytes)
+    for _ in range(2):
+        for array in arrays:
+            packed.get(array, "form", pack(array))
+        gc.collect()
+    assert [int(array[0]) for array in made] == [0, 1, 2, 2]
+    assert len(packed) == 2
+    alone = Packed()
+    alone.get(arrays[0], "form", pack(arrays[0]))
+    gc.collect()
+    assert len(alone) == 0
