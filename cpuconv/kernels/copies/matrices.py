@@ -13,12 +13,16 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.copies.ends import end_of_block, end_to_block, keep_first
 from cpuconv.kernels.emit.interleave import QUAD, interleaved, within_quads
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW, first_elements, join, present_rows
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
+
+NONE, TO_BLOCK, OF_BLOCK, CLEARED = range(4)
+"""What is done about a last piece that is not full."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,9 @@ class MatrixTile:
         Whether pixels are no longer than those pieces, which are shorter than 16 bytes.
     some : bool
         Whether some of the pieces of a tile may be missing.
+    cut : int
+        What to do about a last piece with fewer channels: nothing, as there is none; take it from the end of a pixel;
+        bring it there; or set the channels that are missing to zero.
     """
 
     lanes: int
@@ -47,6 +54,12 @@ class MatrixTile:
     packs: bool
     dense: bool
     some: bool
+    cut: int = NONE
+
+    @property
+    def word(self) -> int:
+        """Bytes of a word of a pixel that ends within a piece."""
+        return self.size
 
     @property
     def each(self) -> int:
@@ -233,15 +246,44 @@ def _move(tile, x, x_line, x_pixel, y, y_pixel, y_line, present, pixels):
     """`pixels` pixels of `tile.pieces` pieces, the first `present` of which exist."""
 
 
+def _no_end(tile, args, x, y, number, pixels):
+    pass
+
+
+def _end_to_block(tile, args, x, y, number, pixels):
+    source, target = x + args.pieces * args.x_line, y + args.pieces * args.y_line
+    end_to_block(tile, source, args.x_pixel, target, args.y_pixel, args.end, False, pixels)
+
+
+def _end_of_block(tile, args, x, y, number, pixels):
+    source, target = x + args.pieces * args.x_line, y + args.pieces * args.y_line
+    end_of_block(tile, source - args.x_line, source, args.x_pixel, target, args.y_pixel, args.end, False, pixels)
+
+
+def _end_cleared(tile, args, x, y, number, pixels):
+    if number == args.blocks - 1:
+        last = args.pieces - 1 - number * args.block
+        keep_first(tile, y + last * args.y_line, args.y_pixel, args.end, pixels)
+
+
+_ENDS = {NONE: _no_end, TO_BLOCK: _end_to_block, OF_BLOCK: _end_of_block, CLEARED: _end_cleared}
+
+
+@specialise_on_tile(lambda tile: _ENDS[tile.cut])
+def _end(tile, args, x, y, number, pixels):
+    """The last piece of `pixels` pixels, where it is not full."""
+
+
 @kernel(
-    "x y units strips strips_first blocks_first strip width rows blocks pieces block stored "
+    "x y units strips strips_first blocks_first strip width rows blocks pieces block stored end "
     "x_image x_h x_block x_line x_pixel y_image y_h y_block y_line y_pixel"
 )
 def transpose_pieces(tile, worker, before, part, parts, args):
     """y = x in another layout.
 
     Units are numbered with the strip, or the block of `block` pieces of a pixel, running fastest, then the other, row
-    and image (`strips_first`: strips where these are first, else 1); the last strip of a row has what is left. Of the `pieces`, and of those up to `stored` that are missing, are zeros.
+    and image (`strips_first`: strips where these are first, else 1); the last strip of a row has what is left. Pieces
+    from `pieces` to `stored` are zeros; a piece that is not full has `end` bytes.
     """
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         number, strip = unit // args.strips_first % args.blocks, unit // args.blocks_first % args.strips
@@ -264,3 +306,4 @@ def transpose_pieces(tile, worker, before, part, parts, args):
             source, target = x + start * args.x_line, y + at * args.y_line
             _move(tile, source, args.x_line, args.x_pixel, target, args.y_pixel, args.y_line, present, pixels)
             at += tile.pieces
+        _end(tile, args, x, y, number, pixels)

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
-from cpuconv.kernels.copies.matrices import MatrixTile, transpose_pieces
+from cpuconv.kernels.binding.steps import Args, Operand, Ref, Space, Step
+from cpuconv.kernels.copies.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, MatrixTile, transpose_pieces
 from cpuconv.kernels.copies.moving import lines_apart, move_step
+from cpuconv.kernels.copies.pixels import PixelTile, move_pixels
 from cpuconv.kernels.copies.views import plane
 from cpuconv.kernels.emit.interleave import QUAD
 from cpuconv.problem.integers import divide
@@ -18,6 +19,8 @@ _PIECES = (1, 2, 4, 8)  # bytes of one
 _OPEN = 4  # lines of a set of the first cache that may be open at a time
 _FEW = 8  # sets of pixels: where they are in no more, bundles of vectors leave fewer lines open
 _STREAM = 512  # pixels of a strip of blocks
+_WORD, _PIXELS = 8, 16  # bytes of a word of a pixel that ends within it; pixels of fewer bytes that lie over words
+_STRIP = 64  # pixels whose channels are copied block by block
 _THREE = 3  # pieces of a pixel that are moved at once, as one of four would be
 
 
@@ -42,13 +45,17 @@ def transpose_step(
     n, channels, height, width = shape_nchw
     rows, width, (source, target) = plane(height, width, x.strides, y.strides)
     read, written = (_view(view, channels, element.bytes) for view in (source, target))
-    tile = None if read is None or written is None else matrix_tile(isa, channels, width, read, written, element)
-    if tile is None or read is None or written is None:
+    if read is None or written is None:
+        return move_step(isa, space, shape_nchw, x, y, threads, element)
+    tile = matrix_tile(isa, channels, width, read, written, element)
+    if tile is None:
+        if _ends_within_words(channels, width, read, written, element):
+            return _pixel_step(isa, n, channels, rows, width, (x.ref, source), (y.ref, target), element)
         return move_step(isa, space, shape_nchw, x, y, threads, element)
     fine, coarse = (read, written) if tile.packs else (written, read)
-    pieces = channels // fine.together
+    pieces = _pieces(channels, fine, coarse)
     block = coarse.together // fine.together
-    blocks = divide(pieces, block)
+    blocks = 1 if coarse.all else divide(pieces, block)
     longest = _OPEN * lines_apart(coarse.pixel) if coarse.all else _STREAM
     strip = min(width, max(tile.pixels, longest))
     strips = width // strip
@@ -70,7 +77,8 @@ def transpose_step(
         "blocks": blocks,
         "pieces": pieces,
         "block": block,
-        "stored": blocks * block if tile.packs else pieces,
+        "stored": blocks * block if tile.packs and not coarse.all else pieces,
+        "end": channels % fine.together * element.bytes,
         **{f"x_{name}": step for name, step in xs.items()},
         **{f"y_{name}": step for name, step in ys.items()},
     }
@@ -86,6 +94,58 @@ def _view(view: Strides, channels: int, size: int) -> _View | None:
     return _View(channels, True, view.w) if view.cb == size else None
 
 
+def _ends_within_words(channels: int, width: int, read: _View, written: _View, element: Element) -> bool:
+    """Whether pixels that fill no words become blocks, longer ones or of 16 bytes or more; or the reverse."""
+    fine, coarse = (read, written) if written.all else (written, read)
+    bytes_ = channels * element.bytes
+    block = fine.together * element.bytes
+    if fine.all or not coarse.all or bytes_ % 4 == 0 or block < 4 or bytes_ > block < QUAD:
+        return False
+    return bytes_ >= _WORD or width >= _PIXELS and coarse.pixel > 0
+
+
+def _pixel_step(
+    isa: Isa,
+    n: int,
+    channels: int,
+    rows: int,
+    width: int,
+    read: tuple[Ref, Strides],
+    written: tuple[Ref, Strides],
+    element: Element,
+) -> Step:
+    """What moves such pixels."""
+    (x, source), (y, target) = read, written
+    packs = target.block > 1
+    block = (target if packs else source).block * element.bytes
+    bytes_ = channels * element.bytes
+    word = min(_WORD, block)
+    blocks, strip = divide(bytes_, block), min(width, _STRIP)
+    across = {"x": block if packs else source.cb, "y": target.cb if packs else block}
+    args: Args = {
+        "x": x,
+        "y": y,
+        "units": n * rows * (width // strip),
+        "strips": width // strip,
+        "strip": strip,
+        "width": width,
+        "rows": rows,
+        "blocks": blocks,
+        "block": block,
+        "end": bytes_ - (blocks - 1) * block,
+        "alone": int(bytes_ < word),
+    }
+    for prefix, view in (("x", source), ("y", target)):
+        steps = {"image": view.n, "h": view.h, "block": across[prefix], "pixel": view.w}
+        args |= {f"{prefix}_{name}": step for name, step in steps.items()}
+    return Step(move_pixels, PixelTile(min(isa.lanes, max(4, block // 4)), packs, word), args)
+
+
+def _pieces(channels: int, fine: _View, coarse: _View) -> int:
+    """Pieces that are moved whole."""
+    return channels // fine.together if coarse.all else divide(channels, fine.together)
+
+
 def matrix_tile(
     isa: Isa, channels: int, width: int, read: _View, written: _View, element: Element
 ) -> MatrixTile | None:
@@ -95,9 +155,12 @@ def matrix_tile(
     size = fine.together * element.bytes
     if element.bytes == 4 or coarse.all and lines_apart(coarse.pixel) <= _FEW:
         return None
-    if size not in _PIECES or fine.pixel != size or fine.together == coarse.together or channels % fine.together:
+    if size not in _PIECES or fine.pixel != size or fine.together == coarse.together:
         return None
-    pieces, block = channels // fine.together, coarse.together // fine.together
+    cut, block = NONE, coarse.together // fine.together
+    pieces = _pieces(channels, fine, coarse)
+    if channels % fine.together:
+        cut = CLEARED if not coarse.all else OF_BLOCK if packs else TO_BLOCK
     bytes_ = min(block * size, 4 * isa.lanes if packs else QUAD)
     at_once = 1 << (bytes_ // size).bit_length() - 1
     if block == _THREE and coarse.pixel == _THREE * size < QUAD:
@@ -105,7 +168,7 @@ def matrix_tile(
     some = not coarse.all and pieces % (block if packs else at_once) != 0
     dense = at_once * size == coarse.pixel < QUAD
     for lanes in (each for each in (16, 8, 4) if each <= isa.lanes):
-        tile = MatrixTile(lanes, size, at_once, packs, dense, some)
+        tile = MatrixTile(lanes, size, at_once, packs, dense, some, cut)
         if width >= tile.pixels:
             return tile
     return None
