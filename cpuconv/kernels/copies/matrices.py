@@ -109,11 +109,9 @@ def _kept(vec: Vector, tile: MatrixTile, value: Any, present: Any) -> Any:
         return value
     kind = ir.VectorType(ir.IntType(8 * tile.size), vec.size // tile.size)
     if tile.size == 8:
-        many = vec.builder.insert_element(ir.Constant(kind, ir.Undefined), present, I64(0))
-        counts = vec.shuffle(many, many, [0] * kind.count)
+        first = vec.builder.insert_element(ir.Constant(kind, ir.Undefined), present, I64(0))
+        counts = vec.shuffle(first, first, [0] * kind.count)
         there = vec.builder.icmp_signed("<", ir.Constant(kind, list(range(kind.count))), counts)
-    elif tile.size == 4:
-        there = first_elements(vec, present, 4)
     else:
         there = first_elements(vec, present, tile.size)
     if not tile.wide:

@@ -20,6 +20,7 @@ _OPEN = 4  # lines of a set of the first cache that may be open at a time
 _FEW = 8  # sets of pixels: where they are in no more, bundles of vectors leave fewer lines open
 _STREAM = 512  # pixels of a strip of blocks
 _WORD, _PIXELS = 8, 16  # bytes of a word of a pixel that ends within it; pixels of fewer bytes that lie over words
+_PARTS = 4  # units of a thread, where there are few
 _STRIP = 64  # pixels whose channels are copied block by block
 _THREE = 3  # pieces of a pixel that are moved at once, as one of four would be
 
@@ -50,14 +51,14 @@ def transpose_step(
     tile = matrix_tile(isa, channels, width, read, written, element)
     if tile is None:
         if _ends_within_words(channels, width, read, written, element):
-            return _pixel_step(isa, n, channels, rows, width, (x.ref, source), (y.ref, target), element)
+            return _pixel_step(isa, n, channels, rows, width, (x.ref, source), (y.ref, target), threads, element)
         return move_step(isa, space, shape_nchw, x, y, threads, element)
     fine, coarse = (read, written) if tile.packs else (written, read)
     pieces = _pieces(channels, fine, coarse)
     block = coarse.together // fine.together
     blocks = 1 if coarse.all else divide(pieces, block)
     longest = _OPEN * lines_apart(coarse.pixel) if coarse.all else _STREAM
-    strip = min(width, max(tile.pixels, longest))
+    strip = _strip(width, tile.pixels, longest, n * rows * blocks, threads)
     strips = width // strip
     lines, pixels = (source, target) if tile.packs else (target, source)
     of_lines = {"image": lines.n, "h": lines.h, "block": block * lines.cb, "line": lines.cb, "pixel": tile.size}
@@ -112,6 +113,7 @@ def _pixel_step(
     width: int,
     read: tuple[Ref, Strides],
     written: tuple[Ref, Strides],
+    threads: int,
     element: Element,
 ) -> Step:
     """What moves such pixels."""
@@ -120,7 +122,7 @@ def _pixel_step(
     block = (target if packs else source).block * element.bytes
     bytes_ = channels * element.bytes
     word = min(_WORD, block)
-    blocks, strip = divide(bytes_, block), min(width, _STRIP)
+    blocks, strip = divide(bytes_, block), _strip(width, _PIXELS, _STRIP, n * rows, threads)
     across = {"x": block if packs else source.cb, "y": target.cb if packs else block}
     args: Args = {
         "x": x,
@@ -139,6 +141,12 @@ def _pixel_step(
         steps = {"image": view.n, "h": view.h, "block": across[prefix], "pixel": view.w}
         args |= {f"{prefix}_{name}": step for name, step in steps.items()}
     return Step(move_pixels, PixelTile(min(isa.lanes, max(4, block // 4)), packs, word), args)
+
+
+def _strip(width: int, least: int, most: int, others: int, threads: int) -> int:
+    """Pixels of a strip: so few that threads have parts enough, where there are `others` beside the strips of a row."""
+    parts = divide(_PARTS * threads, others) if threads > 1 else 1
+    return min(width, max(least, min(most, width // parts)))
 
 
 def _pieces(channels: int, fine: _View, coarse: _View) -> int:
