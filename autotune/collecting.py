@@ -26,6 +26,7 @@ _changing = Lock(brief=False)  # in a child of fork it is open, and `_of_child` 
 _resting: Counter[int] = Counter()  # by thread
 _before = 0
 _moved = 0
+_others_freeze = False  # somebody else froze objects once: to count them again takes longer the more they are
 
 
 @contextlib.contextmanager
@@ -62,8 +63,9 @@ def _end() -> None:
 
 def _move_to_oldest() -> None:
     """Count all objects among the oldest, at no cost for each; where somebody has frozen some, they stay so."""
-    global _moved
-    if not hasattr(gc, "freeze") or gc.get_freeze_count():
+    global _moved, _others_freeze
+    _others_freeze = _others_freeze or not hasattr(gc, "freeze") or gc.get_freeze_count() > 0
+    if _others_freeze:
         return
     _moved += gc.get_count()[0]
     if _moved > MOST_MOVED:

@@ -15,10 +15,12 @@ from cpuconv.solvers import (
     direct,
     fft,
     first_layer,
+    folded,
     grouped,
     im2col,
     patches,
     planar,
+    plane_words,
     pointwise,
     row_patches,
     winograd,
@@ -37,7 +39,9 @@ TABLE: tuple[ModuleType, ...] = (
     winograd,
     winograd_integer,
     fft,
+    folded,
     planar,
+    plane_words,
     channels_last,
     im2col,  # takes every problem of float32
     patches,  # and of other types

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -65,14 +66,17 @@ def test_what_was_made_is_among_the_oldest(frozen: int, monkeypatch: pytest.Monk
     """Unless somebody has frozen objects; and once many were moved so, all are looked through."""
     asked: list[str] = []
     doing = {name: lambda name=name: asked.append(name) for name in ("freeze", "unfreeze", "collect")}
-    telling = {"get_freeze_count": lambda: frozen, "get_count": lambda: (MOST_MOVED // 2, 0, 0)}
+    counted = Mock(return_value=frozen)
+    telling = {"get_freeze_count": counted, "get_count": lambda: (MOST_MOVED // 2, 0, 0)}
     monkeypatch.setattr(collecting, "gc", SimpleNamespace(**{**vars(gc), **doing, **telling}))
     monkeypatch.setattr(collecting, "_moved", 0)
+    monkeypatch.setattr(collecting, "_others_freeze", False)
     for _ in range(3):
         with resting(), resting():
             pass
     moved = ["freeze", "unfreeze"]
     assert asked == ([] if frozen else [*moved, *moved, "collect"])
+    assert counted.call_count == (1 if frozen else 3)  # they are counted one by one: millions, never again
 
 
 def test_an_error_ends_it(thresholds) -> None:

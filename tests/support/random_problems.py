@@ -120,7 +120,7 @@ def _channels(rng: np.random.Generator, most: int) -> int:
 
 def _geometry(rng: np.random.Generator, of_kind: np.random.Generator, layout: str) -> ConvProblem:
     """Batch, threads and the layout of the output are drawn for each problem, all else for each geometry."""
-    kind = _one(of_kind, ("dense",) * 5 + ("first", "grouped", "grouped", "depthwise", "depthwise"))
+    kind = _one(of_kind, ("dense",) * 4 + ("few", "first", "grouped", "grouped", "depthwise", "depthwise"))
     r, s = (int(each) for each in _one(of_kind, _KERNELS))
     dilation = _pair(of_kind, 1, 4) if _chance(of_kind, 0.2) else (1, 1)
     stride = _pair(of_kind, 1, 4) if _chance(of_kind, 0.3) else (1, 1)
@@ -130,6 +130,8 @@ def _geometry(rng: np.random.Generator, of_kind: np.random.Generator, layout: st
     c, k, groups = _channels(of_kind, 160), _channels(of_kind, 160), 1
     if kind == "first":
         c = int(of_kind.integers(1, 5))
+    elif kind == "few":
+        k = int(of_kind.integers(1, 9))
     elif kind == "depthwise":
         c = groups = k
         k *= int(_one(of_kind, (1, 1, 1, 2)))

@@ -1,0 +1,206 @@
+"""The folded tile: sums of few output channels whose vectors lie along input channels, folded across lanes.
+
+A vector of the input is a block of channels of one pixel. It meets the same channels of each output channel's weights,
+and each lane sums its own words. When all taps and blocks are summed, the sums of as many pixels as a vector has lanes
+are folded: halves of each are added side by side until a vector has one sum a pixel. So it ends, with the numbers of
+its output channel in all lanes, and is stored as a piece of a plane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.data_classes import dataclass
+from cpuconv.elements import Element
+from cpuconv.isa.typed import load_as_float, store_float, store_int
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.microkernel import MicroKernel
+
+_QUAD = 4
+_WITHIN = 2  # halvings within quads
+_SIGNS = -0x7F7F7F80  # 0x80 in each byte
+
+
+@dataclass(frozen=True)
+class FoldedTile:
+    """Parameters of a folded tile, of as many pixels as a vector has lanes.
+
+    Attributes
+    ----------
+    n : int
+        Output channels.
+    at_once : int
+        Pixels that are summed side by side.
+    step : int
+        Bytes from the input of a pixel to that of the next.
+    product : str
+        A name in `product.TABLE`.
+    again : bool
+        Pixels are read for each output channel, as where they are kept sums spill.
+    """
+
+    lanes: int
+    n: int
+    at_once: int
+    step: int
+    product: str
+    x: Element
+    sum: Element
+    y: Element
+    again: bool = False
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+    @property
+    def ending(self) -> Ending:
+        """What happens to sums."""
+        return Ending(self.sum, self.y, self.residual, self.activation)
+
+
+@MicroKernel
+def folded_strip(
+    tile: FoldedTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    table: Any,
+    segments: Any,
+    w: Any,
+    y: Any,
+    yplane: Any,
+    bias: Any,
+    residual: Any,
+    first: Any,
+    last: Any,
+    high: Any,
+) -> None:
+    """Tiles first … last-1 of a row; tile i starts at output pixel i·lanes, but not after high.
+
+    Parameters
+    ----------
+    x, y
+        Addresses of the input of pixel 0, and of its output.
+    table, segments
+        Address of the distances in bytes to each block of channels at each tap, and their number.
+    w
+        Address of the tile's weights, as `FoldedWords` packs them.
+    yplane
+        Bytes from an output channel to the next.
+    bias
+        Address of what the sums of the first output channel end with.
+    residual
+        Distance in bytes from y to the residual.
+    first, last, high
+        As above; first < last.
+    """
+    vec = Vector(builder, tile.lanes)
+    weights, rows = vec.pointer(w), vec.pointer(bias)
+    table = builder.inttoptr(table, I64.as_pointer())
+    level = tile.at_once.bit_length() - 1
+
+    def one(index: Any) -> None:
+        pixel = builder.mul(builder.add(first, index), I64(tile.lanes))
+        pixel = builder.select(builder.icmp_signed("<", pixel, high), pixel, high)
+        x_now = vec.pointer(builder.add(x, builder.mul(pixel, I64(tile.step))))
+        y_now = vec.pointer(builder.add(y, builder.mul(pixel, I64(tile.y.bytes))))
+        sums: list[list[Any]] = [[] for _ in range(tile.n)]
+        for start in range(0, tile.lanes, tile.at_once):
+            made = _sums(tile, vec, vec.offset(x_now, start * tile.step), table, segments, weights)
+            for k, each in enumerate(sums):
+                each.append(folded(vec, made[k]))
+        for k, each in enumerate(sums):
+            place = vec.offset(y_now, builder.mul(yplane, I64(k)))
+            numbers = numbers_of(tile, vec, rows, k)
+            end_piece(tile, vec, folded(vec, each, level), numbers, place, residual)
+
+    loop(builder, 0, builder.sub(last, first), one)
+
+
+call_folded_strip = folded_strip.caller()
+
+
+def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weights: Any) -> list[list[Any]]:
+    """[output channel][pixel]: sums of the pixels from `x` on, each lane's apart."""
+    builder, product, size = vec.builder, BY_NAME[tile.product], vec.size
+    row = tile.n * product.parts * size
+
+    def segment(index: Any, sums: list[Any]) -> list[Any]:
+        source = vec.offset(x, builder.load(builder.gep(table, [index])))
+        place = vec.offset(weights, builder.mul(index, I64(row)))
+        made: list[Any] = []
+        words = _pixels(tile, product, vec, source)
+        for k in range(tile.n):
+            if k and tile.again:
+                words = _pixels(tile, product, vec, vec.opaque(source))
+            at = vec.offset(place, k * product.parts * size)
+            loaded = [product.load(vec, vec.offset(at, part * size), size) for part in range(product.cuts)]
+            for i, parts in enumerate(words):
+                total = sums[k * tile.at_once + i]
+                for part, weight in zip(parts, loaded, strict=True):
+                    total = product.add(vec, part, weight, total)
+                made.append(total)
+        return made
+
+    nothing = ir.Constant(product.sums_type(vec), None)
+    found = repeat(vec, I64(0), segments, [nothing] * (tile.n * tile.at_once), segment)
+    return [found[k * tile.at_once : (k + 1) * tile.at_once] for k in range(tile.n)]
+
+
+def _pixels(tile: FoldedTile, product: Product, vec: Vector, source: Any) -> list[list[Any]]:
+    """The words of a block of channels of pixels from `source` on."""
+    read = [vec.load_int(vec.offset(source, i * tile.step), align=1) for i in range(tile.at_once)]
+    return [words_of(product, vec, each, tile.x) for each in read]
+
+
+def words_of(product: Product, vec: Vector, words: Any, x: Element) -> list[Any]:
+    """Words of elements `x`, of the sign that the product takes, in its parts."""
+    words = vec.builder.bitcast(words, vec.int_type)
+    if product.flips(x):
+        words = vec.builder.xor(words, vec.int_constant(_SIGNS))
+    return product.split(vec, words, x)
+
+
+class _Everywhere(Vector):
+    """A vector that reads one number into all lanes."""
+
+    def load(self, address: Any, align: int = 4) -> Any:
+        return self.broadcast(address)
+
+
+def numbers_of(tile: Any, vec: Vector, rows: Any, channel: int) -> dict[str, Any]:
+    """What sums of an output channel end with, in all lanes, from the rows of a vector of channels; read each time."""
+    return tile.ending.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
+
+
+def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
+    """End a vector of sums of pixels side by side, and store it; `numbers` are what its ending reads."""
+    extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
+    ended = tile.ending.emit(vec, total, numbers, extra)
+    if tile.y.integer:
+        store_int(vec, tile.y, ended, place, fits=True)
+    else:
+        store_float(vec, tile.y, ended, place)
+
+
+def folded(vec: Vector, sums: list[Any], level: int = 0) -> Any:
+    """The sum of the lanes of each of as many vectors as there are lanes: neighbours are added within quads, and then
+    neighbouring quads. Of fewer vectors, what these become on the way; `level` is how often they were halved before.
+    """
+    while len(sums) > 1:
+        orders = [_order(vec.lanes, 1 if level < _WITHIN else _QUAD, side) for side in (0, 1)]
+        pairs = zip(sums[::2], sums[1::2], strict=True)
+        sums = [vec.builder.add(*(vec.shuffle(a, b, order) for order in orders)) for a, b in pairs]
+        level += 1
+    return sums[0]
+
+
+def _order(lanes: int, width: int, side: int) -> list[int]:
+    """Every other run of `width` lanes of two vectors, from the first or the second on: of lanes alone within quads."""
+    if width == 1:
+        quads = range(0, lanes, _QUAD)
+        return [vector * lanes + quad + i + side for quad in quads for vector in (0, 1) for i in (0, 2)]
+    return [start + side * width + i for start in range(0, 2 * lanes, 2 * width) for i in range(width)]

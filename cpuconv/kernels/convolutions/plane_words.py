@@ -1,0 +1,59 @@
+"""1x1 convolution of planes of bytes to few output channels by tiles of words of planes: the driver.
+
+The work is cut into units (image, run of tiles); a part is a contiguous range of units. Of many input channels a run
+takes some at a time, so that few planes are read side by side, and all tiles of output channels find them in L1: their
+sums wait in the worker's workspace.
+"""
+
+from __future__ import annotations
+
+from autotune.data_classes import dataclass
+from cpuconv.kernels.convolutions.plane_words_tile import call_plane_words_strip
+from cpuconv.runtime.kernel import kernel
+
+
+@dataclass(frozen=True)
+class PlaneWordsCall:
+    """Lanes of a vector; the micro-kernels are arguments."""
+
+    lanes: int
+
+
+@kernel(
+    "strip strip_first strip_middle x y w bias residual table segments steps segment_bytes tiles tile_pixels "
+    "tile_channels tile_bytes batch width runs row_tiles parked parked_step parked_tile x_image y_image y_plane"
+)
+def plane_words(tile, worker, before, part, parts, args):
+    """y = ending(convolution of x and w), planes in and out; see the module.
+
+    `steps` are those in which the segments are taken: by `strip_first`, by `strip_middle`, and the last by `strip`.
+    """
+    parked = args.parked + worker * args.parked_step
+    units = args.batch * args.runs
+    high = args.width - args.tile_pixels
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        run = unit % args.runs
+        image = unit // args.runs
+        first_tile = args.row_tiles * run // args.runs
+        last_tile = args.row_tiles * (run + 1) // args.runs
+        for step in range(args.steps):
+            segment = args.segments * step // args.steps
+            count = args.segments * (step + 1) // args.steps - segment
+            strip = args.strip if step == args.steps - 1 else args.strip_middle if step > 0 else args.strip_first
+            for number in range(args.tiles):
+                channel = number * args.tile_channels
+                call_plane_words_strip(
+                    strip,
+                    args.x + image * args.x_image,
+                    args.table + 32 * segment,
+                    count,
+                    args.w + number * args.tile_bytes + segment * args.segment_bytes,
+                    args.y + image * args.y_image + channel * args.y_plane,
+                    args.y_plane,
+                    args.bias + 4 * channel,
+                    args.residual - args.y,
+                    parked + number * args.parked_tile,
+                    first_tile,
+                    last_tile,
+                    high,
+                )
