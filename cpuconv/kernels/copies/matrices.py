@@ -114,23 +114,28 @@ def _kept(vec: Vector, tile: MatrixTile, value: Any, present: Any) -> Any:
         there = vec.builder.icmp_signed("<", ir.Constant(kind, list(range(kind.count))), counts)
     else:
         there = first_elements(vec, present, tile.size)
-    if not tile.wide:
+    if tile.pieces < tile.each:
         there = vec.shuffle(there, there, [at % tile.pieces for at in range(kind.count)])
     pieces = vec.builder.bitcast(value, kind)
     return vec.builder.bitcast(vec.builder.select(there, pieces, ir.Constant(kind, None)), vec.type)
 
 
-def _pack_wide(tile: MatrixTile, x: Any, x_step: Any, y: Any, y_step: Any, present: Any, builder: Any) -> None:
+def _pack_wide(tile: MatrixTile, x: Any, x_step: Any, y: Any, y_step: Any, builder: Any) -> None:
     """Pixels of vectors: lines are read by 16 bytes."""
     vec, quad = Vector(builder, tile.pieces * tile.size // NARROW), Vector(builder, NARROW)
-    row = _row(vec, tile, x, x_step, present)
     lines = [
-        join(vec, [quad.load(row(at), align=1) for at in range(number, tile.pieces, tile.each)])
+        join(
+            vec,
+            [
+                quad.load(vec.offset(x, builder.mul(x_step, I64(at))), align=1)
+                for at in range(number, tile.pieces, tile.each)
+            ],
+        )
         for number in range(tile.each)
     ]
     for number, pixel in enumerate(interleaved(vec, tile.size, lines)):
         place = vec.offset(y, builder.mul(y_step, I64(number)))
-        vec.store(_kept(vec, tile, pixel, present), place, align=1)
+        vec.store(pixel, place, align=1)
 
 
 def _pack_short(tile: MatrixTile, vec: Vector, x: Any, x_step: Any, y: Any, y_step: Any, present: Any) -> None:
@@ -216,7 +221,7 @@ def _transpose(tile: Any, vec: Vector, x: Any, x_step: Any, y: Any, y_step: Any,
     """A tile: from `tile.pieces` lines of pixels to `tile.pixels` pixels of pieces, or the reverse."""
     x, y = vec.pointer(x), vec.pointer(y)
     if tile.packs and tile.wide:
-        _pack_wide(tile, x, x_step, y, y_step, present, vec.builder)
+        _pack_wide(tile, x, x_step, y, y_step, vec.builder)
     elif tile.packs:
         _pack_short(tile, vec, x, x_step, y, y_step, present)
     else:
@@ -299,9 +304,8 @@ def transpose_pieces(tile, worker, before, part, parts, args):
         while at < end:
             if not tile.some:
                 at = min(at, end - tile.pieces)
-            start = min(at, max(there - 1, 0)) if tile.packs else at  # lines that may be read
             present = min(tile.pieces, there - at)
-            source, target = x + start * args.x_line, y + at * args.y_line
+            source, target = x + at * args.x_line, y + at * args.y_line
             _move(tile, source, args.x_line, args.x_pixel, target, args.y_pixel, args.y_line, present, pixels)
             at += tile.pieces
         _end(tile, args, x, y, number, pixels)

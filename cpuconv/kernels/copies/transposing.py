@@ -169,6 +169,8 @@ def matrix_tile(
     pieces = _pieces(channels, fine, coarse)
     if channels % fine.together:
         cut = CLEARED if not coarse.all else OF_BLOCK if packs else TO_BLOCK
+    if packs and not coarse.all and block * size >= QUAD:  # loops of reorders fill long blocks as fast
+        return None
     bytes_ = min(block * size, 4 * isa.lanes if packs else QUAD)
     at_once = 1 << (bytes_ // size).bit_length() - 1
     if block == _THREE and coarse.pixel == _THREE * size < QUAD:
