@@ -177,3 +177,23 @@ def test_blocks_of_the_instruction_set_hold_a_vector_a_pixel() -> None:
         layout = layouts.blocked(current().block(element)).name
         y = reorder(drawn((1, 3, 2, 2), element), "NCHW", layout)
         assert y.strides[3] == 4 * current().lanes
+
+
+@pytest.mark.parametrize("target", BYTES, ids=str)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 2e-39, 2.0**126])
+def test_halves_ends_and_what_is_no_number_become_bytes(target: Element, scale: float) -> None:
+    """By vectors, and what is left one by one; floats of any bits, and those around the middle of two integers."""
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        halves = (rng.integers(-600, 600, 500) + np.float32(0.5)).astype(np.float32) * np.float32(scale)
+        around = [np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf)]
+        bits = rng.integers(0, 1 << 32, 1000, np.uint32).view(np.float32)
+        x = np.concatenate([halves, *around, bits, np.float32([np.inf, -np.inf, np.nan, -0.0, 0.0] * 9)])
+        ends = np.iinfo(target.dtype)
+        for zero_point in (ends.min, 3, ends.max):
+            known = np.where(np.isnan(x), np.float32(-np.inf), x)
+            expected = changed(known, target, scale, int(zero_point))
+            y = reorder(
+                x.reshape(1, 1, 1, -1), "NCHW", "NCHW", dtype=target.outside, scale=scale, zero_point=zero_point
+            )
+            np.testing.assert_array_equal(y.reshape(-1), expected)

@@ -19,8 +19,8 @@ from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, Space, Step
-from cpuconv.kernels.copies.moving import move_step
 from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vectors
+from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
@@ -349,5 +349,7 @@ def copy_steps(processor: Processor, space: Space, x: Place, y: Place) -> list[S
         return []
     if x.block == y.block:
         return [copy_step(processor, physical(x), physical(y))]
-    step = move_step(processor.isa, space, image_shape(x.shape), x.operand, y.operand, processor.threads, x.element)
+    step = transpose_step(
+        processor.isa, space, image_shape(x.shape), x.operand, y.operand, processor.threads, x.element
+    )
     return [replace(step, parts=processor.parts(x.size + y.size))]

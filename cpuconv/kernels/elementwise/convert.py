@@ -14,6 +14,7 @@ from cpuconv.kernels.binding.steps import Args, Ref, Step
 from cpuconv.kernels.emit.conversions import convert as convert_elements
 from cpuconv.kernels.emit.conversions import converts, float_of
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.quantizing import quantize
 from cpuconv.runtime.kernel import kernel
 
 _VECTORS = 4  # at once
@@ -45,7 +46,11 @@ def _convert(tile: ConvertTile, vec: Vector, vectors: int, words: tuple[Any, ...
 @emitter
 def _convert_vectors(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
     """`tile.once` elements."""
-    _convert(tile, vec, _VECTORS, (x, y, scale, zero))
+    if tile.target.integer:
+        places, by = (vec.pointer(x), vec.pointer(y)), (float_of(vec, scale), vec.builder.trunc(zero, I32))
+        quantize(vec, tile.source, tile.target, _VECTORS, *places, *by)
+    else:
+        _convert(tile, vec, _VECTORS, (x, y, scale, zero))
 
 
 @emitter
@@ -61,13 +66,14 @@ def convert(tile, worker, before, part, parts, args):
     at = units * part // parts * 1024
     end = min(units * (part + 1) // parts * 1024, args.count)
     x, y = args.x + at * tile.source.bytes, args.y + at * tile.target.bytes
+    scale, zero = args.scale, args.zero
     while at + tile.once <= end:
-        _convert_vectors(tile, x, y, args.scale, args.zero)
+        _convert_vectors(tile, x, y, scale, zero)
         x += tile.once * tile.source.bytes
         y += tile.once * tile.target.bytes
         at += tile.once
     while at < end:
-        _convert_element(tile, x, y, args.scale, args.zero)
+        _convert_element(tile, x, y, scale, zero)
         x += tile.source.bytes
         y += tile.target.bytes
         at += 1

@@ -1,0 +1,118 @@
+"""Moves between pixels that have all channels, which fill no words, and blocks: longer ones, or of 16 bytes or more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.data_classes import dataclass
+from cpuconv.isa.vector import Vector
+from cpuconv.kernels.copies.ends import copy_words, end_of_block, end_to_block, zero_words
+from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.transpose import NARROW
+from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.kernel import inline, kernel
+
+
+@dataclass(frozen=True)
+class PixelTile:
+    """What is moved.
+
+    Attributes
+    ----------
+    lanes : int
+        Words of 32 bits of a vector, which is no longer than a block.
+    packs : bool
+        Whether pixels become blocks; else the reverse.
+    word : int
+        Bytes of a word of a pixel that ends within a block: 8, or a shorter block.
+    """
+
+    lanes: int
+    packs: bool
+    word: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a vector."""
+        return 4 * self.lanes
+
+
+@emitter
+def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
+
+
+@emitter
+def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    quad = Vector(vec.builder, NARROW)
+    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
+
+
+@inline
+def _copied(tile, x, x_pixel, y, y_pixel, bytes_, pixels):
+    """Of each pixel so many bytes, a multiple of 16."""
+    at = 0
+    while at + tile.bytes <= bytes_:
+        for pixel in range(pixels):
+            _copy_vector(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
+        at += tile.bytes
+    while at < bytes_:
+        for pixel in range(pixels):
+            _copy_quad(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
+        at += 16
+
+
+@inline
+def _last_block(tile, args, x, y, before, pixels):
+    """The block that the channels end in."""
+    here = args.end
+    whole = here // 16 * 16
+    _copied(tile, x, args.x_pixel, y, args.y_pixel, whole, pixels)
+    at = whole
+    if at + tile.word <= here:
+        copy_words(tile, x + at, args.x_pixel, y + at, args.y_pixel, pixels)
+        at += tile.word
+    _end(tile, args, x, y, before, at, here - at, pixels)
+
+
+def _end_to_block(tile, args, x, y, before, at, bytes_, pixels):
+    if bytes_ > 0:
+        end_to_block(tile, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
+        at += tile.word
+    while at < args.block:
+        zero_words(tile, y + at, args.y_pixel, pixels)
+        at += tile.word
+
+
+def _end_of_block(tile, args, x, y, before, at, bytes_, pixels):
+    if bytes_ > 0:
+        previous = x + at - tile.word if at > 0 else before + args.block - tile.word
+        end_of_block(tile, previous, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
+
+
+@specialise_on_tile(lambda tile: _end_to_block if tile.packs else _end_of_block)
+def _end(tile, args, x, y, before, at, bytes_, pixels):
+    """The last `bytes_` of the pixels, `at` bytes behind the start of their block; `before` is that of the other."""
+
+
+@kernel(
+    "x y units strips strip width rows blocks block end alone x_image x_h x_block x_pixel y_image y_h y_block y_pixel"
+)
+def move_pixels(tile, worker, before, part, parts, args):
+    """y = x in another layout.
+
+    A unit is a strip of a row, the last of which has what is left. Of the `blocks` the last one has `end` bytes; where
+    that is less than a word, and all that there are, pixels are `alone`.
+    """
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        strip, rest = unit % args.strips, unit // args.strips
+        column = strip * args.strip
+        pixels = args.strip if strip < args.strips - 1 else args.width - column
+        row, image = rest % args.rows, rest // args.rows
+        x = args.x + image * args.x_image + row * args.x_h + column * args.x_pixel
+        y = args.y + image * args.y_image + row * args.y_h + column * args.y_pixel
+        for _ in range(args.blocks - 1):
+            _copied(tile, x, args.x_pixel, y, args.y_pixel, args.block, pixels)
+            x += args.x_block
+            y += args.y_block
+        _last_block(tile, args, x, y, x - args.x_block, pixels)

@@ -1,0 +1,184 @@
+"""Moves of activations between layouts as transpositions of pieces, where views allow; what the tiles are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cpuconv.elements import F32, Element
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.steps import Args, Operand, Ref, Space, Step
+from cpuconv.kernels.copies.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, MatrixTile, transpose_pieces
+from cpuconv.kernels.copies.moving import lines_apart, move_step
+from cpuconv.kernels.copies.pixels import PixelTile, move_pixels
+from cpuconv.kernels.copies.views import plane
+from cpuconv.kernels.emit.interleave import QUAD
+from cpuconv.problem.integers import divide
+from layouts import Strides
+
+_PIECES = (1, 2, 4, 8)  # bytes of one
+_OPEN = 4  # lines of a set of the first cache that may be open at a time
+_FEW = 8  # sets of pixels: where they are in no more, bundles of vectors leave fewer lines open
+_STREAM = 512  # pixels of a strip of blocks
+_WORD, _PIXELS = 8, 16  # bytes of a word of a pixel that ends within it; pixels of fewer bytes that lie over words
+_PARTS = 4  # units of a thread, where there are few
+_STRIP = 64  # pixels whose channels are copied block by block
+_THREE = 3  # pieces of a pixel that are moved at once, as one of four would be
+
+
+class _View(NamedTuple):
+    """A side of a move: channels that lie side by side, whether they are all of them, and bytes from pixel to pixel."""
+
+    together: int
+    all: bool
+    pixel: int
+
+
+def transpose_step(
+    isa: Isa,
+    space: Space,
+    shape_nchw: tuple[int, int, int, int],
+    x: Operand,
+    y: Operand,
+    threads: int,
+    element: Element = F32,
+) -> Step:
+    """`move_step`, by transpositions of pieces where they serve."""
+    n, channels, height, width = shape_nchw
+    rows, width, (source, target) = plane(height, width, x.strides, y.strides)
+    read, written = (_view(view, channels, element.bytes) for view in (source, target))
+    if read is None or written is None:
+        return move_step(isa, space, shape_nchw, x, y, threads, element)
+    tile = matrix_tile(isa, channels, width, read, written, element)
+    if tile is None:
+        if _ends_within_words(channels, width, read, written, element):
+            return _pixel_step(isa, n, channels, rows, width, (x.ref, source), (y.ref, target), threads, element)
+        return move_step(isa, space, shape_nchw, x, y, threads, element)
+    fine, coarse = (read, written) if tile.packs else (written, read)
+    pieces = _pieces(channels, fine, coarse)
+    block = coarse.together // fine.together
+    blocks = 1 if coarse.all else divide(pieces, block)
+    longest = _OPEN * lines_apart(coarse.pixel) if coarse.all else _STREAM
+    strip = _strip(width, tile.pixels, longest, n * rows * blocks, threads)
+    strips = width // strip
+    lines, pixels = (source, target) if tile.packs else (target, source)
+    of_lines = {"image": lines.n, "h": lines.h, "block": block * lines.cb, "line": lines.cb, "pixel": tile.size}
+    across = 0 if coarse.all else pixels.cb
+    of_pixels = {"image": pixels.n, "h": pixels.h, "block": across, "line": tile.size, "pixel": pixels.w}
+    xs, ys = (of_lines, of_pixels) if tile.packs else (of_pixels, of_lines)
+    args: Args = {
+        "x": x.ref,
+        "y": y.ref,
+        "units": n * rows * strips * blocks,
+        "strips": strips,
+        "strips_first": 1 if coarse.all else strips,
+        "blocks_first": blocks if coarse.all else 1,
+        "strip": strip,
+        "width": width,
+        "rows": rows,
+        "blocks": blocks,
+        "pieces": pieces,
+        "block": block,
+        "stored": blocks * block if tile.packs and not coarse.all else pieces,
+        "end": channels % fine.together * element.bytes,
+        **{f"x_{name}": step for name, step in xs.items()},
+        **{f"y_{name}": step for name, step in ys.items()},
+    }
+    return Step(transpose_pieces, tile, args)
+
+
+def _view(view: Strides, channels: int, size: int) -> _View | None:
+    """None: channels or pixels lie otherwise."""
+    if view.block > 1:
+        return _View(view.block, False, view.w) if view.c == size and not view.block & view.block - 1 else None
+    if view.w == size:
+        return _View(1, False, size)
+    return _View(channels, True, view.w) if view.cb == size else None
+
+
+def _ends_within_words(channels: int, width: int, read: _View, written: _View, element: Element) -> bool:
+    """Whether pixels that fill no words become blocks, longer ones or of 16 bytes or more; or the reverse."""
+    fine, coarse = (read, written) if written.all else (written, read)
+    bytes_ = channels * element.bytes
+    block = fine.together * element.bytes
+    if fine.all or not coarse.all or bytes_ % 4 == 0 or block < 4 or bytes_ > block < QUAD:
+        return False
+    return bytes_ >= _WORD or width >= _PIXELS and coarse.pixel > 0
+
+
+def _pixel_step(
+    isa: Isa,
+    n: int,
+    channels: int,
+    rows: int,
+    width: int,
+    read: tuple[Ref, Strides],
+    written: tuple[Ref, Strides],
+    threads: int,
+    element: Element,
+) -> Step:
+    """What moves such pixels."""
+    (x, source), (y, target) = read, written
+    packs = target.block > 1
+    block = (target if packs else source).block * element.bytes
+    bytes_ = channels * element.bytes
+    word = min(_WORD, block)
+    blocks, strip = divide(bytes_, block), _strip(width, _PIXELS, _STRIP, n * rows, threads)
+    across = {"x": block if packs else source.cb, "y": target.cb if packs else block}
+    args: Args = {
+        "x": x,
+        "y": y,
+        "units": n * rows * (width // strip),
+        "strips": width // strip,
+        "strip": strip,
+        "width": width,
+        "rows": rows,
+        "blocks": blocks,
+        "block": block,
+        "end": bytes_ - (blocks - 1) * block,
+        "alone": int(bytes_ < word),
+    }
+    for prefix, view in (("x", source), ("y", target)):
+        steps = {"image": view.n, "h": view.h, "block": across[prefix], "pixel": view.w}
+        args |= {f"{prefix}_{name}": step for name, step in steps.items()}
+    return Step(move_pixels, PixelTile(min(isa.lanes, max(4, block // 4)), packs, word), args)
+
+
+def _strip(width: int, least: int, most: int, others: int, threads: int) -> int:
+    """Pixels of a strip: so few that threads have parts enough, where there are `others` beside the strips of a row."""
+    parts = divide(_PARTS * threads, others) if threads > 1 else 1
+    return min(width, max(least, min(most, width // parts)))
+
+
+def _pieces(channels: int, fine: _View, coarse: _View) -> int:
+    """Pieces that are moved whole."""
+    return channels // fine.together if coarse.all else divide(channels, fine.together)
+
+
+def matrix_tile(
+    isa: Isa, channels: int, width: int, read: _View, written: _View, element: Element
+) -> MatrixTile | None:
+    """What is transposed at once, if such views of rows of `width` pixels can be."""
+    packs = read.together < written.together
+    fine, coarse = (read, written) if packs else (written, read)
+    size = fine.together * element.bytes
+    if element.bytes == 4 or coarse.all and lines_apart(coarse.pixel) <= _FEW:
+        return None
+    if size not in _PIECES or fine.pixel != size or fine.together == coarse.together:
+        return None
+    cut, block = NONE, coarse.together // fine.together
+    pieces = _pieces(channels, fine, coarse)
+    if channels % fine.together:
+        cut = CLEARED if not coarse.all else OF_BLOCK if packs else TO_BLOCK
+    if packs and not coarse.all and block * size >= QUAD:  # loops of reorders fill long blocks as fast
+        return None
+    bytes_ = min(block * size, 4 * isa.lanes if packs else QUAD)
+    at_once = 1 << (bytes_ // size).bit_length() - 1
+    if block == _THREE and coarse.pixel == _THREE * size < QUAD:
+        at_once = _THREE
+    some = not coarse.all and pieces % (block if packs else at_once) != 0
+    dense = at_once * size == coarse.pixel < QUAD
+    for lanes in (each for each in (16, 8, 4) if each <= isa.lanes):
+        tile = MatrixTile(lanes, size, at_once, packs, dense, some, cut)
+        if width >= tile.pixels:
+            return tile
+    return None
