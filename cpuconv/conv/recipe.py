@@ -16,8 +16,8 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
-from cpuconv.kernels.copies import moving, zero_padded_lanes
-from cpuconv.kernels.copies.moving import move_step
+from cpuconv.kernels.copies import transposing, zero_padded_lanes
+from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.memory.aligned import aligned
@@ -111,7 +111,7 @@ def current_sources() -> frozenset[str]:
 
 @functools.cache
 def _sources(solver: ModuleType) -> str:
-    return stamp(solver.__name__, moving.__name__, zero_padded_lanes.__name__, launch.__name__)
+    return stamp(solver.__name__, transposing.__name__, zero_padded_lanes.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:
@@ -181,7 +181,7 @@ def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | No
             residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, types.y, whole=True)
     steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
     if target is not y:
-        steps.append(move_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
+        steps.append(transpose_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
     elif need_out is not None and problem.k % isa.block(types.y) and not steps[-1].clears_tail:
         steps.append(_clear(problem, isa, y))
     return Recipe(steps, space.size, problem.threads)
@@ -231,7 +231,7 @@ def _moved(
     if operand.strides == wanted or not whole and _same(operand.strides, wanted):
         return operand
     moved = Operand(space.reserve(_size(layout, shape, element)), wanted)
-    steps.append(move_step(isa, space, shape, operand, moved, problem.threads, element))
+    steps.append(transpose_step(isa, space, shape, operand, moved, problem.threads, element))
     return moved
 
 
