@@ -145,7 +145,7 @@ def _pixel_step(
 
 def _strip(width: int, least: int, most: int, others: int, threads: int) -> int:
     """Pixels of a strip: so few that threads have parts enough, where there are `others` beside the strips of a row."""
-    parts = divide(_PARTS * threads, others) if threads > 1 else 1
+    parts = divide(_PARTS * threads, max(1, others)) if threads > 1 else 1
     return min(width, max(least, min(most, width // parts)))
 
 
