@@ -1,4 +1,7 @@
-"""What convolutions of bytes to few output channels share: lanes are none, so any product of words serves."""
+"""What solvers of bytes for few output channels share.
+
+No lane is an output channel: weights may differ from lane to lane, and a product must take them so.
+"""
 
 from __future__ import annotations
 
