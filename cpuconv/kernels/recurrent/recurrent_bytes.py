@@ -104,7 +104,9 @@ def state_bytes(
     vec = Math(builder, tile.lanes)
     product = BY_NAME[tile.product]
     element = product.x
-    whole, mask = builder.udiv(depth, I64(vec.lanes)), first_lanes(vec, builder.urem(depth, I64(vec.lanes)))
+    whole, left = builder.udiv(depth, I64(vec.lanes)), builder.urem(depth, I64(vec.lanes))
+    mask = first_lanes(vec, left)
+    words = first_lanes(vec, builder.and_(builder.add(left, I64(WORD - 1)), I64(-WORD)))  # zeros fill up the last one
 
     def across(fold: str, value: Any) -> Any:
         """The fold of all lanes, in each of them."""
@@ -145,7 +147,7 @@ def state_bytes(
             return store(vec.load(vec.offset(start, at(number, 4))), number, totals)
 
         totals = repeat(vec, I64(0), whole, [vec.constant(0.0)] * (1 + product.compact), stored)
-        totals = store(rest, whole, totals, mask)
+        totals = store(rest, whole, totals, words)
         total, *lacking = (builder.extract_element(across("sum", each), I32(0)) for each in totals)
         builder.store(total, builder.bitcast(vec.offset(target, SUM), F32.as_pointer()))
         for each in lacking:

@@ -34,6 +34,7 @@ from support.guarded import END, START
 from support.running import sharing
 
 _GAP = 192  # bytes between images that lie apart
+_LEFT = 0xFF, 0x55  # of what a workspace holds beforehand: NaN, or a number
 
 
 class Kept:
@@ -171,6 +172,7 @@ def run_offer(
     assert op.lower is not None
     steps = op.lower(Call(node, inputs, outputs, offer, target(threads), space, kept))
     workspace = aligned(space.size + 64, np.uint8)
+    workspace[:] = _LEFT[edge == START]
     bases = memory.arrays | kept.arrays | {"workspace": workspace}
     bound = Recording(steps, threads).bind({name: address(array) for name, array in bases.items()})
     views = [memory.view(place) for place in outputs]
