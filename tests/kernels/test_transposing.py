@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
-from cpuconv.kernels.copies.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, transpose_pieces
-from cpuconv.kernels.copies.pixels import move_pixels
 from cpuconv.kernels.copies.transposing import transpose_step
+from cpuconv.kernels.pieces.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, transpose_pieces
+from cpuconv.kernels.pieces.pixels import move_pixels
 from cpuconv.solvers.shared.base import contiguous
 from support import guarded
 from support.moved import check

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Args, Operand, Ref, Space, Step
-from cpuconv.kernels.copies.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, MatrixTile, transpose_pieces
 from cpuconv.kernels.copies.moving import lines_apart, move_step
-from cpuconv.kernels.copies.pixels import PixelTile, move_pixels
 from cpuconv.kernels.copies.views import plane
 from cpuconv.kernels.emit.interleave import QUAD
+from cpuconv.kernels.pieces.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, MatrixTile, transpose_pieces
+from cpuconv.kernels.pieces.pixels import PixelTile, move_pixels
 from cpuconv.problem.integers import divide
 from layouts import Strides
 

@@ -9,12 +9,13 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import Isa
-from cpuconv.isa.vector import I32, Vector
+from cpuconv.isa.typed import I8, load_as_float, store_narrow
+from cpuconv.isa.vector import F32, I32, Vector
 from cpuconv.kernels.binding.steps import Args, Ref, Step
 from cpuconv.kernels.emit.conversions import convert as convert_elements
 from cpuconv.kernels.emit.conversions import converts, float_of
 from cpuconv.kernels.emit.intrinsics import emitter
-from cpuconv.kernels.emit.quantizing import quantize
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 
 _VECTORS = 4  # at once
@@ -43,12 +44,34 @@ def _convert(tile: ConvertTile, vec: Vector, vectors: int, words: tuple[Any, ...
         convert_elements(vec, tile.source, tile.target, *places, scale, zero)
 
 
+def _quantize(vec: Vector, source: Element, target: Element, count: int, x: Any, y: Any, scale: Any, zero: Any) -> None:
+    """`count` vectors of floats at `x`, a power of two, as bytes at `y`: clip(rint(x / scale) + zero); NaN: the least.
+
+    As the ends less the zero point are integers, the quotient is clipped first: then one instruction rounds, and the
+    zero point is added to bytes, whose sum is in range however it wraps.
+    """
+    builder, ends = vec.builder, np.iinfo(target.dtype)
+    low, high = (vec.splat(builder.fsub(F32(float(end)), builder.sitofp(zero, F32))) for end in (ends.min, ends.max))
+    made = []
+    for i in range(count):
+        value = load_as_float(vec, source, vec.offset(x, i * vec.lanes * source.bytes))
+        quotient = vec.div(value, vec.splat(scale))
+        made.append(vec.nearest_int(vec.minimum(vec.maximum(quotient, low), high)))
+    while len(made) > 1:
+        width = [I32(lane) for lane in range(2 * made[0].type.count)]
+        order = ir.Constant(ir.VectorType(I32, len(width)), width)
+        made = [builder.shuffle_vector(a, b, order) for a, b in zip(made[::2], made[1::2], strict=True)]
+    bytes_ = Vector(builder, count * vec.lanes)
+    integers = builder.trunc(made[0], ir.VectorType(I8, bytes_.lanes))
+    store_narrow(bytes_, target, builder.add(integers, bytes_.splat(builder.trunc(zero, I8))), y)
+
+
 @emitter
 def _convert_vectors(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
     """`tile.once` elements."""
     if tile.target.integer:
         places, by = (vec.pointer(x), vec.pointer(y)), (float_of(vec, scale), vec.builder.trunc(zero, I32))
-        quantize(vec, tile.source, tile.target, _VECTORS, *places, *by)
+        _quantize(vec, tile.source, tile.target, _VECTORS, *places, *by)
     else:
         _convert(tile, vec, _VECTORS, (x, y, scale, zero))
 

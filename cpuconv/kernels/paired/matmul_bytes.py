@@ -19,10 +19,10 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.rounding import PAIR
-from cpuconv.kernels.copies.widening import WidenTile, widen_rows
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import as_seen, pair_product
 from cpuconv.kernels.paired.matmul_halves import pairs_step
+from cpuconv.kernels.paired.widening import WidenTile, widen_rows
 from cpuconv.kernels.products.matmul import Product, best_tile, sizes_of
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds

@@ -27,7 +27,6 @@ from cpuconv.kernels.binding.partition import first_even
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import HALVES, PAIR, RoundTile, call_round_rows, round_rows
-from cpuconv.kernels.copies.widening import call_widen_rows
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
@@ -36,6 +35,7 @@ from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.product import BY_NAME, WORD, as_seen, single_product_of
 from cpuconv.kernels.emit.product import Product as Multiplied
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
+from cpuconv.kernels.paired.widening import call_widen_rows
 from cpuconv.kernels.products.matmul import Product, best_tile, distances
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir

@@ -13,10 +13,10 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.copies.ends import end_of_block, end_to_block, keep_first
 from cpuconv.kernels.emit.interleave import QUAD, interleaved, within_quads
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW, first_elements, join, present_rows
+from cpuconv.kernels.pieces.ends import end_of_block, end_to_block, keep_first
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel

@@ -6,9 +6,9 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.copies.ends import copy_words, end_of_block, end_to_block, zero_words
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW
+from cpuconv.kernels.pieces.ends import copy_words, end_of_block, end_to_block, zero_words
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
