@@ -89,7 +89,7 @@ LOWERED: dict[str, tuple[str, ...]] = {
         f"--sample={_SAMPLE}",
         *_tests("solvers/solvers::test_edges_of_a_tile", "solvers/solvers::test_not_finite"),
         *_tests("solvers/asm", "solvers/lanewise", "solvers/typed", "solvers/row_patches", "solvers/patches"),
-        *_tests("solvers/winograd_integer", "solvers/depthwise_taps"),
+        *_tests("solvers/winograd_integer", "solvers/depthwise_taps", "solvers/few_outputs", "network/precision/kept"),
         *_operators(*_FEW, "Gelu", "Elementwise", "MatMul"),
         *_NETWORKS[:1],
         *_tests("network/quantised::test_every_step_of_random_networks", "network/bfloat16::test_a_random_network"),

@@ -14,14 +14,13 @@ from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of, relative_rms
 from cpuconv.network.precision.to_come import bounded, expected
 from cpuconv.network.precision.undecided import Undecided, logits_of
-from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
 _KEPT = 1 << 28  # bytes of outputs that are kept; what takes more is computed anew
-_PACKED = 1 << 29  # of packed weights that are kept for the next variant, which has nearly all of them too
 
 
 class Judge:
@@ -56,7 +55,7 @@ class Judge:
         self._names = (*dict.fromkeys([*graph.outputs, *(each.name for each in self._logits)]),)
         self._model: Model | None = None
         self._kept: list[Outputs] = [] if self._logits else [*exact]
-        self._packed = Packed(keeps=_PACKED)
+        self._packed = Packed(keeps=OF_TRIES)
 
     def first(self, count: int) -> Judge:
         """On so many of the samples, the first ones; what this one knows is known to both."""

@@ -17,12 +17,11 @@ from cpuconv.network.precision.programs import Results, Runner, Sized
 from cpuconv.network.precision.rounding import Operator, Operators
 from cpuconv.network.precision.to_come import bounded
 from cpuconv.network.program_builder import Key
-from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.network.selection.layout import NetworkPlan
 
 Listener = Callable[[str, int, int], None]
 """Told what is being done, how many steps of it are done, and how many there are; 0: not known."""
-_PACKED = 1 << 29  # bytes of packed weights that are kept for the next program, which has nearly all of them too
 
 
 class Measured:
@@ -69,7 +68,7 @@ class Measured:
         ArgumentError, ArgumentTypeError
             A sample does not fit the network, or the metric gives no number.
         """
-        self._metric, self._tell, self._packed = metric, listener, Packed(keeps=_PACKED)
+        self._metric, self._tell, self._packed = metric, listener, Packed(keeps=OF_TRIES)
         self._sizes = list(_sized(definition, samples))
         self._own: list[Results] = [{} for _ in samples]
         self.feeds: list[dict[str, np.ndarray]] = [{} for _ in samples]

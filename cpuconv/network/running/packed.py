@@ -14,6 +14,9 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.memory.large_pages import Pool
 from cpuconv.memory.mapped_files import lender, own
 
+OF_TRIES = 1 << 29
+"""Bytes that stay from one variant of a network to the next, which reads nearly all of the same constants."""
+
 
 class Packed:
     """Constants by content and form: programs that read equal ones in one form share them.

@@ -168,9 +168,8 @@ def test_auto_keeps_to_it_as_well(classifier, monkeypatch):
     table = made.precision_table()
     assert table.chosen.startswith("int8")
     assert max(relative_rms(exact.run(feed), made.run(feed)) for feed in samples) < 0.01 * table.error
-    unseen = np.quantile(
-        [relative_rms(exact.run(feed), made.run(feed)) for feed in others], 0.9
-    )  # 16 samples tell no better
+    # 95 in 100 is an average over draws of 16 samples; of this one it is 37 of 40.
+    unseen = np.quantile([relative_rms(exact.run(feed), made.run(feed)) for feed in others], 0.9)
     assert 0.1 * unseen < table.error and unseen <= BEYOND * table.error
     mine = cpuconv.compile(model, tolerance=0.9, metric=lambda right, got: relative_rms(right, got), **options)
     assert mine.precision_table().error < 0.1 * table.error  # what a metric says is left alone
