@@ -59,7 +59,6 @@ _IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many product
 _PRICE = 2000  # share of its time that a tile is charged for an error of one: 2% for 1e-5
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
-_STALLS = 2  # slots an operation of a transform takes: they wait for each other, and the largest tiles spill
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 
 
@@ -230,11 +229,17 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*m, *sizes)
 
 
+def _slots(machine: Machine) -> float:
+    """Slots of FMAs that an operation of a transform takes: a cycle at least, as operations wait for each other."""
+    return max(1.0, machine.isa.fma_rate)
+
+
 @functools.lru_cache(maxsize=256)
 def _rates(r: int, s: int, cg: int, kg: int, machine: Machine) -> Rates:
     """Those of every tile size of a kernel."""
     planes, forward, backward = figures_of(r, s)[1][4:]
-    slow = Forms(np.ones_like(planes), planes, planes, _STALLS * forward, _STALLS * backward)
+    slots = _slots(machine)
+    slow = Forms(np.ones_like(planes), planes, planes, slots * forward, slots * backward)
     return transformed.rates(cg, kg, machine, slow)
 
 
@@ -249,7 +254,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 def _form(problem: ConvProblem, m: Size, machine: Machine) -> Form:
     """What the candidates of a tile size share."""
     forward, backward = _tile_operations((problem.r, problem.s), m)
-    operations = _STALLS * forward, _STALLS * backward
+    operations = _slots(machine) * forward, _slots(machine) * backward
     planes = Planes(math.prod(outer(problem, m)))
     charge = 1 + _PRICE * error(problem, m)
     return transformed.form(problem, machine, m, planes, operations, problem.dilation, charge)

@@ -33,7 +33,7 @@ _CROSSINGS = 5  # times a transformed vector passes between L2 and L3, if it doe
 _STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
 _FITS = 1.15  # transforms and products of more than so many L2s begin to leave it
 _KEPT = 0.6  # share of L2 in which weights stay from block to block
-_APART = 0.4  # share of products and of weights prefetched meanwhile that do not overlap
+APART = 0.4  # share of products and of weights prefetched meanwhile, or of operations and moves, that do not overlap
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
@@ -160,9 +160,13 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
-def _moves(isa: Isa, count: Any) -> Any:
-    """Cycles of a vector's transform to or from `count` planes without its operations."""
-    return count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS) + _CALL
+def _transforming(isa: Isa, count: Any, operations: Any, missed: float = 0.0) -> Any:
+    """Cycles of a vector's transform to or from `count` planes; `missed` are those that each plane costs besides.
+
+    Operations, in slots of FMAs, overlap with loads and stores for the most part.
+    """
+    compute, moves = operations / isa.fma_rate, count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS + missed)
+    return np.maximum(compute, moves) + APART * np.minimum(compute, moves) + _CALL
 
 
 def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
@@ -177,8 +181,8 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
         tiles=total,
         panels=divide(vectors, params.v),
         unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
-        + params.v * (_moves(isa, count) + count * _MISS),
-        prepare=divide(reduction, isa.lanes) * _moves(isa, count),
+        + params.v * _transforming(isa, count, 0, _MISS),
+        prepare=divide(reduction, isa.lanes) * _transforming(isa, count, 0),
         weights=problem.groups * weights / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
         least=params.n,
@@ -224,10 +228,10 @@ def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma"
     """Those of forms, whatever their tiles, for groups of so many channels."""
     isa, planes = machine.isa, Planes(0, product=product)
     reduction, vectors = planes.words(cg), divide(kg, isa.lanes)
-    panels, moves = reduction * vectors, _moves(isa, forms.planes)
+    panels = reduction * vectors
     weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
-    forward = forms.forward / isa.fma_rate + moves
-    backward = forms.backward / isa.fma_rate + moves + forms.planes * _MISS
+    forward = _transforming(isa, forms.planes, forms.forward)
+    backward = _transforming(isa, forms.planes, forms.backward, _MISS)
     return Rates(
         products=forms.products * (panels / (planes.seen(isa).fma_rate * max(isa.efficiency))),
         weights=weight_bytes / machine.rates(weight_bytes),
@@ -241,7 +245,7 @@ def bound(problem: ConvProblem, machine: Machine, tiles: np.ndarray, each: Rates
     The longer of products at full speed and weights read once; transforms; activations.
     """
     multiply = tiles * each.products
-    products = np.maximum(multiply, each.weights) + _APART * np.minimum(multiply, each.weights)
+    products = np.maximum(multiply, each.weights) + APART * np.minimum(multiply, each.weights)
     least = (products + tiles * each.transforms).min()
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(problem.groups * float(least) + activations, problem.threads)
@@ -286,9 +290,9 @@ def form(
     """
     isa, seen, count, reduction = machine.isa, planes.seen(machine.isa), planes.count, planes.words(problem.cg)
     tiles, vectors = tile_grid(problem, m, dilation)[2], divide(problem.kg, isa.lanes)
-    channel_blocks, moves, each = divide(reduction, isa.lanes), _moves(isa, count), count * isa.lanes * F32.bytes
-    forward = operations[0] / isa.fma_rate + moves
-    backward = operations[1] / isa.fma_rate + moves + count * _MISS
+    channel_blocks, each = divide(reduction, isa.lanes), count * isa.lanes * F32.bytes
+    forward = float(_transforming(isa, count, operations[0]))
+    backward = float(_transforming(isa, count, operations[1], _MISS))
     return Form(
         problem, machine, planes, seen, tiles, reduction, vectors, channel_blocks * each, each,
         transforms=tiles * (channel_blocks * forward + vectors * backward),
@@ -311,7 +315,7 @@ def cost(form: Form, params: Any) -> Cost:
     missed = max(0.0, 1 - _FITS * machine.l2 / held)
     moved = total * (bytes_in + vectors * bytes_out)
     traffic = missed * _CROSSINGS * moved / machine.rate(held)
-    products = max(multiply, weights) + _APART * min(multiply, weights)
+    products = max(multiply, weights) + APART * min(multiply, weights)
     cycles = problem.groups * (products + form.transforms + traffic) + form.activations
     if problem.threads > 1:
         blocks, cut = grid(problem, total, params, planes, machine.isa)
