@@ -25,6 +25,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, problem_of
 from cpuconv.graph.ops.quantised import rows_of
+from cpuconv.graph.passes.nonnegative import never_negative
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.kernels.binding.place import FLOAT32
@@ -68,21 +69,22 @@ def _float(maker: Maker, x: str, part: str) -> str:
 
 
 def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
-    """A convolution as floats; None where no solver has it, or weights less their zero points are no bytes."""
+    """A convolution as floats; None where no solver has it."""
     x, zero = product.inputs[0], operand(product, 2)
     value, points = maker.graph.value(x), np.zeros(1, np.int16) if w_zero is None else w_zero.astype(np.int16)
-    whole = w.astype(np.int16) - points.reshape(-1, *[1] * (w.ndim - 1))
-    weight = whole.astype(np.int8)
-    if value.dtype not in _MIDDLE or (weight != whole).any():
+    if value.dtype not in _MIDDLE:
         return None
+    whole = w.astype(np.int16) - points.reshape(-1, *[1] * (w.ndim - 1))
+    weight = narrow if ((narrow := whole.astype(np.int8)) == whole).all() else whole
+    known = _known(maker.graph, zero)
     inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
     one_group = replace(product, attributes={**product.attributes, "group": 1})
     sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
     first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
     even = bool((sums == first).all())
-    if not even and product["group"] > 1 and w.shape[1] == 1:
+    if known is None and not even and product["group"] > 1 and w.shape[1] == 1:
         return None
-    middle, name = _MIDDLE[value.dtype], maker.constant(weight, "weight")
+    middle, name = _MIDDLE[value.dtype] if known is None else known, maker.constant(weight, "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
     shared = {each: product[each] for each in ATTRIBUTES}
     y = maker.node("QuantizedConv", x, name, part="sums", **shared, **numbers)
@@ -90,8 +92,19 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     if problem is None or not solvable(problem):
         del maker.new[-1], maker.constants[name]
         return None
+    if known is not None:
+        return _float(maker, y, part)
     columns = maker.constant(np.ascontiguousarray(first if even else sums), "columns")
     return maker.node("Elementwise", y, columns, zero, part=part, expression=_moved(middle, zero), to=FLOAT32)
+
+
+def _known(graph: Graph, zero: str) -> int | None:
+    """The zero point of the input where it is known beforehand: that of floats that are never negative is 0."""
+    array, producer = constant(graph, zero), graph.producer(zero)
+    if array is not None or not zero:
+        return int(array.item()) if array is not None else 0
+    dynamic = producer is not None and producer.op == "DynamicQuantizeLinear" and zero == producer.outputs[2]
+    return 0 if dynamic and producer and never_negative(graph, producer.inputs[0]) else None
 
 
 def _moved(middle: int, zero: str) -> Expression:
