@@ -3,10 +3,11 @@
 Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
 and one zero point for x. A product of matrices is QuantizedLinear, a convolution QuantizedConv, of x less the middle m
 of its type, whose sums S are exact, as floats: S + (m - zero) · (sums of W's columns, of what lies over x), W being
-less its zero points; + Cast(b). Where such W of a matrix are no bytes they are less the middle of their type, and what
-that adds is a multiple of x's sums, one column more. A convolution where they are none is
-Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b); so is a depthwise one over padding, whose few taps take less
-than reading what lies over x at each place. Equal up to the rounding of sums that float32 cannot hold.
+less its zero points; + Cast(b). Where such W are no bytes they are less the middle of their type, and what that adds is
+a multiple of x's sums: one column more, or a convolution with ones. Those of groups are int16. Where the zero point is
+known, as it is of bytes of floats that are never negative, m is that, and nothing is added. A depthwise convolution
+over padding by another one is Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b): its few taps take less than
+reading what lies over x at each place. Equal up to the rounding of sums that float32 cannot hold.
 
 Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
 Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
@@ -16,6 +17,7 @@ scale and the zero point, and f / scale + zero, rounded and clamped.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, problem_of
 from cpuconv.graph.ops.quantised import rows_of
+from cpuconv.graph.passes.nonnegative import never_negative
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.kernels.binding.place import FLOAT32
@@ -67,31 +70,66 @@ def _float(maker: Maker, x: str, part: str) -> str:
     return maker.node("Elementwise", x, part=part, expression=Operand(0), to=FLOAT32)
 
 
+def _bytes(w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of int8, and what they lack to be w less its zero points: nothing, or the zero points less the middle."""
+    whole, middle = w.astype(np.int16) - points, _MIDDLE[w.dtype]
+    narrow = whole.astype(np.int8)
+    if (narrow == whole).all():
+        return narrow, np.zeros_like(points)
+    return (w.astype(np.int16) - middle).astype(np.int8), points - middle
+
+
 def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
-    """A convolution as floats; None where no solver has it, or weights less their zero points are no bytes."""
+    """A convolution as floats; None where no solver has it."""
     x, zero = product.inputs[0], operand(product, 2)
     value, points = maker.graph.value(x), np.zeros(1, np.int16) if w_zero is None else w_zero.astype(np.int16)
-    whole = w.astype(np.int16) - points.reshape(-1, *[1] * (w.ndim - 1))
-    weight = whole.astype(np.int8)
-    if value.dtype not in _MIDDLE or (weight != whole).any():
+    if {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
-    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
-    one_group = replace(product, attributes={**product.attributes, "group": 1})
-    sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
-    even = bool((sums == first).all())
-    if not even and product["group"] > 1 and w.shape[1] == 1:
+    along = points.reshape(-1, *[1] * (w.ndim - 1))
+    whole, (weight, shift) = w.astype(np.int16) - along, _bytes(w, along)
+    if shift.any() and product["group"] > 1:
+        weight, shift = whole, np.zeros_like(shift)
+    known, columns = _known(maker.graph, zero), _columns(maker.graph, product, whole)
+    if known is None and columns.size > len(w) and product["group"] > 1 and w.shape[1] == 1:
         return None
-    middle, name = _MIDDLE[value.dtype], maker.constant(weight, "weight")
-    numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
-    shared = {each: product[each] for each in ATTRIBUTES}
-    y = maker.node("QuantizedConv", x, name, part="sums", **shared, **numbers)
+    middle = _MIDDLE[value.dtype] if known is None else known  # type: ignore[index]
+    attributes = {each: product[each] for each in ATTRIBUTES} | {"x_zero_point": middle}
+    attributes |= {"x_scale": 1.0, "w_scale": 1.0, "y": S32.dtype}
+    name = maker.constant(weight, "weight")
+    operands, tree = [maker.node("QuantizedConv", x, name, part="sums", **attributes)], cast(Expression, Operand(0))
     problem = problem_of(maker.new[-1], [value, Value.of(weight)])
     if problem is None or not solvable(problem):
         del maker.new[-1], maker.constants[name]
         return None
-    columns = maker.constant(np.ascontiguousarray(first if even else sums), "columns")
-    return maker.node("Elementwise", y, columns, zero, part=part, expression=_moved(middle, zero), to=FLOAT32)
+    if known is None:
+        operands += [maker.constant(columns, "columns"), zero]
+        tree = _moved(middle, zero)
+    if shift.any():
+        ones = maker.constant(np.ones_like(weight[:1]), "ones")
+        operands += [
+            maker.node("QuantizedConv", x, ones, part="seen", **attributes),
+            maker.constant(shift[:, 0].astype(np.float32), "shift"),
+        ]
+        tree = apply("sub", tree, apply("mul", *map(Operand, range(len(operands) - 2, len(operands)))))
+    return maker.node("Elementwise", *operands, part=part, expression=tree, to=FLOAT32)
+
+
+def _columns(graph: Graph, product: Node, whole: np.ndarray) -> np.ndarray:
+    """Sums of each output channel's weights, those that lie over x; at each place where these differ."""
+    inside = np.ones((1, 1, *shape_of(graph, product.inputs[0])[2:]))  # taps over padding add nothing
+    one_group = replace(product, attributes={**product.attributes, "group": 1})
+    sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
+    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
+    return np.ascontiguousarray(first if (sums == first).all() else sums)
+
+
+def _known(graph: Graph, zero: str) -> int | None:
+    """The zero point of the input where it is known beforehand: that of floats that are never negative is 0."""
+    array, producer = constant(graph, zero), graph.producer(zero)
+    if array is not None or not zero:
+        return int(array.item()) if array is not None else 0
+    dynamic = producer is not None and producer.op == "DynamicQuantizeLinear" and zero == producer.outputs[2]
+    return 0 if dynamic and producer and never_negative(graph, producer.inputs[0]) else None
 
 
 def _moved(middle: int, zero: str) -> Expression:
@@ -107,12 +145,9 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
     if w.ndim != 2 or len(value.shape or ()) < 2 or {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
     points = np.zeros(1, np.int16) if w_zero is None else w_zero.ravel().astype(np.int16)
-    whole = w.astype(np.int16) - points
-    middle, shift = _MIDDLE[value.dtype], 0 * points  # type: ignore[index]
-    weight = whole.astype(np.int8)
-    if (weight != whole).any():  # bytes less their middle, and one column more, of sums of rows
-        shift = points - _MIDDLE[w.dtype]
-        weight = np.pad((w.astype(np.int16) - _MIDDLE[w.dtype]).astype(np.int8), ((0, 0), (0, 1)), constant_values=1)
+    (weight, shift), middle = _bytes(w, points), _MIDDLE[value.dtype]  # type: ignore[index]
+    if shift.any():  # one column more, of sums of rows
+        weight = np.pad(weight, ((0, 0), (0, 1)), constant_values=1)
     name = maker.constant(np.ascontiguousarray(weight), "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
     y = maker.node("QuantizedLinear", x, name, part="sums", **numbers)
@@ -120,7 +155,7 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
         del maker.new[-1], maker.constants[name]
         return None
     tree = _moved(middle, zero)
-    operands = [y, maker.constant(whole.sum(0, dtype=np.float32), "columns"), zero]
+    operands = [y, maker.constant((w.astype(np.int16) - points).sum(0, dtype=np.float32), "columns"), zero]
     if shift.any():
         first, last, end, axis = (
             maker.constant(np.array([at]), f"at{at}") for at in (0, w.shape[1], w.shape[1] + 1, -1)

@@ -1,22 +1,36 @@
 """Pad goes into the convolution or pooling behind it.
 
 Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; the zero point of the input before
-QuantizedConv; zeros before AveragePool that counts padding, or has none of its own; before MaxPool minus infinity, or
-zeros where nothing padded is negative, so that no window lies in the padding alone. Equal in every bit: the same
-elements under every tap, and outside of them what the operator takes padding for.
+QuantizedConv and ConvInteger, where it may be found while the network runs; zeros before AveragePool that counts
+padding, or has none of its own; before MaxPool minus infinity, or zeros where nothing padded is negative, so that no
+window lies in the padding alone. Equal in every bit: the same elements under every tap, and outside of them what the
+operator takes padding for.
+
+Zeros around floats that DynamicQuantizeLinear makes bytes of, for ConvInteger alone, are zero points around the bytes:
+zeros are in the range that bytes span anyway, and become zero points.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.nonnegative import never_negative
 from cpuconv.graph.passes.pattern import Formula, Found, Maybe, Search, operator
-from cpuconv.graph.passes.rewriting import Maker, constant, operand, scalar, shape_of
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    Rewriter,
+    constant,
+    operand,
+    scalar,
+    shape_of,
+)
 from cpuconv.problem.window import Window
 
-_CONVOLUTIONS = ("Conv", "QuantizedConv")
-_POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
+_CONVOLUTIONS = ("Conv", "QuantizedConv", "ConvInteger")
 
 
 def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -34,17 +48,22 @@ def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]
 
 def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
     """Whether the operator takes padding for what the Pad puts there."""
-    name = operand(pad, 2)
-    value = scalar(graph, name) if name else 0.0
+    value = _number(graph, operand(pad, 2))
+    if node.op == "ConvInteger":
+        zero = operand(node, 2)
+        return (value is not None and value == _number(graph, zero)) or (bool(zero) and operand(pad, 2) == zero)
     if node.op in _CONVOLUTIONS:
         return value == node.attributes.get("x_zero_point", 0)
     if node["ceil_mode"] or any(node.outputs[1:]) or value is None:
         return False
     if node.op == "AveragePool":
         return value == 0 and bool(node["count_include_pad"] or not any((*window.near, *window.far)))
-    producer = graph.producer(pad.inputs[0])
-    positive = value == 0 and producer is not None and producer.op in _POSITIVE
-    return value == -np.inf or positive
+    return value == -np.inf or (value == 0 and never_negative(graph, pad.inputs[0]))
+
+
+def _number(graph: Graph, name: str) -> float | None:
+    """The only element of a constant that is 0 where it is left out."""
+    return scalar(graph, name) if name else 0.0
 
 
 def _padded(maker: Maker, found: Found) -> bool:
@@ -78,3 +97,24 @@ _READERS = (
     *(operator(pool)(_pad) for pool in ("AveragePool", "MaxPool")),
 )
 run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in _READERS))
+
+
+def _bytes(graph: Graph, node: Node) -> Rewrite | None:
+    """Bytes of floats that are padded, padded as bytes."""
+    pad, (y, _, zero) = graph.producer(node.inputs[0]), node.outputs
+    if pad is None or pad.op != "Pad" or pad.meaning is not None or y in graph.outputs or not zero:
+        return None
+    if _padding(graph, pad) is None or _number(graph, operand(pad, 2)) != 0:
+        return None
+    if not all(user.op in ("ConvInteger", "Pad") and operand(user, 2) == zero for user in graph.users(y)):
+        return None
+    maker = Maker(graph, node)
+    inner = maker.named("inner")
+    maker.new += [
+        replace(node, inputs=pad.inputs[:1], outputs=(inner, *node.outputs[1:])),
+        replace(pad, inputs=(inner, pad.inputs[1], zero, *pad.inputs[3:]), outputs=(y,)),
+    ]
+    return maker.done()
+
+
+dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _bytes})
