@@ -40,13 +40,13 @@ def size(source: Any, graph: Graph) -> int:
     return int(source.ByteSize()) if hasattr(source, "ByteSize") else len(source)
 
 
-def form(method: str, percentile: float, activations: str, full_range: bool) -> Form:
+def form(method: str, percentile: float, activations: str, full_range: bool, room: bool) -> Form:
     """How floats become bytes."""
     _check_one_of("method", method, METHODS)
     if not 50 <= _number("percentile", percentile) <= 100:
         raise ArgumentError(must("percentile", "from 50 to 100", percentile))
     _check_one_of("activations", activations, TYPES)
-    return Form(method, float(percentile), TYPES[activations], full_range)
+    return Form(method, float(percentile), TYPES[activations], full_range, room=room)
 
 
 def tolerance(given: object) -> float | None:

@@ -17,7 +17,7 @@ from cpuconv.quantizing.graphs.placing import Placed, Places
 from cpuconv.quantizing.graphs.plan import Plan, plan_of
 from cpuconv.quantizing.graphs.preparing import Prepared
 from cpuconv.quantizing.graphs.products import Product, products_of
-from cpuconv.quantizing.observing import ends_of, histograms, ready
+from cpuconv.quantizing.observing import counted, ends_of, ready
 from cpuconv.quantizing.ranges import Range, range_of
 from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
 
@@ -41,6 +41,8 @@ class Form:
         Whether two weights of a channel may saturate sums of 16 bits.
     joined : bool
         As for `Places`.
+    room : bool
+        Whether ranges of "mse" leave room for samples to come in large tensors as well, which costs digits.
     """
 
     method: str = "mse"
@@ -48,6 +50,7 @@ class Form:
     dtype: np.dtype = np.dtype(np.uint8)
     full_range: bool = False
     joined: bool = False
+    room: bool = False
 
 
 class Calibration:
@@ -134,10 +137,12 @@ class Calibration:
         if one_pass:
             self._ranges |= seen
             return
-        for name, found in histograms(model, self.samples, seen, step).items():
+        apart = self.form.method == "mse" and self.form.room
+        for name, (found, best) in counted(model, self.samples, seen, step, apart=apart).items():
             low, high = range_of(self.form.method, found, self.form.percentile)
-            if self.form.method == "mse" and found.counts.sum() < _FEW * len(self.samples):
-                least, most = ends[name].to_come
+            few = self.form.method == "mse" and found.counts.sum() < _FEW * len(self.samples)
+            if low < high and (few or apart):
+                least, most = (ends[name] if few else best).to_come
                 low, high = min(low, least), max(high, most)
             self._ranges[name] = low, high
 

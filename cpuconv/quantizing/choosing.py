@@ -9,6 +9,7 @@ and last layers are products like others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,13 +23,14 @@ from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
 from cpuconv.quantizing.graphs.equalizing import equalized
 from cpuconv.quantizing.graphs.preparing import Prepared
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
-ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
+ASKED, SLOWER, ERROR, FEW = "asked for", "bytes are not faster", "error", "few values"
 JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
 Whole = Callable[[Sequence[Product]], float]  # the error of the network in which these products are of bytes
+VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
 _LEAST_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
 
@@ -125,6 +127,13 @@ class Mixed:
         """The places of some products among these."""
         names = {product.name for product in products}
         return Rounding(at for at, name in enumerate(self._names) if name in names)
+
+
+def known_too_little(network: Prepared, samples: int) -> dict[str, str]:
+    """Products whose inputs have few values on so many samples of the first one's sizes."""
+    shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
+    sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    return {name: FEW for name, size in sizes.items() if size * samples < VALUES}
 
 
 def calibrated(

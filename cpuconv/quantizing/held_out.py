@@ -18,6 +18,11 @@ MANY = 33  # samples
 _WHOLE = "measuring the error"  # of the whole network
 
 
+def known_by(samples: int) -> int:
+    """From how many of the samples ranges follow, of each network that is judged."""
+    return samples // 2 if 1 < samples < MANY else samples
+
+
 class HeldOut:
     """What judges mixtures of one network.
 

@@ -18,7 +18,7 @@ from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
 from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Feed
-from cpuconv.quantizing.ranges import Histogram, Range
+from cpuconv.quantizing.ranges import Histogram, Range, least_error
 
 PARTS = 2048  # of a histogram
 Step = Callable[[], None]  # is told of each sample that is done
@@ -42,7 +42,7 @@ def ready(
 
 
 class Ends(NamedTuple):
-    """The least and the largest value of a tensor on each sample, and 0."""
+    """The ends of a tensor on each sample, with 0 between them: those of its values, or of a range for them."""
 
     lows: list[float]
     highs: list[float]
@@ -82,14 +82,28 @@ def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, Ends
     return ends
 
 
-def histograms(model: Model, samples: Iterable[Feed], ends: Mapping[str, Range], step: Step) -> dict[str, Histogram]:
-    """How often values occur in each output, between the ends that they have."""
-    counts = {name: np.zeros(PARTS, np.int64) for name in ends}
+class Counted(NamedTuple):
+    """How often the values of a tensor occur on all samples, and the ends of the range that suits each sample best."""
+
+    histogram: Histogram
+    best: Ends
+
+
+def counted(
+    model: Model, samples: Iterable[Feed], ends: Mapping[str, Range], step: Step, *, apart: bool
+) -> dict[str, Counted]:
+    """How often values occur in each output, between the ends that they have; of each sample `apart`, too."""
+    found = {name: Counted(Histogram(*seen, np.zeros(PARTS, np.int64)), Ends([], [])) for name, seen in ends.items()}
     for feed in samples:
         for name, array in model.run(feed).items():
-            low, high = ends[name]
+            (low, high), (whole, best) = ends[name], found[name]
             if low < high:
                 parts = ((array.ravel() - np.float32(low)) * np.float32(PARTS / (high - low))).astype(np.int32)
-                counts[name] += np.bincount(np.clip(parts, 0, PARTS - 1), minlength=PARTS)
+                counts = np.bincount(np.clip(parts, 0, PARTS - 1), minlength=PARTS)
+                whole.counts[:] += counts
+                if apart:
+                    least, most = least_error(Histogram(low, high, counts))
+                    best.lows.append(least)
+                    best.highs.append(most)
         step()
-    return {name: Histogram(*ends[name], counts[name]) for name in ends}
+    return found

@@ -12,7 +12,7 @@ from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.network.saved.container import is_saved
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
-from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, within, without_slower
+from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, known_too_little, within, without_slower
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
@@ -20,7 +20,7 @@ from cpuconv.quantizing.graphs.biases import with_biases_apart
 from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.products import products_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
-from cpuconv.quantizing.held_out import HeldOut
+from cpuconv.quantizing.held_out import HeldOut, known_by
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
@@ -78,7 +78,8 @@ def quantize(
         a network that follows from the other half, too; of 1,000 samples to come one is expected to exceed 1.5 times
         the tolerance, by the spread of the errors of these (of four or more; give eight). Where outputs are
         probabilities, 95 in 100 of inputs whose two likeliest classes are as likely stay within that, too. Layers stay
-        floats until it holds, those first with the largest error for the time that they save. None: any.
+        floats until it holds, those first with the largest error for the time that they save; and those whose inputs
+        have few values. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
         samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
@@ -137,8 +138,8 @@ def quantize(
         Operators run through ONNX's reference evaluator, or the network of bytes is not faster here.
     """
     path = arguments.file("output", output)
-    how = arguments.form(method, percentile, activations, full_range)
     limit, layers = arguments.tolerance(tolerance), arguments.count("layers", layers)
+    how = arguments.form(method, percentile, activations, full_range, room=limit is not None)
     arguments.check_callable("metric", metric)
     arguments.check_callable("progress", progress)
     mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
@@ -158,6 +159,10 @@ def quantize(
     products = products_of(network.graph)
     check_writable(network.graph, {product.node.inputs[1] for product in products})
     choice = Choice(arguments.kept(network.graph, products, keep))
+    if limit is not None:
+        little = known_too_little(network, known_by(len(samples)))
+        if any(product.name not in choice.kept | little for product in products):
+            choice.kept = little | choice.kept
     told_of_limit = limit is not None and metric is None
     judge = Judge(network.graph, samples, workers, measure_of(metric), probabilities=told_of_limit)
     few = judge.first(JUDGED)

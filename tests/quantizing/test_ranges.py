@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpuconv.quantizing.ranges import METHODS, STEPS, Histogram, range_of, rounded
+from cpuconv.quantizing.ranges import METHODS, STEPS, Histogram, range_of
 
 RNG = np.random.default_rng(0)
 VALUES = {
@@ -96,8 +96,3 @@ def test_the_least_divergence_is_that_of_all_ranges(name):
 @pytest.mark.parametrize("method", METHODS)
 def test_zeros_alone_have_an_empty_range(method):
     assert range_of(method, Histogram(0.0, 0.0, np.zeros(2048, np.int64)), 99) == (0.0, 0.0)
-
-
-def test_rounding_is_that_of_bytes():
-    values = RNG.standard_normal(1000)
-    assert np.square(rounded(values, -2.0, 3.0) - values).mean() == pytest.approx(error(values, -2.0, 3.0))

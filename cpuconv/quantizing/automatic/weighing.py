@@ -6,7 +6,6 @@ the spread of these.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,24 +25,24 @@ from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.choosing import (
     JUDGED,
+    VALUES,
     Choice,
     NothingFits,
     calibrated,
     errors_alone,
+    known_too_little,
     within,
     without_slower,
 )
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Bounded, Judge, Worst
-from cpuconv.quantizing.graphs.preparing import Prepared, prepared
+from cpuconv.quantizing.graphs.preparing import prepared
 from cpuconv.quantizing.graphs.products import Product, products_of
 from cpuconv.quantizing.held_out import HeldOut
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
 NEEDED = 8  # samples, for bytes to be weighed
-_VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
-FEW = "few values"
 NOT_FASTER = "what is within the tolerance is not faster"
 
 
@@ -125,11 +124,11 @@ def weighed(
         warnings.simplefilter("ignore", CpuconvWarning)  # told when the network is compiled
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
     few = len(feeds) // 2
-    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()) | _known_too_little(network, few))
+    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()) | known_too_little(network, few))
     if len(choice.kept) == len(products_of(network.graph)):
-        raise SourceError(f"no product reads {_VALUES} values on {few} samples")
+        raise SourceError(f"no product reads {VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
-    form = Form(full_range=not _adds_small_words(), joined=True)
+    form = Form(full_range=not _adds_small_words(), joined=True, room=True)
     samples = Samples(ports, feeds, lambda feed: feed)
     probabilities = metric is relative_rms
     all_of_them = Judge(network.graph, samples, threads, lambda: Worst(metric), exact, probabilities=probabilities)
@@ -152,13 +151,6 @@ def weighed(
         raise SourceError(alone_too_large if smallest > tolerance else NOT_FASTER) from error
     products = choice.products(made)
     return Weighed(made.built(products), whole(products), choice, alone)
-
-
-def _known_too_little(network: Prepared, samples: int) -> dict[str, str]:
-    """Products whose inputs have few values on so many samples of the first one's sizes."""
-    shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
-    sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-    return {name: FEW for name, size in sizes.items() if size * samples < _VALUES}
 
 
 def _adds_small_words() -> bool:
