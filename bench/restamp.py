@@ -1,10 +1,8 @@
 """Stamp anew what was stored under former stamps of kernels that are the same.
 
-`STAMPS` has, for each solver, the stamp of its sources today, then those of the same machine code before: of the
-sources until idle threads slept without a time limit, which no kernel notices; of the modules in rooms (machine code of
-commit d2ebd0d, compared tile by tile); and, as stamps were hashes of text, of the text in that commit, in 15f3c01, and
-in da117ea to 77b46b1, which differ in docstrings alone. They were computed once by the algorithm of their time
-(`stamp.py` in those commits). Rows of any other stamp were measured with other kernels and are left as they are.
+`STAMPS` has, for each solver, the stamp of its sources on 2026-11-27, and that of the same machine code before: of the
+sources until the model of costs let transforms overlap (decision 81), which no kernel notices. They were computed by
+`cpuconv.conv.recipe`. Rows of any other stamp were measured with other kernels and are left as they are.
 """
 
 from __future__ import annotations
@@ -26,24 +24,26 @@ from autotune.wisdom import document
 from cpuconv.conv.session import TABLES
 
 STAMPS = {
-    "depthwise": ("08116d1dcfcf982b", "717adb2c42e69233", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),
-    "direct": ("6be4e9b871b19f90", "1f4297f59533a0da", "62ef7d9cddb07f65", "c55a3ea444d4f9ac", "a3908f6bbdd29698"),
-    "fft": ("2a0474f5b3e0b22d", "e3654eff7fe86fa8", "75f7075bb2028317", "69f113f60e988fff", "2fe2834be7fafe77"),
-    "first_layer": ("57a275259e97f689", "5a41af7db374575b", "b3cd766a5b0c0784", "6eca44708081a037", "bc11655e67b13657"),
-    "grouped": ("fbc971cd755f326e", "17c9c23b906bd040", "827bde0f4d9d168d", "3a33ccc48a027b71", "9cad90905631b7db"),
-    "im2col": ("38164a7e2cce996f", "f3bed9998eb2ee93", "4be1d7b0e3dcc269", "10c25ba61893b0cf", "d9491ce35dc256a5"),
-    "planar": ("798beedb2bcf8257", "3dea4d925d2f7f98", "ecb6752b658016cc", "d29ac69bf995ee26", "b10c66a80b71d4f2"),
-    "pointwise": ("d9928313132a15a3", "9a76d7aabbd644c1", "8e3a35904f6b147a", "505afe828a370112", "4364ec664d6cff63"),
-    "winograd": ("9fc4efcabd7ab90d", "fcde09fccaf63173", "3c1e5f218e331f4d", "c6457cb62cf65f42", "3a76a1daf1d79c92"),
-    "(all together)": (
-        "60cd949a0e3cd30c",
-        "0db4e8cfe496be87",
-        "8d0ef374637e1857",
-        "0e1e703495ca0ce3",
-        "aa334f2998fd13e3",
-    ),
+    "amx": ("652331883e6e3f6b", "652331883e6e3f6b"),
+    "channels_last": ("ec19df8fdf7e3194", "ec19df8fdf7e3194"),
+    "depthwise": ("01e7ce8330fb0993", "01e7ce8330fb0993"),
+    "depthwise_taps": ("35a6f905486038f2", "35a6f905486038f2"),
+    "direct": ("37fca745e439a511", "37fca745e439a511"),
+    "fft": ("1fbc7a759db7f580", "86435f7699e32c0f"),
+    "first_layer": ("a1556248ffe30a57", "a1556248ffe30a57"),
+    "folded": ("d61425f2e3fb47d8", "d61425f2e3fb47d8"),
+    "grouped": ("d2c1fd9f0d567165", "d2c1fd9f0d567165"),
+    "im2col": ("d793fd7f79d52d1a", "d793fd7f79d52d1a"),
+    "patches": ("122c44a19a407598", "122c44a19a407598"),
+    "planar": ("1b0b2b7be3b54b0e", "1b0b2b7be3b54b0e"),
+    "plane_words": ("a9dd87444dfdfeac", "a9dd87444dfdfeac"),
+    "pointwise": ("b97677ddda55aedd", "b97677ddda55aedd"),
+    "row_patches": ("b1b1a426ac27fbd7", "b1b1a426ac27fbd7"),
+    "winograd": ("f629ca29c4ec1788", "c0b3ac40d95bcd56"),
+    "winograd_integer": ("75879f39316acb67", "ec49069528b15bfc"),
+    "(all together)": ("ad66dfc1e929f89a", "afccdfd30b7f2b1d"),
 }
-ANEW = {old: new for new, *hashes in STAMPS.values() for old in hashes}
+ANEW = {old: new for new, old in STAMPS.values() if old != new}
 
 
 def stamped_anew(rows: Iterable[Row]) -> list[Row]:

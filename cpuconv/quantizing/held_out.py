@@ -20,7 +20,11 @@ _WHOLE = "measuring the error"  # of the whole network
 
 def known_by(samples: int) -> int:
     """From how many of the samples ranges follow, of each network that is judged."""
-    return samples // 2 if 1 < samples < MANY else samples
+    return samples // 2 if _in_halves(samples) else samples
+
+
+def _in_halves(samples: int) -> bool:
+    return 1 < samples < MANY
 
 
 class HeldOut:
@@ -43,7 +47,7 @@ class HeldOut:
 
     def __init__(self, made: Calibration, judge: Judge, measure: Callable[[], Measure]) -> None:
         self._made, self._judge, self._measure = made, judge, measure
-        self.halves = tuple(map(made.of_half, (0, 1))) if 1 < len(judge.samples) < MANY else ()
+        self.halves = tuple(map(made.of_half, (0, 1))) if _in_halves(len(judge.samples)) else ()
         self._known: dict[frozenset[str], float] = {}
 
     def error(self, products: Sequence[Product], most: float) -> float:
