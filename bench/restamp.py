@@ -39,9 +39,9 @@ STAMPS = {
     "plane_words": ("a9dd87444dfdfeac", "a9dd87444dfdfeac"),
     "pointwise": ("b97677ddda55aedd", "b97677ddda55aedd"),
     "row_patches": ("b1b1a426ac27fbd7", "b1b1a426ac27fbd7"),
-    "winograd": ("f629ca29c4ec1788", "c0b3ac40d95bcd56"),
+    "winograd": ("55845807d5712680", "c0b3ac40d95bcd56"),
     "winograd_integer": ("75879f39316acb67", "ec49069528b15bfc"),
-    "(all together)": ("ad66dfc1e929f89a", "afccdfd30b7f2b1d"),
+    "(all together)": ("72559c7a01b0aa9e", "afccdfd30b7f2b1d"),
 }
 ANEW = {old: new for new, old in STAMPS.values() if old != new}
 
