@@ -13,7 +13,6 @@ from cpuconv.conv.session import TABLES
 
 OLDER = {
     "581280111faea460": "Intel Xeon with AMX, measured on 2026-11-25",
-    "0c8a6f49848acfbf": "AMD Zen 4 with AVX-512, measured on 2026-11-25",
 }
 """Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""
 
