@@ -173,7 +173,7 @@ def test_auto_keeps_to_it_as_well(classifier, monkeypatch):
         unseen = np.array([relative_rms(exact.run(feed), made.run(feed)) for feed in others])
         assert 0.1 * np.quantile(unseen, 0.9) < table.error
         beyond.append(unseen > BEYOND * table.error)
-    assert np.mean(beyond) <= 0.1  # 5 in 100 are an average over draws of samples, of which one has 5 of 40
+    assert np.mean(beyond) <= 0.1  # 5 in 100 are an average over draws of samples
     mine = cpuconv.compile(
         model, tolerance=0.9, metric=lambda right, got: relative_rms(right, got), samples=samples, **options
     )
