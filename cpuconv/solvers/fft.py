@@ -214,6 +214,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
     forms = able_forms(problem)[1]
     each = _rates(problem.c, problem.k, problem.effective_kernel, _most_planes(problem), machine)
+    # Whichever is longer, operations add at least this to loads and stores.
     backward = transformed.APART * forms.backward * (divide(problem.k, machine.isa.lanes) / machine.isa.fma_rate)
     return transformed.bound(problem, machine, forms.tiles, each._replace(transforms=each.transforms + backward))
 
