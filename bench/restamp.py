@@ -29,7 +29,7 @@ STAMPS = {
     "depthwise": ("01e7ce8330fb0993", "01e7ce8330fb0993"),
     "depthwise_taps": ("35a6f905486038f2", "35a6f905486038f2"),
     "direct": ("37fca745e439a511", "37fca745e439a511"),
-    "fft": ("1fbc7a759db7f580", "86435f7699e32c0f"),
+    "fft": ("9ea152a39447ae2b", "86435f7699e32c0f"),
     "first_layer": ("a1556248ffe30a57", "a1556248ffe30a57"),
     "folded": ("d61425f2e3fb47d8", "d61425f2e3fb47d8"),
     "grouped": ("d2c1fd9f0d567165", "d2c1fd9f0d567165"),
@@ -39,9 +39,9 @@ STAMPS = {
     "plane_words": ("a9dd87444dfdfeac", "a9dd87444dfdfeac"),
     "pointwise": ("b97677ddda55aedd", "b97677ddda55aedd"),
     "row_patches": ("b1b1a426ac27fbd7", "b1b1a426ac27fbd7"),
-    "winograd": ("55845807d5712680", "c0b3ac40d95bcd56"),
-    "winograd_integer": ("75879f39316acb67", "ec49069528b15bfc"),
-    "(all together)": ("72559c7a01b0aa9e", "afccdfd30b7f2b1d"),
+    "winograd": ("8967b386df0c7b3d", "c0b3ac40d95bcd56"),
+    "winograd_integer": ("fc1d4c68af726de8", "ec49069528b15bfc"),
+    "(all together)": ("bbc8ba9e64435e8d", "afccdfd30b7f2b1d"),
 }
 ANEW = {old: new for new, old in STAMPS.values() if old != new}
 

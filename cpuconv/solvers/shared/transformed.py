@@ -35,6 +35,7 @@ _FITS = 1.15  # transforms and products of more than so many L2s begin to leave 
 _KEPT = 0.6  # share of L2 in which weights stay from block to block
 APART = 0.4  # share of products and of weights prefetched meanwhile, or of operations and moves, that do not overlap
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
+_MISS_BACK = 2 * _MISS  # back, products are in L2 as well
 _CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
@@ -160,12 +161,14 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
-def _transforming(isa: Isa, count: Any, operations: Any, missed: float = 0.0) -> Any:
-    """Cycles of a vector's transform to or from `count` planes; `missed` are those that each plane costs besides.
+def _moves(isa: Isa, count: Any, missed: float = _MISS) -> Any:
+    """Cycles of the loads and stores of a vector's transform to or from `count` planes."""
+    return count * (2 / isa.load_rate + 2 * isa.store_cost + missed)
 
-    Operations, in slots of FMAs, overlap with loads and stores for the most part.
-    """
-    compute, moves = operations / isa.fma_rate, count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS + missed)
+
+def _transforming(isa: Isa, count: Any, operations: Any, missed: float = _MISS) -> Any:
+    """Cycles of such a transform; operations, in slots of FMAs, overlap with loads and stores for the most part."""
+    compute, moves = operations / isa.fma_rate, _moves(isa, count, missed)
     return np.maximum(compute, moves) + APART * np.minimum(compute, moves) + _CALL
 
 
@@ -181,8 +184,8 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
         tiles=total,
         panels=divide(vectors, params.v),
         unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
-        + params.v * _transforming(isa, count, 0, _MISS),
-        prepare=divide(reduction, isa.lanes) * _transforming(isa, count, 0),
+        + params.v * (_moves(isa, count, _MISS_BACK) + _CALL),
+        prepare=divide(reduction, isa.lanes) * (_moves(isa, count) + _CALL),
         weights=problem.groups * weights / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
         least=params.n,
@@ -231,7 +234,7 @@ def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma"
     panels = reduction * vectors
     weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
     forward = _transforming(isa, forms.planes, forms.forward)
-    backward = _transforming(isa, forms.planes, forms.backward, _MISS)
+    backward = _transforming(isa, forms.planes, forms.backward, _MISS_BACK)
     return Rates(
         products=forms.products * (panels / (planes.seen(isa).fma_rate * max(isa.efficiency))),
         weights=weight_bytes / machine.rates(weight_bytes),
@@ -292,7 +295,7 @@ def form(
     tiles, vectors = tile_grid(problem, m, dilation)[2], divide(problem.kg, isa.lanes)
     channel_blocks, each = divide(reduction, isa.lanes), count * isa.lanes * F32.bytes
     forward = float(_transforming(isa, count, operations[0]))
-    backward = float(_transforming(isa, count, operations[1], _MISS))
+    backward = float(_transforming(isa, count, operations[1], _MISS_BACK))
     return Form(
         problem, machine, planes, seen, tiles, reduction, vectors, channel_blocks * each, each,
         transforms=tiles * (channel_blocks * forward + vectors * backward),
