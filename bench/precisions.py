@@ -48,9 +48,13 @@ class Precision:
 
 
 TABLE: Mapping[str, Precision] = {
-    "float32": Precision({"onnxruntime": {}, "openvino": {}, "mnn": {}}),
+    "float32": Precision({"onnxruntime": {}, "openvino": {}, "mnn": {}, "torch": {}}),
     "bf16": Precision(
-        {"openvino": {"precision": "bf16"}}, {"precision": "bfloat16"}, True, tolerance=ROUNDED, own_tolerance=ROUNDED
+        {"openvino": {"precision": "bf16"}, "torch": {"precision": "bf16"}},
+        {"precision": "bfloat16"},
+        True,
+        tolerance=ROUNDED,
+        own_tolerance=ROUNDED,
     ),
     "int8": Precision({"onnxruntime": {}, "openvino": {}}, {}, True, True, ROUNDED, ROUNDED),
     "default": Precision(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,19 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class TorchPeer:
-    """torch.nn.functional.conv2d and torch.mkldnn_convolution."""
+    """torch.nn.functional.conv2d and torch.mkldnn_convolution; networks as modules that onnx2torch makes.
+
+    Parameters
+    ----------
+    precision : str
+        Of networks: "float32" or "bf16".
+    """
 
     name = "PyTorch"
     package = "torch"
+
+    def __init__(self, precision: str = "float32") -> None:
+        self.precision = precision
 
     def available(self) -> str | None:
         return missing("torch")
@@ -34,6 +45,18 @@ class TorchPeer:
         if torch.backends.mkldnn.is_available() and (pads := symmetric_pads(problem)):
             forms += _mkldnn(problem, pads, *tensors)
         return forms
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        return path
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        import torch
+
+        from bench.peers import torch_network
+
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        return torch_network.forms(path, feed, self.precision)
 
     def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
         import torch

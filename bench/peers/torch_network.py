@@ -1,0 +1,72 @@
+"""Networks in PyTorch: eager, channels_last, and frozen by TorchScript with oneDNN's fusions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.networks.vision import torchvision
+from bench.peers.base import Form
+
+
+def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Form]:
+    """The forms of an ONNX file, for inputs like these; without those that PyTorch does not take.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        onnx2torch is not installed.
+    """
+    import torch
+
+    torchvision()  # which onnx2torch imports
+    import onnx2torch
+
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    module = onnx2torch.convert(str(path)).eval().to(dtype)
+    inputs = [torch.from_numpy(array).to(dtype) for array in feed.values()]
+    last = [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in inputs]
+    found = [_form("eager", module, inputs)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is said to be deprecated, and what tracing takes for constants
+        for make in (lambda: _frozen(module, inputs), lambda: _form("channels_last", _to_last(module), last)):
+            try:
+                made = make()
+                made.run()
+                found.append(made)
+            except Exception:  # an operator that it does not trace, or a view of another order of axes
+                continue
+    return found
+
+
+def _form(name: str, module: Callable[..., Any], inputs: list[Any]) -> Form:
+    kept: dict[str, Any] = {}
+
+    def run() -> None:
+        kept["y"] = module(*inputs)
+
+    def output() -> list[np.ndarray]:
+        outputs = kept["y"] if isinstance(kept["y"], tuple | list) else [kept["y"]]
+        return [each.float().contiguous().numpy() for each in outputs]
+
+    return Form(name, run, output)
+
+
+def _to_last(module: Any) -> Any:
+    import torch
+
+    return module.to(memory_format=torch.channels_last)
+
+
+def _frozen(module: Any, inputs: list[Any]) -> Form:
+    import torch
+
+    traced = torch.jit.freeze(torch.jit.trace(module, tuple(inputs), check_trace=False))
+    made = _form("frozen", torch.jit.optimize_for_inference(traced), inputs)
+    for _ in range(3):  # the executor specialises in the first runs
+        made.run()
+    return made
