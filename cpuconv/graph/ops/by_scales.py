@@ -19,7 +19,7 @@ SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQU
 """What integers of the first input and of the output mean, and the type of the output."""
 
 
-def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
+def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
     """The row of an operator on what bytes mean, with the result rounded to bytes once; either may be floats instead.
 
     `lower` leaves what it likes in lanes that are no channels.
@@ -42,7 +42,8 @@ def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
 
     attributes = {**op.attributes, **SCALES}
     row = replace(op, name=f"Quantized{op.name}", rule=infer, reference=reference, attributes=attributes)
-    return replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
+    row = replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
+    return replace(row, signature=signature, own=True)
 
 
 def line(node: Node) -> tuple[float, float]:

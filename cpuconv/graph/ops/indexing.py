@@ -295,6 +295,7 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
+_TAKEN["signature"] = "x: any, indices: known -> y: =x"
 _SCATTER = {"axis": 0, "reduction": "none"}
 
 OPS = (

@@ -10,9 +10,9 @@ import layouts
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Node
+from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import lender, let_go, own
@@ -159,11 +159,18 @@ class Builder:
         node = node_plan.node
         inputs = [self._operand(name, node_plan.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self._memory.places[name] for name in node.outputs if name]
-        lower = ops.TABLE[node.op].lower
-        assert lower is not None
-        steps = lower(Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants))
+        op = ops.TABLE[node.op]
+        assert op.lower is not None
+        op.check(node, _read(inputs, offer.inputs), _read(self._written(node), offer.outputs))
+        steps = op.lower(
+            Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
+        )
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
+
+    def _written(self, node: Node) -> list[Place | None]:
+        """Where each output of a node lies; None for those that it does not give."""
+        return [self._memory.places[name] if name else None for name in node.outputs]
 
     def _operand(self, name: str, form: str) -> Place:
         """Where an input of a node lies; constants are put into the form that the node reads, once."""
@@ -217,8 +224,15 @@ class Builder:
         operands = [
             None if not name else self._read_by_hosts.get(name, self._memory.places.get(name)) for name in node.inputs
         ]
-        outputs = [self._memory.places[name] if name else None for name in node.outputs]
-        return Host(node, operands, outputs)
+        return Host(node, operands, self._written(node))
+
+
+def _read(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
+    """What kernels read or write at these places: numbers that lie as bfloat16 are float32 to them."""
+    return [
+        place and Value(place.shape, place.number if form in (DENSE_BF16, BLOCKED_BF16) else place.dtype, place.array)
+        for place, form in zip(places, forms, strict=False)
+    ]
 
 
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
