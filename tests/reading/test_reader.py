@@ -353,7 +353,7 @@ def test_wrong_models(text, message):
         ("g (float[1,3,8,8] x, float[4,5,3,3] w) => (float[] y) { y = Conv(x, w) }", "Conv node 'y' cannot take"),
         ("g (float[2,3] x, float[2,3] w) => (float[] y) { y = MatMul(x, w) }", "the inner sizes differ"),
         ("g (float[2,3] x, float[4] w) => (float[] y) { y = Add(x, w) }", "do not broadcast"),
-        ("g (float[2,3] x, double[2,3] w) => (float[] y) { y = Add(x, w) }", "they must be of one type"),
+        ("g (float[2,3] x, double[2,3] w) => (float[] y) { y = Add(x, w) }", "must be float32 as 'x' is, not float64"),
         ("g (float[2,3] x) => (float[] y) { y, z = Relu(x) }", "Relu node 'y': outputs must be 1 in number, not 2"),
         ("g (float[2,3] x) => (float[] y) { y = Relu() }", "Relu node 'y': inputs must be 1 in number, not 0"),
         ("g (float[2,3] x) => (float[] y) { y = Add(x, ) }", "Add node 'y': inputs must be 2 in number, not 1"),

@@ -72,7 +72,7 @@ class Op:
     widened : bool
         Whether the reference gets floats as float64; else it gets them as they are, as what only moves elements does.
     signature : str
-        What its kernels take and give, as `cpuconv.graph.ops.signature` reads it; an operator has kernels only for that.
+        What its kernels take and give, as `cpuconv.graph.ops.signature` reads it: nothing else is given to them.
     own : bool
         Whether it is none of ONNX's: one that rewrites or layouts make, which is refused other operands.
     in_place : bool
