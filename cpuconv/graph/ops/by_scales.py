@@ -9,7 +9,7 @@ import numpy as np
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op, is_float
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.elementwise.driver import clear_channels
@@ -29,7 +29,9 @@ def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
         return [Value(op.rule(node, inputs)[0].shape, node["y"])]
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
-        x = (arrays[0].astype(np.float64) - node["x_zero_point"]) * node["x_scale"]
+        x = arrays[0].astype(np.float64)
+        if not is_float(arrays[0].dtype):
+            x = (x - node["x_zero_point"]) * node["x_scale"]
         results = op.reference(node, [x, *arrays[1:]])
         y = results[0] if isinstance(results, tuple) else results
         if node["y"] == FLOAT32:

@@ -157,7 +157,8 @@ def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
     """
     x, w, bias, residual = (given(arrays, at) for at in range(4))
     problem = problem_of(node, [value if value is None else Value.of(value) for value in arrays])
-    assert problem is not None
+    if problem is None:
+        raise ValueError("they are no images and weights of a convolution that ends so")
     sums = convolved(node, x.astype(np.float64) - node["x_zero_point"], w.astype(np.float64)).astype(np.int64)
     added = residual if residual is None else residual.reshape(problem.out_shape)
     return ended(sums.reshape(problem.out_shape), bias, problem, added, quantization(node)).reshape(sums.shape)

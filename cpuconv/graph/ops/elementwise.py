@@ -339,9 +339,11 @@ def native(*rows: Op) -> tuple[Op, ...]:
 
 def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
     """The expression's meaning; operands that it does not read count for the shape."""
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    y = np.broadcast_to(node["expression"].evaluate([array.astype(np.float64) for array in arrays]), shape)
-    return y if node["to"] is None or node["to"].kind == "f" else np.clip(np.rint(y), *bounds(OF_DTYPE[node["to"]]))
+    given = {at: array.astype(np.float64) for at, array in enumerate(arrays) if array is not None}
+    shape = np.broadcast_shapes(*(array.shape for array in given.values()))
+    y = np.broadcast_to(node["expression"].evaluate(given), shape)
+    to = node["to"] or arrays[0].dtype
+    return y if to.kind == "f" else np.clip(np.rint(y), *bounds(OF_DTYPE[to]))
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:

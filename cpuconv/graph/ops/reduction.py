@@ -27,7 +27,10 @@ _OPERATIONS = 2  # an element
 def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
     if stated is None or not stated.size:
         return () if node["noop_with_empty_axes"] else tuple(range(rank))
-    return tuple(axis_in(axis, rank) for axis in integers(stated))
+    axes = tuple(axis_in(axis, rank) for axis in integers(stated))
+    if len({*axes}) < len(axes):
+        raise ValueError(f"axes {list(axes)} are not apart")
+    return axes
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:

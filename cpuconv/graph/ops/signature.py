@@ -35,7 +35,7 @@ class Operand(NamedTuple):
     Attributes
     ----------
     name : str
-    count : str
+    often : str
         "": one; "?": one or none; "*": any number.
     types : tuple[str, ...]
         Words of which one must hold.
@@ -46,7 +46,7 @@ class Operand(NamedTuple):
     """
 
     name: str
-    count: str
+    often: str
     types: tuple[str, ...]
     shape: tuple[str, ...] | None
     broadcasts: bool
@@ -77,9 +77,9 @@ def _operand(text: str) -> Operand:
     found = _OPERAND.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no operand of a signature")
-    name, count, types, broadcasts, shape = found.groups()
+    name, often, types, broadcasts, shape = found.groups()
     return Operand(
-        name, count, tuple(types.split("|")), None if shape is None else tuple(shape.split()), bool(broadcasts)
+        name, often, tuple(types.split("|")), None if shape is None else tuple(shape.split()), bool(broadcasts)
     )
 
 
@@ -108,18 +108,18 @@ def mismatch(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | 
 def _mismatch(form: Form, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | None:
     pairs: list[tuple[Operand, Any]] = []
     for stated, given in zip(form, (inputs, outputs), strict=True):
-        most = max(len(stated), len(given)) if stated[-1].count == "*" else len(stated)
+        most = max(len(stated), len(given)) if stated[-1].often == "*" else len(stated)
         if any(tensor is not None for tensor in given[most:]):
             return f"there must be no more than {most} {'operands' if stated is form.inputs else 'results'}"
         for at in range(most):
             operand, tensor = stated[min(at, len(stated) - 1)], given[at] if at < len(given) else None
             if tensor is not None:
                 pairs.append((operand, tensor))
-            elif not operand.count and stated is form.inputs:
+            elif not operand.often and stated is form.inputs:
                 return f"{operand.name!r} must be given"
     types = {operand.name: tensor.dtype for operand, tensor in reversed(pairs)}
     sizes: Sizes = {}
-    for operand, tensor in pairs:
+    for operand, tensor in reversed(pairs):  # results first: the rule has made them of the operands that it reads
         if operand.shape is not None and not operand.broadcasts:
             _bind(operand.shape, tensor.shape, sizes)
     for operand, tensor in pairs:

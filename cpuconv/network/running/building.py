@@ -12,6 +12,7 @@ from cpuconv.elements import rounded
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
+from cpuconv.graph.ops.base import MISFITS, misfit
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.arenas import Arenas
@@ -161,10 +162,13 @@ class Builder:
         outputs = [self._memory.places[name] for name in node.outputs if name]
         op = ops.TABLE[node.op]
         assert op.lower is not None
-        op.check(node, _read(inputs, offer.inputs), _read(self._written(node), offer.outputs))
-        steps = op.lower(
-            Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
-        )
+        read = _values(inputs, offer.inputs)
+        op.check(node, read, _values(self._written(node), offer.outputs))
+        call = Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
+        try:
+            steps = op.lower(call)
+        except MISFITS as error:
+            raise misfit(node, read, error) from error
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
 
@@ -227,11 +231,12 @@ class Builder:
         return Host(node, operands, self._written(node))
 
 
-def _read(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
-    """What kernels read or write at these places: numbers that lie as bfloat16 are float32 to them."""
+def _values(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
+    """What kernels read or write at these places: what lies as bfloat16 stands for float32."""
+    halves = (DENSE_BF16, BLOCKED_BF16)
     return [
-        place and Value(place.shape, place.number if form in (DENSE_BF16, BLOCKED_BF16) else place.dtype, place.array)
-        for place, form in zip(places, forms, strict=False)
+        None if at is None else Value(at.shape, at.number if form in halves else at.dtype, at.array)
+        for at, form in zip(places, forms, strict=False)
     ]
 
 
