@@ -422,7 +422,7 @@ BRANCHES = """g (bool[2] x, bool c) => (float[] y) {
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("g (int64[2] x) => (float[] y) { y = Sigmoid(x) }", "must be float32, float16, float64 or bfloat16, not int64"),
+        ("g (int64[2] x) => (float[] y) { y = Sigmoid(x) }", "float32, float16, float64 or bfloat16, not int64"),
         ("g (float[2] x, int32[1] k) => (float[] y, int64[] i) { y, i = TopK(x, k) }", "'k' must be int64, not int32"),
         ("g (float[2] x, uint8[1] s) => (float[] y) { y = Slice(x, s, s) }", "'s' must be int32 or int64, not uint8"),
         ("g (float[2] x, int32[1] s) => (float[] y) { y = Reshape(x, s) }", "'s' must be int64, not int32"),

@@ -18,15 +18,40 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.elements import OF_DTYPE
 
 _OPERAND = re.compile(r"(\w+)([?*]?): (\S+)(?: (~?)\((.*)\))?")
 _PRODUCT = re.compile(r"(\d*)([A-Z]*)")
 _DOTS = "..."
+_DTYPES = {dtype.name: dtype for dtype in OF_DTYPE}
 _WORDS = {"any": "of any type", "known": "constant", "number": "one constant number"}
 
 Sizes = dict[str, Any]  # a size by its letter, a row of sizes by its letter with dots
+
+
+class Shape(NamedTuple):
+    """What the axes of an operand must be.
+
+    Attributes
+    ----------
+    words : tuple[str, ...]
+    dots : int
+        The place of the word that stands for a row of sizes; -1: there is none.
+    follows : bool
+        Whether sizes follow from those of others: of products, and where the shape broadcasts.
+    broadcasts : bool
+        Whether any shape will do that broadcasts to this one.
+    """
+
+    words: tuple[str, ...]
+    dots: int
+    follows: bool
+    broadcasts: bool
 
 
 class Operand(NamedTuple):
@@ -39,17 +64,17 @@ class Operand(NamedTuple):
         "": one; "?": one or none; "*": any number.
     types : tuple[str, ...]
         Words of which one must hold.
-    shape : tuple[str, ...] or None
-        Words of the axes; None: any shape.
-    broadcasts : bool
-        Whether any shape will do that broadcasts to `shape`.
+    dtypes : frozenset of numpy.dtype
+        Those of them that are types.
+    shape : Shape or None
+        None: any.
     """
 
     name: str
     often: str
     types: tuple[str, ...]
-    shape: tuple[str, ...] | None
-    broadcasts: bool
+    dtypes: frozenset[np.dtype]
+    shape: Shape | None
 
 
 class Form(NamedTuple):
@@ -68,9 +93,8 @@ def forms(text: str) -> tuple[Form, ...]:
     ValueError
         It is no signature.
     """
-    return tuple(
-        Form(*(tuple(map(_operand, side.split(", "))) for side in form.split(" -> "))) for form in text.split("; ")
-    )
+    sides = ([tuple(map(_operand, side.split(", "))) for side in form.split(" -> ")] for form in text.split("; "))
+    return tuple(Form(inputs, outputs) for inputs, outputs in sides)
 
 
 def _operand(text: str) -> Operand:
@@ -78,9 +102,21 @@ def _operand(text: str) -> Operand:
     if found is None:
         raise ValueError(f"{text!r} is no operand of a signature")
     name, often, types, broadcasts, shape = found.groups()
+    words = tuple(types.split("|"))
+    dtypes = frozenset(_DTYPES[word] for word in words if word in _DTYPES)
     return Operand(
-        name, often, tuple(types.split("|")), None if shape is None else tuple(shape.split()), bool(broadcasts)
+        name, often, words, dtypes, None if shape is None else _shape(tuple(shape.split()), bool(broadcasts))
     )
+
+
+def _shape(words: tuple[str, ...], broadcasts: bool) -> Shape:
+    dots = next((at for at, word in enumerate(words) if word.endswith(_DOTS)), -1)
+    follows = broadcasts or any(not _is_letter(word) for word in words)
+    return Shape(words, dots, follows, broadcasts)
+
+
+def _is_letter(word: str) -> bool:
+    return len(word.removesuffix(_DOTS)) == 1 and word[0].isalpha()
 
 
 def mismatch(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | None:
@@ -117,37 +153,59 @@ def _mismatch(form: Form, inputs: Sequence[Any], outputs: Sequence[Any]) -> str 
                 pairs.append((operand, tensor))
             elif not operand.often and stated is form.inputs:
                 return f"{operand.name!r} must be given"
-    types = {operand.name: tensor.dtype for operand, tensor in reversed(pairs)}
     sizes: Sizes = {}
     for operand, tensor in reversed(pairs):  # results first: the rule has made them of the operands that it reads
-        if operand.shape is not None and not operand.broadcasts:
-            _bind(operand.shape, tensor.shape, sizes)
+        if operand.shape is not None and not (operand.shape.broadcasts or _bind(operand.shape, tensor.shape, sizes)):
+            return _reason(operand, tensor, pairs, sizes)
     for operand, tensor in pairs:
-        if not any(_holds(word, tensor, types) for word in operand.types) or not _fits(operand, tensor.shape, sizes):
-            return f"{operand.name!r} must be {_described(operand, types, sizes)}, not {tensor}"
+        if operand.shape is not None and operand.shape.follows and not _follows(operand.shape, tensor.shape, sizes):
+            return _reason(operand, tensor, pairs, sizes)
+        if tensor.dtype not in operand.dtypes and not _holds(operand, tensor, pairs):
+            return _reason(operand, tensor, pairs, sizes)
     return None
 
 
-def _holds(word: str, tensor: Any, types: Mapping[str, Any]) -> bool:
-    """Whether a tensor is of a type."""
-    if word in ("known", "number"):
-        return tensor.array is not None and (word == "known" or tensor.array.size == 1)
-    if word.startswith("="):
-        return tensor.dtype == types.get(word[1:])
-    return word in ("any", getattr(tensor.dtype, "name", None))
+def _holds(operand: Operand, tensor: Any, pairs: Sequence[tuple[Operand, Any]]) -> bool:
+    """Whether a tensor is of a type that depends on others, or of one that any type is."""
+    for word in operand.types:
+        if word == "any" or (
+            tensor.array is not None and (word == "known" or word == "number" and tensor.array.size == 1)
+        ):
+            return True
+        if word.startswith("=") and tensor.dtype == _types(pairs).get(word[1:]):
+            return True
+    return False
 
 
-def _bind(words: Sequence[str], shape: Sequence[Any], sizes: Sizes) -> None:
-    """Note the sizes that single letters, and those with dots, stand for; of a shape of another rank none."""
-    dots = next((at for at, word in enumerate(words) if word.endswith(_DOTS)), None)
+def _types(pairs: Sequence[tuple[Operand, Any]]) -> dict[str, Any]:
+    """The type of each operand by name, of several the first one's."""
+    return {operand.name: tensor.dtype for operand, tensor in reversed(pairs)}
+
+
+def _bind(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
+    """Note the sizes that letters stand for; whether there are as many axes, and letters stand for one size each."""
+    words, dots = stated.words, stated.dots
     parts: list[Any] = list(shape)
-    if dots is not None and len(shape) >= len(words) - 1:
-        end = len(shape) - (len(words) - 1 - dots)
-        parts[dots:end] = [tuple(shape[dots:end])]
-    if len(parts) == len(words):
-        for word, part in zip(words, parts, strict=True):
-            if word.endswith(_DOTS) or len(word) == 1 and word.isalpha():
-                sizes.setdefault(word, part)
+    if dots >= 0 and len(parts) >= len(words) - 1:
+        end = len(parts) - (len(words) - 1 - dots)
+        parts[dots:end] = [tuple(parts[dots:end])]
+    if len(parts) != len(words):
+        return False
+    for word, part in zip(words, parts, strict=True):
+        if len(word) == 1 and word.isalpha() or word.endswith(_DOTS):
+            known = sizes.setdefault(word, part)
+            if known is not part and known != part:
+                return False
+    return True
+
+
+def _follows(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
+    """Whether a shape is the one that other sizes make, or broadcasts to it."""
+    wanted = list(_axes(stated.words, sizes))
+    if not stated.broadcasts:
+        return list(shape) == wanted
+    behind = wanted[len(wanted) - len(shape) :]
+    return len(shape) <= len(wanted) and all(size in (1, most) for size, most in zip(shape, behind, strict=True))
 
 
 def _axes(words: Sequence[str], sizes: Sizes) -> Iterator[Any]:
@@ -163,22 +221,13 @@ def _axes(words: Sequence[str], sizes: Sizes) -> Iterator[Any]:
             yield math.prod((sizes[letter] for letter in letters), start=int(number or 1)) if known else word
 
 
-def _fits(operand: Operand, shape: Sequence[Any], sizes: Sizes) -> bool:
-    if operand.shape is None:
-        return True
-    stated = tuple(_axes(operand.shape, sizes))
-    if not operand.broadcasts:
-        return tuple(shape) == stated
-    behind = stated[len(stated) - len(shape) :]
-    return len(shape) <= len(stated) and all(size in (1, most) for size, most in zip(shape, behind, strict=True))
-
-
-def _described(operand: Operand, types: Mapping[str, Any], sizes: Sizes) -> str:
+def _reason(operand: Operand, tensor: Any, pairs: Sequence[tuple[Operand, Any]], sizes: Sizes) -> str:
+    types = _types(pairs)
     words = [
         str(types.get(word[1:], word)) if word.startswith("=") else _WORDS.get(word, word) for word in operand.types
     ]
     text = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    if operand.shape is None:
-        return text
-    shape = f"[{','.join(map(str, _axes(operand.shape, sizes)))}]"
-    return f"{text} {'that broadcasts to' if operand.broadcasts else 'of shape'} {shape}"
+    if operand.shape is not None:
+        axes = ",".join(map(str, _axes(operand.shape.words, sizes)))
+        text += f" {'that broadcasts to' if operand.shape.broadcasts else 'of shape'} [{axes}]"
+    return f"{operand.name!r} must be {text}, not {tensor}"

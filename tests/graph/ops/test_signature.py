@@ -11,6 +11,7 @@ from cpuconv.graph.ir import Value
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.ops.signature import forms, mismatch
 
+WORDS = ("any", "known", "number")
 LAYER = "x: float32 (S B 4DH), r: int8 (D H 4H), lengths?: int32 (B), h?: float32 (D B H) -> y: float32 (S D B H)"
 ADD = "x*: float32|number ~(S...) -> y: float32 (S...)"
 CAST = "x: any (S...) -> y: =x (S...); x: float32 (S...) -> y: float16|bfloat16 (S...)"
@@ -84,16 +85,12 @@ def test_operators_with_kernels_state_what_they_take():
         assert bool(op.signature) == (op.lower is not None), name
         for form in forms(op.signature) if op.signature else ():
             every = form.inputs + form.outputs
-            named, bound = {each.name for each in every}, set()
+            named, shapes = {each.name for each in every}, [each.shape for each in every if each.shape]
+            bound = {word[0] for shape in shapes if not shape.broadcasts for word in shape.words if len(word) in (1, 4)}
+            assert {letter for shape in shapes for letter in "".join(shape.words) if letter.isalpha()} <= bound, name
             for each in every:
-                bound |= (
-                    set()
-                    if each.broadcasts
-                    else {word[0] for word in each.shape or () if word.isalpha() or "." in word}
-                )
-            for each in every:
-                assert {word[1:] for word in each.types if word[0] == "="} <= named, name
-                assert {letter for letter in "".join(each.shape or ()) if letter.isalpha()} <= bound, name
+                assert each.types and {word[1:] for word in each.types if word[0] == "="} <= named, name
+                assert len(each.dtypes) == sum(word[0] != "=" and word not in WORDS for word in each.types), name
 
 
 def test_operators_of_our_own_refuse_what_their_kernels_do_not_take():

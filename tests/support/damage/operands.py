@@ -234,7 +234,7 @@ def _graph(made: Application) -> Graph:
     names = [name if (name := f"x{at}") in given else "" for at in range(len(made.case.arrays))]
     results = [f"y{at}" for at in range(made.case.outputs)]
     node = TABLE[made.op].node(names, results, **made.case.attributes)
-    constants = {name: np.ascontiguousarray(array) for name, array in given.items() if int(name[1:]) in made.known}
+    constants = {name: array.copy() for name, array in given.items() if int(name[1:]) in made.known}
     values = {name: Value(array.shape, array.dtype) for name, array in given.items() if name not in constants}
     return Graph(tuple(values), tuple(results), (node,), constants, values, "fuzzed")
 
