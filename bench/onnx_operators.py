@@ -1,15 +1,16 @@
 """Write what ONNX says of its operators as the table that models are checked by: `python -m bench.onnx_operators`.
 
 Run it when the package onnx has a new opset; tests compare the table with the package. Only names, counts, options and
-types are kept, for every version of every operator.
+types are kept, for every version of every operator; `cpuconv.protos.operators` says how.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,29 @@ def row(schema: Any) -> list[Any]:
         *(UNBOUNDED if bound == _ANY else bound for bound in bounds),
         "".join(_OPTIONS[formal.option.name] for formal in schema.inputs),
         " ".join(attributes),
+        _types(schema),
     ]
+
+
+def _types(schema: Any) -> str:
+    """The type of each formal input, then of each output: a variable, and at its first place the types that it may be,
+    as the sum of 2 to the power of their numbers, in hexadecimal."""
+    stated: set[str] = set()
+    sides = []
+    for formals in (schema.inputs, schema.outputs):
+        words = []
+        for formal in formals:
+            name = formal.type_str if formal.is_homogeneous and "(" not in formal.type_str else ""
+            words.append(name if name in stated else f"{name}={sum(1 << each for each in _numbers(formal.types)):x}")
+            stated.add(name or words[-1])
+        sides.append(" ".join(words))
+    return " > ".join(sides)
+
+
+def _numbers(types: Iterable[str]) -> set[int]:
+    """The numbers of types such as ``tensor(float)``; 0 of what is no tensor."""
+    found = (re.fullmatch(r"tensor\((\w+)\)", each) for each in types)
+    return {0 if each is None else onnx.TensorProto.DataType.Value(each[1].upper()) for each in found}
 
 
 def text(table: dict[str, dict[str, list[Any]]]) -> str:

@@ -22,7 +22,7 @@ KERNELS = ["functions", "isa", "kernels", "memory", "runtime", "solvers"]  # roo
 _NONE = 77
 _SLOW, _MEGABYTES, _LONGEST = 60, 2048, 1 << 16  # seconds, memory and bytes of one file
 _CRASHES = Path(tempfile.gettempdir(), "cpuconv-fuzz")
-_SHARES = {"onnx": 0.45, "saved": 0.35, "wisdom": 0.1, "problem": 0.1}
+_SHARES = {"onnx": 0.4, "saved": 0.3, "wisdom": 0.1, "problem": 0.05, "operands": 0.15}
 _DONE = re.compile(r"Done (\d+) runs in")
 
 

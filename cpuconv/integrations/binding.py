@@ -90,7 +90,6 @@ class IOBinding:
         self.feed: dict[str, Any] = {}
         self.wanted: dict[str, np.ndarray | None] = {}
         self.results: list[np.ndarray] = []
-        self._kept: dict[str, Any] = {}  # what others own the memory of
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Take an input from an array: what it holds when the session runs."""
@@ -106,7 +105,6 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Take an input from an `OrtValue`, of ours or of ONNX Runtime."""
         self.bind_cpu_input(name, view(ortvalue))
-        self._kept[name] = ortvalue
 
     def bind_output(
         self,
@@ -136,7 +134,6 @@ class IOBinding:
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Have an output written to an `OrtValue`, of ours or of ONNX Runtime."""
         self.wanted[_known("name", name, self._outputs)] = view(ortvalue)
-        self._kept[name] = ortvalue
 
     def get_outputs(self) -> list[OrtValue]:
         """What the last run wrote, in the order in which outputs were bound."""
@@ -148,11 +145,11 @@ class IOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Let go of all inputs."""
-        self._forget(self.feed)
+        self.feed.clear()
 
     def clear_binding_outputs(self) -> None:
         """Let go of all outputs."""
-        self._forget(self.wanted)
+        self.wanted.clear()
         self.results = []
 
     def synchronize_inputs(self) -> None:
@@ -160,28 +157,24 @@ class IOBinding:
 
     synchronize_outputs = synchronize_inputs
 
-    def _forget(self, bound: dict[str, Any]) -> None:
-        for name in bound:
-            self._kept.pop(name, None)
-        bound.clear()
-
 
 def view(ortvalue: Any) -> np.ndarray:
-    """The memory of an `OrtValue`, of ours or of ONNX Runtime, as an array."""
+    """The memory of an `OrtValue`, of ours or of ONNX Runtime, as an array that keeps it alive."""
     if isinstance(ortvalue, OrtValue):
         return ortvalue.numpy()
     try:
         _check_device(ortvalue.device_name())
-        return _at(ortvalue.data_ptr(), ortvalue.shape(), ortvalue.data_type())
+        return _at(ortvalue.data_ptr(), ortvalue.shape(), ortvalue.data_type(), ortvalue)
     except AttributeError as error:
         raise ArgumentTypeError(must("ortvalue", "an OrtValue", f"a {type(ortvalue).__name__}")) from error
 
 
-def _at(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
-    """An array on memory that others own."""
+def _at(address: int, shape: Sequence[int], element_type: Any, owner: object = None) -> np.ndarray:
+    """An array on memory that others own; it, and views of it, keep `owner` alive."""
     dtype, sizes = dtype_of(element_type), tuple(int(size) for size in shape)
-    memory = (ctypes.c_byte * (math.prod(sizes) * dtype.itemsize)).from_address(address)
-    return np.ndarray(sizes, dtype, memory)  # type: ignore[arg-type]  # a buffer
+    memory: Any = (ctypes.c_byte * (math.prod(sizes) * dtype.itemsize)).from_address(address)
+    memory.owner = owner
+    return np.ndarray(sizes, dtype, memory)
 
 
 def _check_device(device_type: str) -> None:

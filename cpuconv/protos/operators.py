@@ -1,4 +1,4 @@
-"""What ONNX says of its operators: how many inputs and outputs each has, and the types of its attributes.
+"""What ONNX says of its operators: how many inputs and outputs each has, their element types, and its attributes.
 
 `operators.json` is written by `python -m bench.onnx_operators`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,21 @@ TYPES = (
     "UNDEFINED", "FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS", "TENSORS", "GRAPHS",
     "SPARSE_TENSOR", "SPARSE_TENSORS", "TYPE_PROTO", "TYPE_PROTOS",
 )  # fmt: skip  # of attributes, by number
+
+
+class Formal(NamedTuple):
+    """The type of an input or output.
+
+    Attributes
+    ----------
+    variable : str
+        What stands for the type; "" where others do not follow from it.
+    types : int
+        The sum of 2 to the power of the number of each type that it may be.
+    """
+
+    variable: str
+    types: int
 
 
 class Definition(NamedTuple):
@@ -33,6 +49,8 @@ class Definition(NamedTuple):
         Their types by name.
     required : frozenset of str
         Attributes that must be there.
+    types, results : tuple of Formal
+        Of each formal input and output.
     """
 
     since: int
@@ -41,6 +59,8 @@ class Definition(NamedTuple):
     options: str
     attributes: dict[str, int]
     required: frozenset[str]
+    types: tuple[Formal, ...]
+    results: tuple[Formal, ...]
 
 
 def has(op: str, domain: str) -> bool:
@@ -52,11 +72,22 @@ def has(op: str, domain: str) -> bool:
 def definition(op: str, domain: str, opset: int) -> Definition:
     """The version of an operator that is in force in an opset; of one that is younger, the newest."""
     rows = _table()[domain][op]
-    since, *bounds, options, text = next((row for row in reversed(rows) if row[0] <= opset), rows[-1])
+    since, *bounds, options, text, formals = next((row for row in reversed(rows) if row[0] <= opset), rows[-1])
     attributes = {part.rstrip("0123456789")[:-1]: part for part in text.split()}
     types = {name: int(part[len(name) + 1 :]) for name, part in attributes.items()}
     required = frozenset(name for name, part in attributes.items() if part[len(name)] == "!")
-    return Definition(since, (bounds[0], bounds[1]), (bounds[2], bounds[3]), options, types, required)
+    return Definition(
+        since, (bounds[0], bounds[1]), (bounds[2], bounds[3]), options, types, required, *_formals(formals)
+    )
+
+
+def _formals(text: str) -> Iterator[tuple[Formal, ...]]:
+    """The types of the inputs, and of the outputs, that a row states."""
+    stated: dict[str, int] = {}
+    for side in text.split(">"):
+        pairs = [word.partition("=") for word in side.split()]
+        stated |= {name: int(types, 16) for name, _, types in pairs if types and name}
+        yield tuple(Formal(name, stated[name] if name else int(types, 16)) for name, _, types in pairs)
 
 
 @functools.lru_cache(maxsize=1)

@@ -187,6 +187,7 @@ class _Reader:
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
         self.names = {name for node in self.proto.node for name in node.output}
+        self.types: dict[str, np.dtype] = {}  # of values, as they follow from those that their nodes read
 
     def graph(self, outer: Sequence[str] = ()) -> Graph:
         """The whole graph; `outer` are the names that it reads of the graph around it, which become inputs."""
@@ -251,7 +252,14 @@ class _Reader:
         if domain not in self.opsets or not operators.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
             raise SourceError(f"{label}: there is no operator {proto.op_type!r}{of}.")
-        schemas.check(proto, domain, self.opsets[domain], label)
+        stated = proto, domain, self.opsets[domain], label
+        schemas.check(*stated)
+        self.types |= schemas.check_types(*stated, self.type_of)
+
+    def type_of(self, name: str) -> np.dtype | None:
+        """The type of a value, as far as it is known."""
+        array = self.constants.get(name)
+        return array.dtype if array is not None else self.types.get(name, self.values.get(name, Value()).dtype)
 
     def foreign(self, proto: Any, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
@@ -261,6 +269,9 @@ class _Reader:
         if proto.op_type == "If":
             for attribute in proto.attribute:
                 reader = _Reader(attribute.g, self.opsets, self.files, self.name)
+                reader.types = {
+                    name: dtype for name in captured(attribute) if (dtype := self.type_of(name)) is not None
+                }
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         try:
             meaning = Foreign(wire.encode(self.files.whole(proto)), self.opsets, inputs)

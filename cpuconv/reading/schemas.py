@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from cpuconv.errors import SourceError
-from cpuconv.protos.operators import TYPES, UNBOUNDED, definition
+from cpuconv.protos.elements import DTYPES, NUMBERS
+from cpuconv.protos.operators import TYPES, UNBOUNDED, Formal, definition
+
+_STATED = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that state the type of the output
 
 
 def check(node: Any, domain: str, opset: int, label: str) -> None:
@@ -43,6 +48,60 @@ def check(node: Any, domain: str, opset: int, label: str) -> None:
     missing = known.required - {attribute.name for attribute in node.attribute}
     if missing:
         raise SourceError(f"{label}: the attribute {min(missing)!r} is missing.")
+
+
+def check_types(
+    node: Any, domain: str, opset: int, label: str, dtype_of: Callable[[str], np.dtype | None]
+) -> dict[str, np.dtype]:
+    """See that the inputs of a node are of types that its operator's definition allows.
+
+    Parameters
+    ----------
+    node, domain, opset, label
+        As for `check`, which the node has passed.
+    dtype_of : callable
+        The type of a value by its name; None where it is not known, or none of numbers.
+
+    Returns
+    -------
+    dict of str to numpy.dtype
+        The types of the outputs by name, as far as they follow.
+
+    Raises
+    ------
+    SourceError
+        One is not; the message names it.
+    """
+    known = definition(node.op_type, domain, opset)
+    bound: dict[str, tuple[str, np.dtype]] = {}
+    for name, formal in _formals(node.input, known.types):
+        dtype = dtype_of(name) if name else None
+        if dtype is None or dtype not in NUMBERS:
+            continue
+        if not formal.types >> NUMBERS[dtype] & 1:
+            raise SourceError(f"{label}: the input {name!r} must be {_names(formal.types)}, not {dtype}.")
+        first, same = bound.setdefault(formal.variable, (name, dtype))
+        if formal.variable and same != dtype:
+            raise SourceError(f"{label}: the input {name!r} must be {same} as {first!r} is, not {dtype}.")
+    stated = [DTYPES[each.i] for each in node.attribute if each.name in _STATED and each.i in DTYPES]
+    results = {}
+    for name, formal in _formals(node.output, known.results):
+        read = [bound[formal.variable][1]] if formal.variable in bound and formal.variable else []
+        only = [dtype for number, dtype in DTYPES.items() if formal.types == 1 << number]
+        if follows := read or only or stated:
+            results[name] = follows[0]
+    return results
+
+
+def _formals(names: Sequence[str], formals: Sequence[Formal]) -> Iterator[tuple[str, Formal]]:
+    """Inputs or outputs with their formal ones, of which the last may stand for several."""
+    return ((name, formals[min(at, len(formals) - 1)]) for at, name in enumerate(names) if formals)
+
+
+def _names(types: int) -> str:
+    """The types of a formal input, in words."""
+    words = [str(dtype) for number, dtype in DTYPES.items() if types >> number & 1] or ["no tensor of numbers"]
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _check_count(names: Sequence[str], bounds: tuple[int, int], label: str) -> int:

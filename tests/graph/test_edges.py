@@ -225,7 +225,11 @@ def window() -> onnx.ModelProto:
         (block(1).SerializeToString()[:-30], SourceError, "must be a whole ONNX model"),
         (parse("g (float[3] x) => (float[3] y) { y = Add(x, z) z = Neg(y) }"), SourceError, "g: .*cycle: Add node 'y'"),
         (parse("g (float[3] x) => (float[3] y) { y = Add(x, z) }"), SourceError, "Add node 'y' reads 'z', which"),
-        (parse("g (float[3] x, int64[3] z) => (float[3] y) { y = Add(x, z) }"), SourceError, "Add node 'y'.*one type"),
+        (
+            parse("g (float[3] x, int64[3] z) => (float[3] y) { y = Add(x, z) }"),
+            SourceError,
+            "Add node 'y'.*must be float32 as",
+        ),
         (parse("g (float[3] x) => (float[3] y) { y = Rlu(x) }"), SourceError, "there is no operator 'Rlu'"),
         (parse("g (string[3] x) => (string[3] y) { y = Identity(x) }"), SourceError, "input 'x' must be a tensor of"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import onnx
@@ -207,6 +209,50 @@ def test_values_of_both_kinds(session):
         binding.bind_ortvalue_output("y", target)
         session.run_with_iobinding(binding)
         assert np.array_equal(target.numpy(), X + B)
+
+
+def test_arrays_keep_the_values_alive_that_they_lie_in(session):
+    """Whatever else is let go of: the binding, the session's results, views of an array."""
+    runtime = pytest.importorskip("onnxruntime")
+    binding, target = session.io_binding(), runtime.OrtValue.ortvalue_from_numpy(np.zeros_like(X))
+    alive = weakref.ref(target)
+    binding.bind_cpu_input("x", X)
+    binding.bind_cpu_input("b", B)
+    binding.bind_ortvalue_output("y", target)
+    session.run_with_iobinding(binding)
+    got = binding.get_outputs()[0].numpy()[1:].reshape(-1)
+    del binding, target
+    gc.collect()
+    assert alive() is not None and np.array_equal(got, (X + B)[1:].ravel())
+    del got
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("clear", ["clear_binding_inputs", "clear_binding_outputs"])
+def test_an_input_and_an_output_of_one_name_do_not_release_each_other(clear):
+    """The network's input is its output too."""
+    runtime = pytest.importorskip("onnxruntime")
+    session = cpuconv.InferenceSession(
+        parse("g (float[4] x) => (float[4] x, float[4] y) { y = Relu(x) }").SerializeToString()
+    )
+    binding = session.io_binding()
+    values = {}
+    for name in ("input", "output"):
+        value = runtime.OrtValue.ortvalue_from_numpy(np.full(4, 7 if name == "input" else 0, np.float32))
+        values[name] = weakref.ref(value)
+        getattr(binding, f"bind_ortvalue_{name}")("x", value)
+    binding.bind_output("y")
+    del value
+    gc.collect()
+    session.run_with_iobinding(binding)
+    x, y = binding.copy_outputs_to_cpu()
+    assert np.array_equal(x, np.full(4, 7, np.float32)) and np.array_equal(y, x)
+    binding.results = []
+    getattr(binding, clear)()
+    gc.collect()
+    kept = "output" if clear == "clear_binding_inputs" else "input"
+    assert {name for name, value in values.items() if value() is not None} == {kept}
 
 
 @pytest.mark.parametrize("wanted", [0, 1, maximum_threads(), maximum_threads() + 7])

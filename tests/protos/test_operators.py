@@ -50,6 +50,21 @@ def test_the_version_in_force() -> None:
                 assert most == tuple(UNBOUNDED if bound == 2**31 - 1 else bound for bound in theirs)
 
 
+def test_the_types_of_inputs_and_outputs() -> None:
+    every = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items() if number}
+    for domain, named in TABLE.items():
+        for name in named:
+            schema, known = onnx.defs.get_schema(name, domain), definition(name, domain, 1000)
+            for formals, types in ((schema.inputs, known.types), (schema.outputs, known.results)):
+                assert len(formals) == len(types)
+                for formal, (variable, numbers) in zip(formals, types, strict=True):
+                    assert {
+                        text for text, number in every.items() if numbers >> number & 1
+                    } == formal.types & every.keys()
+                    assert bool(numbers & 1) == any(not text.startswith("tensor") for text in formal.types)
+                    assert variable in ("", formal.type_str)
+
+
 def test_types_of_attributes_have_the_package_s_names() -> None:
     known = dict(onnx.AttributeProto.AttributeType.items())
     assert {name: number for number, name in enumerate(operators.TYPES)} == known

@@ -50,11 +50,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     quantised_recurrent,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
-OWN = frozenset(
-    ("Copy", "Elementwise", "Linear", "Lookup", "QuantizedAveragePool", "QuantizedConv", "QuantizedLinear")
-    + ("QuantizedLSTM", "QuantizedLayerNormalization", "QuantizedMatMul", "QuantizedMean", "QuantizedReduceMean")
-    + ("QuantizedResize", "QuantizedSoftmax", "Span")
-)
+OWN = frozenset(name for name, op in TABLE.items() if op.own)
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 
 

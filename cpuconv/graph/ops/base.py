@@ -15,6 +15,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
+from cpuconv.graph.ops.signature import mismatch
 from cpuconv.graph.sizes import SIZES
 from cpuconv.kernels.binding.place import Place
 from cpuconv.runtime.stopping import Stop
@@ -32,12 +33,13 @@ Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs a
 _MOST_INTEGERS = 1 << 16
 MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # of wrong operands
 REQUIRED = object()  # in the place of a default: the attribute must be given
+FLOATS = "x: float32 (S...) -> y: float32 (S...)"  # the signature of functions of float32 that keep the shape
 EXACT: dict[str, Any] = {"mixed": True, "widened": False}  # rows of what keeps elements as they are, beside indices
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator of ONNX.
+    """One operator, of ONNX or of our own.
 
     Attributes
     ----------
@@ -69,6 +71,10 @@ class Op:
         can write there. `lower` then copies the inputs that lie elsewhere.
     widened : bool
         Whether the reference gets floats as float64; else it gets them as they are, as what only moves elements does.
+    signature : str
+        What its kernels take and give, as `cpuconv.graph.ops.signature` reads it: nothing else is given to them.
+    own : bool
+        Whether it is none of ONNX's: one that rewrites or layouts make, which is refused other operands.
     in_place : bool
         Whether the output may take the memory of an input that lies as it does and that nobody reads afterwards.
     """
@@ -85,6 +91,8 @@ class Op:
     lower: Lower | None = None
     view: View | None = None
     parts: Parts | None = None
+    signature: str = ""
+    own: bool = False
     in_place: bool = False
 
     def node(self, inputs: Sequence[str], outputs: Sequence[str], origin: str = "", **attributes: object) -> Node:
@@ -120,7 +128,22 @@ class Op:
             values = self.rule(node, inputs)
             if len(values) < len(node.outputs):
                 raise ValueError(f"there are {len(node.outputs)} outputs where the operator has {len(values)}")
-            return values
+            results = [value if name else None for name, value in zip(node.outputs, values, strict=False)]
+        if self.own:
+            self.check(node, inputs, results)
+        return values
+
+    def check(self, node: Node, inputs: Inputs, outputs: Inputs) -> None:
+        """See that operands and results are those that the kernels take and give.
+
+        Raises
+        ------
+        SourceError
+            One is not; the message names it.
+        """
+        reason = mismatch(self.signature, inputs, outputs)
+        if reason is not None:
+            raise SourceError(f"{node.label}: {reason}")
 
     def evaluate(
         self,

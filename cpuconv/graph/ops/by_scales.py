@@ -9,7 +9,7 @@ import numpy as np
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op, is_float
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.elementwise.driver import clear_channels
@@ -19,7 +19,7 @@ SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQU
 """What integers of the first input and of the output mean, and the type of the output."""
 
 
-def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
+def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
     """The row of an operator on what bytes mean, with the result rounded to bytes once; either may be floats instead.
 
     `lower` leaves what it likes in lanes that are no channels.
@@ -29,7 +29,9 @@ def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
         return [Value(op.rule(node, inputs)[0].shape, node["y"])]
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
-        x = (arrays[0].astype(np.float64) - node["x_zero_point"]) * node["x_scale"]
+        x = arrays[0].astype(np.float64)
+        if not is_float(arrays[0].dtype):
+            x = (x - node["x_zero_point"]) * node["x_scale"]
         results = op.reference(node, [x, *arrays[1:]])
         y = results[0] if isinstance(results, tuple) else results
         if node["y"] == FLOAT32:
@@ -42,7 +44,8 @@ def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
 
     attributes = {**op.attributes, **SCALES}
     row = replace(op, name=f"Quantized{op.name}", rule=infer, reference=reference, attributes=attributes)
-    return replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
+    row = replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
+    return replace(row, signature=signature, own=True)
 
 
 def line(node: Node) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.conv.embedded import steps_of
-from cpuconv.elements import BF16
+from cpuconv.elements import BF16, S8
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
@@ -40,4 +40,6 @@ def steps(
 ) -> list[Step]:
     """The kernel calls of one of the offers, whose weights are the constant `call.node.inputs[1]`: as `steps_of`."""
     asked, name = call.offer.detail, call.node.inputs[1]
+    if quantization is not None:
+        quantization.check(asked.problem.types, S8, asked.problem.k, asked.problem.residual)
     return steps_of(asked, operands, call.constants, call.space, name, weight, bias, view, quantization)

@@ -157,7 +157,8 @@ def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
     """
     x, w, bias, residual = (given(arrays, at) for at in range(4))
     problem = problem_of(node, [value if value is None else Value.of(value) for value in arrays])
-    assert problem is not None
+    if problem is None:
+        raise ValueError("they are no images and weights of a convolution that ends so")
     sums = convolved(node, x.astype(np.float64) - node["x_zero_point"], w.astype(np.float64)).astype(np.int64)
     added = residual if residual is None else residual.reshape(problem.out_shape)
     return ended(sums.reshape(problem.out_shape), bias, problem, added, quantization(node)).reshape(sums.shape)
@@ -225,6 +226,10 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
 ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 _SOLVED: dict[str, Any] = {"offers": conv_offers, "restored": restored_conv, "lower": lower_conv}
+_FLOATS = "x: float32 (N C P...), w: float32 (K D W...), bias?: float32 (K), added?: float32 (N K Q...)"
+_FLOATS += " -> y: float32 (N K Q...)"
+_INTEGERS = "x: uint8|int8 (N C P...), w: int8|int16 (K D W...), bias?: int32|float32 (K), added?: =y (N K Q...)"
+_INTEGERS += " -> y: uint8|int8|int32|float32 (N K Q...)"
 
 SCALES = {
     "x_scale": REQUIRED, "x_zero_point": 0, "w_scale": REQUIRED, "y_scale": None, "y_zero_point": 0,
@@ -233,7 +238,9 @@ SCALES = {
 _QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **SCALES}
 
 OPS = (
-    Op("QuantizedConv", _infer_quantized, quantized_conv, _QUANTIZED, **EXACT, **_SOLVED),
-    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED),
+    Op(
+        "QuantizedConv", _infer_quantized, quantized_conv, _QUANTIZED, **EXACT, **_SOLVED, signature=_INTEGERS, own=True
+    ),
+    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED, signature=_FLOATS),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
 )

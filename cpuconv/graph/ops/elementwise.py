@@ -179,6 +179,16 @@ FORMS: dict[str, Form] = {
 """What operators are as expressions of their operands."""
 
 
+_FLOATS = "x*: float32|number ~(S...) -> y: float32 (S...)"
+_MEANT = "scale: number, zero?: number"
+SIGNATURES = {
+    "Elementwise": "x*: uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
+    "QuantizeLinear": f"x: float32 (S...), {_MEANT} -> y: uint8|int8 (S...)",
+    "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_MEANT} -> y: float32 (S...)",
+}
+"""Of those that do not read and give float32 alone."""
+
+
 def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     """A node as an expression of its inputs by position, single numbers that are known beforehand being constants.
 
@@ -322,18 +332,22 @@ def _place(call: Call, position: int, output: Place) -> Place:
 
 def native(*rows: Op) -> tuple[Op, ...]:
     """Rows of a family with offers and kernel calls for those that `FORMS` has."""
-    return tuple(replace(op, offers=_offers, lower=_lower, in_place=True) if op.name in FORMS else op for op in rows)
+    kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "in_place": True}
+    signatures = {op.name: SIGNATURES.get(op.name, _FLOATS) for op in rows if op.name in FORMS}
+    return tuple(replace(op, **kernels, signature=signatures[op.name]) if op.name in signatures else op for op in rows)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
     """The expression's meaning; operands that it does not read count for the shape."""
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    y = np.broadcast_to(node["expression"].evaluate([array.astype(np.float64) for array in arrays]), shape)
-    return y if node["to"] is None or node["to"].kind == "f" else np.clip(np.rint(y), *bounds(OF_DTYPE[node["to"]]))
+    given = {at: array.astype(np.float64) for at, array in enumerate(arrays) if array is not None}
+    shape = np.broadcast_shapes(*(array.shape for array in given.values()))
+    y = np.broadcast_to(node["expression"].evaluate(given), shape)
+    to = node["to"] or arrays[0].dtype
+    return y if to.kind == "f" else np.clip(np.rint(y), *bounds(OF_DTYPE[to]))
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(broadcast(node, inputs)[0].shape, _type_of(node, inputs))]
 
 
-OPS = native(Op("Elementwise", _infer, _evaluate, {"expression": REQUIRED, "to": None}, mixed=True))
+OPS = native(Op("Elementwise", _infer, _evaluate, {"expression": REQUIRED, "to": None}, mixed=True, own=True))

@@ -46,6 +46,11 @@ def _check_rows(indices: Value, sizes: Sequence[int]) -> None:
     _check_places(indices, sizes)
 
 
+def _from_start(indices: np.ndarray, size: int) -> np.ndarray:
+    """Places on an axis of that size, counted from its start, as int64: offsets in bytes are products of them."""
+    return indices.astype(np.int64) % size
+
+
 def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
     axis = axis_in(node["axis"], len(data.shape))
@@ -67,7 +72,7 @@ def _evenly(node: Node, inputs: Inputs) -> Box | None:
     axis = axis_in(node["axis"], len(data.shape))
     if indices is None or indices.ndim > 1 or not indices.size:
         return None
-    places = indices.ravel() % data.shape[axis]
+    places = _from_start(indices.ravel(), data.shape[axis])
     step = int(places[1] - places[0]) if places.size > 1 else 1
     if step == 0 or (np.diff(places) != step).any():
         return None
@@ -104,7 +109,7 @@ def _block_reads(node: Node, inputs: Inputs, block: int) -> float:
 
 def _channels(data: Any, indices: Any) -> list[int]:
     """The channels that constant indices name."""
-    return integers(indices.array % data.shape[1])
+    return integers(_from_start(indices.array, data.shape[1]))
 
 
 def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
@@ -123,7 +128,7 @@ def _lower_gather(call: Call) -> list[Step]:
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
-    return [gather_step(call.target, data, y, axis, indices.array)]
+    return [gather_step(call.target, data, y, axis, _from_start(indices.array, data.shape[axis]))]
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
@@ -295,6 +300,7 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
+_TAKEN["signature"] = "x: any, indices: known -> y: =x"
 _SCATTER = {"axis": 0, "reduction": "none"}
 
 OPS = (

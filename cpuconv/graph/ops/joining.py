@@ -222,7 +222,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
                 steps.append(shift_step(call.target, call.constants, x, y, y.shape[1], first=box[1].start))
         return steps
 
-    return {"offers": offers, "lower": lower, "view": view}
+    return {"offers": offers, "lower": lower, "view": view, "signature": "x: any, places*: known -> y*: =x"}
 
 
 # --- one behind the other -------------------------------------------------------------------------------------------
@@ -330,7 +330,11 @@ def _lower_tile(call: Call) -> list[Step]:
 
 
 _LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}
+_LAID["signature"] = "x: any, others*: =x -> y: =x"
 _PADDED: dict[str, Any] = {"offers": _offer_pad, "lower": _lower_pad}
+_PADDED["signature"] = "x: any, pads: known, value?: known, axes?: known -> y: =x"
+_TILED: dict[str, Any] = {"offers": _offer_tile, "lower": _lower_tile}
+_TILED["signature"] = "x: any, repeats: known -> y: =x"
 _SPLIT = {"axis": 0, "num_outputs": None}
 
 OPS = (
@@ -338,5 +342,5 @@ OPS = (
     Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_cuts(_split_boxes)),
     Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_cuts(_slice_boxes)),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),
-    Op("Tile", _infer_tile, tile, parameters=(1,), widened=False, offers=_offer_tile, lower=_lower_tile),
+    Op("Tile", _infer_tile, tile, parameters=(1,), widened=False, **_TILED),
 )

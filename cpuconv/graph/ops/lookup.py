@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
@@ -47,4 +49,6 @@ def _lower(call: Call) -> list[Step]:
     return lookup_steps(call.target, x, call.y, kept, int(table.array[0]))
 
 
-OPS = (Op("Lookup", _infer, look_up, **EXACT, offers=_offers, lower=_lower, in_place=True),)
+_SIGNATURE = "x: uint8|int8 (S...), table: uint8|int8 (256) -> y: =table (S...)"
+_KERNELS: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE, "in_place": True}
+OPS = (Op("Lookup", _infer, look_up, **EXACT, **_KERNELS, own=True),)

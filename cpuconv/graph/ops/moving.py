@@ -35,4 +35,5 @@ def _lower(call: Call) -> list[Step]:
     return converted(call.target, call.space, call.x, call.y)
 
 
-OPS = (Op("Copy", like_first, copied, widened=False, offers=_offers, lower=_lower),)
+_SIGNATURE = "x: any (S...) -> y: =x (S...)"
+OPS = (Op("Copy", like_first, copied, widened=False, offers=_offers, lower=_lower, signature=_SIGNATURE, own=True),)

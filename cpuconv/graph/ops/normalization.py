@@ -14,7 +14,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
+from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
 from cpuconv.kernels.axis.lines import Axes
@@ -146,7 +146,8 @@ def _lower_softmax(call: Call) -> list[Step]:
 
 
 def _softmax_op(name: str, reference: Reference) -> Op:
-    return Op(name, _infer_along, reference, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax, in_place=True)
+    kernels: dict[str, Any] = {"offers": _offers_softmax, "lower": _lower_softmax, "signature": FLOATS}
+    return Op(name, _infer_along, reference, {"axis": -1}, **kernels, in_place=True)
 
 
 def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -207,20 +208,31 @@ _LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _LRN = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
 _BY_PLANES: dict[str, Any] = {"offers": _offers_instance, "lower": _lower_instance, "in_place": True}
 _BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True}
+_CHANNELS = "x: float32 (N C P...), scale: float32 (C), bias: float32 (C) -> y: float32 (N C P...)"
+_AFFINE = "scale: float32 ~(S...), bias?: float32 ~(S...)"
+_LINES = f"x: float32 (S...), {_AFFINE} -> y: float32 (S...)"
+_BYTE_LINES = f"x: uint8|int8|float32 (S...), {_AFFINE} -> y: uint8|int8|float32 (S...)"
 
 _SOFTMAX = _softmax_op("Softmax", softmax)
-_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES)
+_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES, signature=_LINES)
 
 OPS = (
     Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),
-    Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}, **_BY_PLANES),
+    Op(
+        "InstanceNormalization",
+        _infer_channels,
+        instance_normalization,
+        {"epsilon": 1e-5},
+        **_BY_PLANES,
+        signature=_CHANNELS,
+    ),
     Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
     _NORMALISED,
-    of_bytes(_NORMALISED, _offers_layer, _lower_layer),
+    of_bytes(_NORMALISED, _offers_layer, _lower_layer, _BYTE_LINES),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op("LRN", like_first, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn),
+    Op("LRN", like_first, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
     _SOFTMAX,
-    of_bytes(_SOFTMAX, _offers_softmax, _lower_softmax),
+    of_bytes(_SOFTMAX, _offers_softmax, _lower_softmax, "x: uint8|int8|float32 (S...) -> y: uint8|int8|float32 (S...)"),
     _softmax_op("LogSoftmax", log_softmax),
 )

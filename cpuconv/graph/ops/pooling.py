@@ -200,15 +200,21 @@ _SHARED = {"kernel_shape": REQUIRED, "pads": None, "strides": None}
 _WINDOW = {**_SHARED, "auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None}
 
 
+_PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
+_FLOAT_PLANES = "x: float32 (N C P...) -> y: float32 (N C Q...)"
+_BYTE_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
+
+
 def _windows(name: str, reference: Reference, **attributes: object) -> Op:
     """The row of a fold of what windows see that kernels have."""
-    return Op(name, _infer_pool, reference, {**_WINDOW, **attributes}, offers=_offers_pool, lower=_lower_pool)
+    attributes = {**_WINDOW, **attributes}
+    return Op(name, _infer_pool, reference, attributes, offers=_offers_pool, lower=_lower_pool, signature=_PLANES)
 
 
 def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op:
     """The row of a fold of whole planes that kernels have."""
     lower = partial(lower_planes, fold=fold, mean=mean)
-    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower)
+    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=_FLOAT_PLANES)
 
 
 _AVERAGE = _windows("AveragePool", average_pool, count_include_pad=0)
@@ -216,7 +222,7 @@ _AVERAGE = _windows("AveragePool", average_pool, count_include_pad=0)
 OPS = (
     _windows("MaxPool", max_pool, storage_order=0),
     _AVERAGE,
-    of_bytes(_AVERAGE, _offers_bytes, _lower_bytes),
+    of_bytes(_AVERAGE, _offers_bytes, _lower_bytes, _BYTE_PLANES),
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
     _whole("GlobalMaxPool", global_max_pool, "max"),
     _whole("GlobalAveragePool", global_average_pool, "sum", mean=True),
@@ -226,6 +232,8 @@ OPS = (
         global_average_pool,
         offers=_offers_mean,
         lower=partial(lower_planes, fold="sum", mean=True),
+        signature="x: uint8|int8 (N C P...) -> y: float32 (N C Q...)",
+        own=True,
     ),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
     Op("MaxUnpool", _infer_unpool, max_unpool, _SHARED, parameters=(2,), **EXACT),

@@ -256,6 +256,9 @@ def _lower_product(call: Call) -> list[Step]:
 
 _PRODUCT = {"a_scale": REQUIRED, "a_zero_point": 0, "b_scale": REQUIRED, "b_zero_point": 0}
 _PRODUCT |= {"y": REQUIRED, "y_scale": None, "y_zero_point": 0}
+_ROWS = "x: uint8|int8 (R... K), w: int8 (K N), bias?: int32|float32 (N), added?: =y (R... N)"
+_ROWS += " -> y: uint8|int8|int32|float32 (R... N)"
+_SPAN = "x: float32 -> scale: float32 (), zero: uint8 ()"
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
@@ -272,6 +275,8 @@ OPS = (
         offers=_linear_offers,
         restored=_restored,
         lower=_lower_linear,
+        signature=_ROWS,
+        own=True,
     ),
     Op(
         "QuantizedMatMul",
@@ -281,9 +286,11 @@ OPS = (
         **EXACT,
         offers=_product_offers,
         lower=_lower_product,
+        signature="a: uint8|int8, b: uint8|int8 -> y: uint8|int8|float32",
+        own=True,
     ),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
-    Op("Span", _infer_span, span, widened=False, offers=_span_offers, lower=_lower_span),
+    Op("Span", _infer_span, span, widened=False, offers=_span_offers, lower=_lower_span, signature=_SPAN, own=True),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),
     Op("MatMulInteger", _infer_matmul_integer, matmul_integer, **EXACT),
 )

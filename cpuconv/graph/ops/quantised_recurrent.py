@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -95,4 +96,10 @@ def _lower(call: Call) -> list[Step]:
 
 
 _ATTRIBUTES = {name: value for name, value in COMMON.items() if name != "layout"} | {"input_forget": 0}
-OPS = (Op(_OP, _infer, layer, _ATTRIBUTES, mixed=True, widened=False, offers=_offers, lower=_lower),)
+_SIGNATURE = (
+    "fed: float32 (S B 4DH), r: int8 (D H 4H), scale: float32 (D 4H), zero: float32 (D 4H), lengths?: int32 (B), "
+    "h?: float32 (D B H), c?: float32 (D B H), peepholes?: float32 (D 3H) "
+    "-> y: float32 (S D B H), last_h: float32 (D B H), last_c: float32 (D B H)"
+)
+_KERNELS: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE}
+OPS = (Op(_OP, _infer, layer, _ATTRIBUTES, mixed=True, widened=False, **_KERNELS, own=True),)

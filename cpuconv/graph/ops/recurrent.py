@@ -370,7 +370,23 @@ COMMON = {
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LSTM": {"input_forget": 0}, "GRU": {"linear_before_reset": 0}, "RNN": {"activations": ["Tanh", "Tanh"]}
 }  # fmt: skip
+_WEIGHTS = "x: float32 (S B I), w: float32, r: float32, bias?: float32, lengths?: int32"
+_STATES = {
+    "LSTM": ("h?: float32, c?: float32, peepholes?: float32", "y: float32, last_h: float32, last_c: float32"),
+    **dict.fromkeys(("GRU", "RNN"), ("h?: float32", "y: float32, last_h: float32")),
+}
+"""Operands and results behind those that all have; the rule gives their shapes."""
 OPS = tuple(
-    Op(name, _infer, layer, {**COMMON, **own}, mixed=True, widened=False, offers=_offers, lower=_lower)
+    Op(
+        name,
+        _infer,
+        layer,
+        {**COMMON, **own},
+        mixed=True,
+        widened=False,
+        offers=_offers,
+        lower=_lower,
+        signature=f"{_WEIGHTS}, {_STATES[name][0]} -> {_STATES[name][1]}",
+    )
     for name, own in _ATTRIBUTES.items()
 )

@@ -27,7 +27,10 @@ _OPERATIONS = 2  # an element
 def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
     if stated is None or not stated.size:
         return () if node["noop_with_empty_axes"] else tuple(range(rank))
-    return tuple(axis_in(axis, rank) for axis in integers(stated))
+    axes = tuple(axis_in(axis, rank) for axis in integers(stated))
+    if len({*axes}) < len(axes):
+        raise ValueError(f"axes {list(axes)} are not apart")
+    return axes
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
@@ -81,6 +84,10 @@ def lower_rows(call: Call) -> list[Step]:
     return lower_lines(call, axes, full(call.outputs[0], x.shape, chosen))
 
 
+_SIGNATURE = "x: float32, axes?: known -> y: float32"
+_OF_BYTES = "x: uint8|int8|float32, axes?: known -> y: uint8|int8|float32"
+
+
 def _op(name: str, function: Function) -> Op:
     """A row from a function of an array and the keywords axis and keepdims."""
 
@@ -90,8 +97,8 @@ def _op(name: str, function: Function) -> Op:
 
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     native = name in WORKS or name in _PLANES
-    offers, lower = (_offers, _lower) if native else (None, None)
-    return Op(name, _infer, reference, attributes, parameters=(1,), offers=offers, lower=lower)
+    kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE} if native else {}
+    return Op(name, _infer, reference, attributes, parameters=(1,), **kernels)
 
 
 def _least(dtype: np.dtype) -> float | int | bool:
@@ -117,7 +124,7 @@ _MEAN = _op("ReduceMean", np.mean)
 OPS = (
     _op("ReduceSum", _sum),
     _MEAN,
-    of_bytes(_MEAN, row_offers, lower_rows),
+    of_bytes(_MEAN, row_offers, lower_rows, _OF_BYTES),
     _op("ReduceMax", lambda x, **axes: np.max(x, initial=_least(x.dtype), **axes)),
     _op("ReduceMin", lambda x, **axes: np.min(x, initial=_most(x.dtype), **axes)),
     _op("ReduceProd", lambda x, **axes: np.prod(x, dtype=x.dtype, **axes)),

@@ -280,12 +280,16 @@ _RESIZE = {
 }
 _SHUFFLE = {"blocksize": REQUIRED, "mode": "DCR"}
 _SHUFFLED: dict[str, Any] = {"widened": False, "offers": _shuffle_offers, "lower": _lower_shuffle}
+_SHUFFLED["signature"] = "x: uint8|int8|float32 (N C H W) -> y: =x (N D I J)"
+_STATED = "region?: known, scales?: known, sizes?: known -> y: =x (N C Q...)"
+_PLANES: dict[str, Any] = {"offers": _offers, "lower": _lower}
+_PLANES["signature"] = f"x: uint8|int8|float32 (N C P...), {_STATED}"
 
-_RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower)
+_RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), **_PLANES)
 
 OPS = (
     _RESIZING,
-    of_bytes(_RESIZING, _offers_bytes, _lower_bytes),
+    of_bytes(_RESIZING, _offers_bytes, _lower_bytes, f"x: uint8|int8 (N C P...), {_STATED}"),
     Op("DepthToSpace", _infer_to_space, depth_to_space, _SHUFFLE, **_SHUFFLED),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, _SHUFFLE, **_SHUFFLED),
 )

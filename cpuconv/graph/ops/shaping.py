@@ -301,13 +301,20 @@ def _reshaping(
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
     """An operator that only changes the type; kernels have the case that it stays."""
-    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), lower=_lower_cast, view=_view_same)
+    kernels: dict[str, Any] = {"offers": _offer_cast(rule), "lower": _lower_cast, "view": _view_same}
+    return Op(name, rule, identity, attributes, **rest, **kernels, signature=_CASTS)
 
 
 _FLOATS = (F16.outside, BF16.outside, FLOAT32)
 
 _EXPANSION: dict[str, Any] = {"offers": _offer_expand, "view": _view_expanded}
 _TURNS: dict[str, Any] = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
+_TURNS["signature"] = "x: any -> y: =x"
+_HALVES = "float16|bfloat16"
+_CASTS = "; ".join(
+    f"x: {x} (S...), like?: any -> y: {y} (S...)"
+    for x, y in (("any", "=x"), (_HALVES, "float32"), ("float32", f"float32|{_HALVES}"))
+)
 
 OPS = (
     Op("Transpose", _same_type(_transposed), transpose, {"perm": None}, widened=False, **_TURNS),

@@ -10,9 +10,10 @@ import layouts
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Node
+from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
+from cpuconv.graph.ops.base import MISFITS, misfit
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import lender, let_go, own
@@ -159,11 +160,21 @@ class Builder:
         node = node_plan.node
         inputs = [self._operand(name, node_plan.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self._memory.places[name] for name in node.outputs if name]
-        lower = ops.TABLE[node.op].lower
-        assert lower is not None
-        steps = lower(Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants))
+        op = ops.TABLE[node.op]
+        assert op.lower is not None
+        read = _values(inputs, offer.inputs)
+        op.check(node, read, _values(self._written(node), offer.outputs))
+        call = Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
+        try:
+            steps = op.lower(call)
+        except MISFITS as error:
+            raise misfit(node, read, error) from error
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
+
+    def _written(self, node: Node) -> list[Place | None]:
+        """Where each output of a node lies; None for those that it does not give."""
+        return [self._memory.places[name] if name else None for name in node.outputs]
 
     def _operand(self, name: str, form: str) -> Place:
         """Where an input of a node lies; constants are put into the form that the node reads, once."""
@@ -217,8 +228,16 @@ class Builder:
         operands = [
             None if not name else self._read_by_hosts.get(name, self._memory.places.get(name)) for name in node.inputs
         ]
-        outputs = [self._memory.places[name] if name else None for name in node.outputs]
-        return Host(node, operands, outputs)
+        return Host(node, operands, self._written(node))
+
+
+def _values(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
+    """What kernels read or write at these places: what lies as bfloat16 stands for float32."""
+    halves = (DENSE_BF16, BLOCKED_BF16)
+    return [
+        None if at is None else Value(at.shape, at.number if form in halves else at.dtype, at.array)
+        for at, form in zip(places, forms, strict=False)
+    ]
 
 
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:

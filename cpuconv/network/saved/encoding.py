@@ -41,6 +41,7 @@ _MORE_DTYPES = (  # of the package ml_dtypes
 )  # fmt: skip
 _LONGEST = 1 << 16  # characters of an expression
 _MOST_AXES = 32
+_TYPES = ("to", "y")  # attributes that are types of elements
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
 
 _SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
@@ -321,7 +322,8 @@ def _check_attributes(node: Node) -> None:
         value = node[name]
         kinds: tuple[type, ...] = _ALSO.get(type(default), (type(default),))
         stated = default is not None and default is not REQUIRED
-        if (stated and type(value) not in kinds) or isinstance(value, Graph):
+        typed = name in _TYPES and value is not None
+        if typed != isinstance(value, np.dtype) or (stated and type(value) not in kinds) or isinstance(value, Graph):
             raise SourceError(f"{node.label}: the attribute {name!r} is {_shown(value)}")
         if isinstance(value, float) and math.isnan(value):
             raise SourceError(f"{node.label}: the attribute {name!r} is no number")

@@ -18,6 +18,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops.base import MISFITS, Op, misfit
+from cpuconv.graph.ops.signature import mismatch
 from cpuconv.kernels.binding.place import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
 from cpuconv.network.selection.late import is_right, late_values
@@ -187,7 +188,7 @@ def _followed(
 def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: bool) -> list[Offer | None]:
     """The offer of a record; none if it does not fit the node."""
     values = graph.operands(node)
-    op = _computing(node, values)
+    op = _computing(node, values, _results(graph, node))
     if op is not None and op.restored is not None and record.detail is not None:
         offers: list[Offer | None] = [op.restored(node, values, target.of(node.sources), record.detail, same)]
     else:
@@ -200,16 +201,18 @@ def _is_open(offer: Offer | None) -> bool:
     return offer is not None and getattr(offer.detail, "settled", True) is None
 
 
-def _computing(node: Node, values: Sequence[Value | None]) -> Op | None:
+def _computing(node: Node, values: Sequence[Value | None], results: Sequence[Value | None]) -> Op | None:
     """The operator whose offers a node of these operands may take; None: the reference computes it."""
     op = None if node.meaning is not None else ops.TABLE[node.op]
-    return op if op is not None and op.offers is not None and _filled(values) else None
+    if op is None or op.offers is None or not _filled(values):
+        return None
+    return None if op.signature and mismatch(op.signature, values, results) else op
 
 
 def offers_of(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
     """The ways to compute a node; `late` are values that stay float32. None: by the reference."""
     values = graph.operands(node)
-    return _offers_of(graph, node, _computing(node, values), values, target, late)
+    return _offers_of(graph, node, _computing(node, values, _results(graph, node)), values, target, late)
 
 
 def _offers_of(
@@ -228,6 +231,11 @@ def _offers_of(
         return [offer for offer in made if is_right(offer, node, late)] or [None]
     except MISFITS as error:
         raise misfit(node, values, error) from error
+
+
+def _results(graph: Graph, node: Node) -> list[Value | None]:
+    """What is known of the outputs of a node; None for those that it does not give."""
+    return [graph.value(name) if name else None for name in node.outputs]
 
 
 def _filled(values: Sequence[Value | None]) -> bool:

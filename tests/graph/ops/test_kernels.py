@@ -15,17 +15,12 @@ from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
-from support.graph.cases import CASES  # noqa: E402
+from support.graph.cases import CASES, KNOWN, TOLERANCES  # noqa: E402
 from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
-FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv", "QuantizedLinear"), (1, 2))
-FIXED |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}  # operands known beforehand
-ROUNDED = ("QuantizedLSTM",)  # states that lie between two bytes may become either
-TIES = ("QuantizedAveragePool", "QuantizedLayerNormalization", "QuantizedReduceMean", "QuantizedResize")
-TIES += ("QuantizedSoftmax", "Span")  # results, or a zero point, that lie between two bytes
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
@@ -56,19 +51,15 @@ def found(op: str, precision: str) -> list[int]:
             case = case._replace(arrays=[_narrow(array) for array in case.arrays])
         free = [at for at in range(1, len(case.arrays)) if at not in row.parameters]
         known = {*data.draw(st.sets(st.sampled_from(free)))} if free else set()
-        known.update(at for at in (*row.parameters, *FIXED.get(op, ())) if at < len(case.arrays))
+        known.update(at for at in (*row.parameters, *KNOWN.get(op, ())) if at < len(case.arrays))
         names = ["" if array is None else f"x{at}" for at, array in enumerate(case.arrays)]
         attributes = dict(case.attributes)
         if "to" in attributes:  # a type, as the reader has it
             attributes["to"] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))
         node = row.node(names, [f"y{at}" for at in range(case.outputs)], **attributes)
-        options = {}
+        options = TOLERANCES.get(op, {})
         if op in GATES:
             options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
-        if op in ROUNDED:
-            options = {"tolerance": 1e-2, "least": 1.0}
-        if op in TIES:
-            options = {"ties": True}
         drawn = data.draw(THREADS), data.draw(st.booleans())
         made = lowered.offers(node, case.arrays, sorted(known), drawn[0], precision)
         if precision == HALF:

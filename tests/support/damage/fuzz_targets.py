@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 from onnx import helper
 
 from autotune.store.rows import Row
@@ -41,10 +39,11 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.reading.onnx_reader import read
 from support import graphs
+from support.damage import operands
 from support.damage.damageable import damageable, looping, nested
 from support.damage.mutations import forged, header_of, with_header
 from support.damage.onnx_mutations import mutated
-from support.graph.cases import CASES
+from support.graph.cases import CASES, drawn
 
 ERRORS = (SourceError, ArgumentError, ArgumentTypeError)
 _LONGEST = 1 << 15  # bytes of a seed
@@ -107,28 +106,11 @@ def networks() -> list[onnx.ModelProto]:
     return [first, second, nested(2), looping("Add", 2, m=np.int64(5)), loop]
 
 
-def drawn(strategy: st.SearchStrategy[graphs.Case]) -> list[graphs.Case]:
-    """A few cases of an operator."""
-    cases: list[graphs.Case] = []
-
-    @seed(1)
-    @settings(
-        max_examples=_CASES, database=None, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(strategy)
-    def draw(case: graphs.Case) -> None:
-        cases.append(case)
-
-    draw()
-    return cases
-
-
 def onnx_seeds() -> Iterator[bytes]:
     """Networks, and each operator a few times, with constants and without."""
     yield from (model.SerializeToString() for model in networks())
     for name in sorted(CASES.keys() - OWN):
-        for number, case in enumerate(drawn(CASES[name])):
+        for number, case in enumerate(drawn(CASES[name], _CASES)):
             fixed = range(1, len(case.arrays)) if number % 2 else ()
             made, _ = graphs.one_node(name, case.arrays, case.outputs, fixed=fixed, **case.attributes)
             yield made.SerializeToString()
@@ -298,6 +280,7 @@ TARGETS: Mapping[str, Target] = {
     "saved": Target(read_saved, saved_seeds, change_saved),
     "wisdom": Target(read_wisdom, wisdom_seeds, change_wisdom),
     "problem": Target(read_problem, problem_seeds, change_problem),
+    "operands": Target(operands.read, operands.seeds, operands.change),
 }
 
 

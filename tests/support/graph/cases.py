@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from support.graph import axes, draws, quantised, sequences
@@ -158,3 +161,30 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "ConvInteger": quantised.conv_integer(),
     "MatMulInteger": quantised.matmul_integer(),
 }
+
+KNOWN = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Linear", "QuantizedConv", "QuantizedLinear"), (1, 2))
+KNOWN |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}
+"""Operands that operators must know beforehand to have kernels, beside those that their rules read."""
+
+_TIES = ("QuantizedAveragePool", "QuantizedLayerNormalization", "QuantizedReduceMean", "QuantizedResize")
+_TIES += ("QuantizedSoftmax", "Span", "Elementwise")
+TOLERANCES: dict[str, dict[str, Any]] = dict.fromkeys(_TIES, {"ties": True})
+TOLERANCES["QuantizedLSTM"] = {"tolerance": 1e-2, "least": 1.0}
+"""How far kernels may be off: where results, or a zero point, lie between two integers, and where states do."""
+
+
+def drawn(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
+    """A few cases of an operator, always the same ones."""
+    cases: list[Case] = []
+
+    @seed(1)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(strategy)
+    def draw(case: Case) -> None:
+        cases.append(case)
+
+    draw()
+    return cases

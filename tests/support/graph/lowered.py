@@ -216,7 +216,7 @@ def check(
                 assert steps.max(initial=0) <= ties and steps.sum() <= ties * (1 + steps.size / 100), offer
                 continue
             finite = np.isfinite(wanted)
-            scale = np.abs(wanted[finite]).max(initial=least)
+            scale = max(least, float(np.abs(wanted[finite]).max(initial=0)))
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
             spare = 2.0**-8 * np.abs(wanted[finite]) if form in (DENSE_BF16, BLOCKED_BF16) else 0
             error = (np.abs(got[finite] - wanted[finite]) - spare).max(initial=0) / scale

@@ -1,0 +1,72 @@
+"""Saved models whose internal operators have operands that no kernel takes: refused, or right between guard pages."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from cpuconv.errors import SourceError  # noqa: E402
+from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
+from support.damage import operands  # noqa: E402
+from support.damage.operands import Application  # noqa: E402
+from support.graphs import Case  # noqa: E402
+
+BYTES = np.arange(24, dtype=np.uint8).reshape(2, 12)
+IMAGE, TAPS, ONES = BYTES.reshape(1, 2, 3, 4), np.ones((5, 2, 1, 1), np.int8), np.ones(12, np.float32)
+F16, F32, BF16 = map(np.dtype, (np.float16, np.float32, ml_dtypes.bfloat16))
+SCALES = {"x_scale": 0.1, "x_zero_point": 3, "y_scale": 0.1, "y_zero_point": 0}
+FLOATS = {"x_scale": 0.1, "w_scale": 0.1, "y": F32}
+LINE = "'y' must be uint8, int8 or float32"
+STATES = "'h' must be float32 of shape [1,2,4]"
+
+
+def lstm(lengths: type = np.int32, states: type = np.float32) -> list[np.ndarray]:
+    """Operands of a QuantizedLSTM of 3 steps, 2 sequences and 4 hidden units."""
+    fed, weights, vector = np.ones((3, 2, 16), np.float32), np.ones((1, 4, 16), np.int8), np.ones((1, 16), np.float32)
+    return [fed, weights, vector, vector, np.array([1, 3], lengths), np.zeros((1, 2, 4), states)]
+
+
+REFUSED = [  # the operator, its operands, those that it knows beforehand, its attributes, and what is said
+    ("QuantizedSoftmax", [BYTES], (), {**SCALES, "y": BF16}, f"{LINE} of shape [2,12], not bfloat16[2,12]"),
+    ("QuantizedSoftmax", [BYTES], (), {**SCALES, "y": F16}, f"{LINE} of shape [2,12], not float16[2,12]"),
+    ("QuantizedLayerNormalization", [BYTES, ONES], (), {**SCALES, "y": F16}, f"{LINE} of shape [2,12], not float16"),
+    ("QuantizedReduceMean", [BYTES, np.array([1])], (1,), {**SCALES, "y": BF16}, f"{LINE}, not bfloat16[2,1]"),
+    ("Lookup", [BYTES, np.zeros(256, F32)], (1,), {}, "'table' must be uint8 or int8 of shape [256], not float32[256]"),
+    ("QuantizedLinear", [BYTES, np.ones((12, 3), np.int8), None, np.ones((2, 3), np.uint8)], (1,), FLOATS,
+     "'added' must be float32 of shape [2,3], not uint8[2,3]"),
+    ("QuantizedLSTM", lstm(np.int8), (1, 2, 3), {}, "'lengths' must be int32 of shape [2], not int8[2]"),
+    ("QuantizedLSTM", lstm(states=np.float16), (1, 2, 3), {}, f"{STATES}, not float16[1,2,4]"),
+    ("QuantizedLSTM", lstm(states=np.int8), (1, 2, 3), {}, f"{STATES}, not int8[1,2,4]"),
+    ("QuantizedConv", [IMAGE, TAPS, None, np.ones((1, 5, 3, 3), F32)], (1,), FLOATS,
+     "'added' must be float32 of shape [1,5,3,4], not float32[1,5,3,3]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arrays", "known", "attributes", "reason"), REFUSED)
+def test_what_kernels_do_not_take_is_refused_as_it_is_read(op, arrays, known, attributes, reason):
+    made = Application(op, Case(arrays, attributes, 3 if op == "QuantizedLSTM" else 1), frozenset(known))
+    with pytest.raises(SourceError) as caught:
+        operands.loaded(made)
+    assert f"{op} node 'y0': {reason}" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", sorted(OWN))
+def test_every_type_and_shape_of_every_operand_is_refused_or_right(op):
+    compared = [operands.judge(made) for text in operands.one_by_one(op) if (made := operands.applied(text))]
+    assert 0 in compared and any(compared) and len(compared) > 70
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_changes_of_several_operands():
+    for number, seed in enumerate(itertools.chain(*[operands.seeds()] * 8)):
+        operands.read(operands.change(operands.change(seed, number), number + 1))
+
+
+def test_every_internal_operator_is_among_the_seeds():
+    assert {operands.applied(text).op for text in operands.seeds()} == {name for name, op in TABLE.items() if op.own}
