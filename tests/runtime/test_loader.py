@@ -115,10 +115,10 @@ def test_code_of_another_architecture_and_unknown_symbols_are_unsupported() -> N
 @linux
 def test_llvm_loads_what_the_loader_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object) -> None:
-        raise Unsupported("memory of this process cannot be made executable")
+        raise Unsupported("a relocation that no kernel has")
 
     code = compiled(SOURCE)
-    monkeypatch.setattr(loader, "_make_executable", refused)
+    monkeypatch.setattr(loader, "_placed", refused)
     for load in (cache.load_object, cache.link_object):
         kind = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64)
         assert load(code, "compute").function(kind)(3, b"", 0) == 4.3125
