@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -10,10 +9,24 @@ from pathlib import Path
 
 VARIABLE = "CPUCONV_LAUNCHER"
 
-# The parent's module path is handed over, as a program may have changed it.
-_BOOT = """import importlib, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-importlib.import_module(sys.argv[2]).main(*sys.argv[3:])"""
+_FLAGS = {  # letters of the command line by their names in `sys.flags`
+    "debug": "d",
+    "optimize": "O",
+    "dont_write_bytecode": "B",
+    "no_user_site": "s",
+    "no_site": "S",
+    "ignore_environment": "E",
+    "verbose": "v",
+    "bytes_warning": "b",
+    "isolated": "I",
+    "safe_path": "P",
+}
+
+# Nothing is imported, but for what is built in, before the path is the parent's: `-c` puts the current folder first.
+_BOOT = """import sys
+sys.path[:] = {path}
+import importlib
+importlib.import_module(sys.argv[1]).main(*sys.argv[2:])"""
 
 
 def python(*arguments: str) -> list[str]:
@@ -26,8 +39,26 @@ def python(*arguments: str) -> list[str]:
 
 
 def python_main(module: str, *arguments: str) -> list[str]:
-    """The command that calls a module's `main` with the arguments; the module is found as this process would."""
-    return python("-c", _BOOT, json.dumps(sys.path), module, *arguments)
+    """The command that calls a module's `main` with the arguments, under this interpreter's flags.
+
+    Modules are found as this process would, but for the current folder: whatever lies there is not imported.
+    """
+    return python(*_flags(), "-c", _BOOT.format(path=_path()), module, *arguments)
+
+
+def _flags() -> list[str]:
+    """Options of the command line that give another interpreter the flags of this one."""
+    letters = [f"-{letter * int(getattr(sys.flags, name, 0))}" for name, letter in _FLAGS.items()]
+    warned = [f"-W{each}" for each in sys.warnoptions]
+    named = [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
+    return [*(each for each in letters if each != "-"), *warned, *named]
+
+
+def _path() -> list[str]:
+    """`sys.path` in absolute texts, without entries that mean the current folder."""
+    known = [os.fsdecode(each) for each in sys.path if isinstance(each, (str, bytes, os.PathLike))]
+    kept = [each for each in known if os.path.normpath(each) != os.curdir]
+    return [os.path.abspath(each) if os.path.exists(each) else each for each in kept]  # some are names for import hooks
 
 
 def starts_again() -> bool:

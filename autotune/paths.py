@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-VARIABLE = "CPUCONV_CACHE_DIR"
+from autotune.ownership import VARIABLE, fault
 
 
 class NoFolderError(OSError):
-    """There is no cache folder; the message says why, and how to name one."""
+    """There is no cache folder that may be used; the message says why, and how to name one."""
 
 
 def cache_folder() -> Path:
@@ -18,7 +18,8 @@ def cache_folder() -> Path:
     Raises
     ------
     NoFolderError
-        The user has no home folder, such as one of a container without an entry in its list of users.
+        The user has no home folder, such as one of a container without an entry in its list of users; or other users
+        may write to the folder.
     """
     chosen = os.environ.get(VARIABLE)
     try:
@@ -27,7 +28,21 @@ def cache_folder() -> Path:
         raise NoFolderError(_TROUBLE.format(error)) from error
     if not folder.is_absolute():  # older versions of platformdirs give "~/..." there
         raise NoFolderError(_TROUBLE.format(f"'{folder}' is no absolute path"))
+    try:
+        found = fault(folder)
+    except OSError:  # it is made later, or who opens something in it learns what is wrong
+        found = None
+    if found is not None:
+        raise NoFolderError(found)
     return folder
+
+
+def is_cached(path: Path) -> bool:
+    """Whether a file is directly in the cache folder."""
+    try:
+        return path.absolute().parent == cache_folder()
+    except OSError:
+        return False
 
 
 def store_path() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.exports import lazily as _lazily
+from cpuconv import interpreters as _interpreters  # noqa: F401, first, as it refuses some
 from cpuconv import origin as _origin  # noqa: F401, before others of this package: it notes what they are imported from
 from cpuconv.api.convolution import conv2d, explain, plan
 from cpuconv.api.remembering import clear_cache, set_cache_limit, tune_in_background

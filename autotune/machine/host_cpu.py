@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import mmap
 import platform
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from autotune.machine.pages import NoExecutableMemory, place_code
 
 CPUINFO = Path("/proc/cpuinfo")
 EAX, EBX, ECX, EDX = range(4)
@@ -282,11 +283,10 @@ def _asked() -> Host | None:
     """What the CPU says; None where it cannot be asked, or its name is in no table."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize <= 1 << 32:
         return None
-    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory[: len(_CPUID)], memory[_PLACE : _PLACE + len(_XGETBV)] = _CPUID, _XGETBV
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    rights = mmap.PROT_READ | mmap.PROT_EXEC
-    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), rights) != 0:
+    code = _CPUID.ljust(_PLACE, b"\0") + _XGETBV
+    try:
+        address, memory = place_code(len(code), lambda address: code)
+    except NoExecutableMemory:
         return None
     ask = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)(address)
     registers = (ctypes.c_uint32 * 4)()
@@ -297,4 +297,6 @@ def _asked() -> Host | None:
 
     has_xgetbv = bool(cpuid(1, 0)[ECX] >> _SAVES & 1)
     saved = ctypes.CFUNCTYPE(ctypes.c_uint32)(address + _PLACE)() if has_xgetbv else 0
-    return described(cpuid, saved)
+    found = described(cpuid, saved)
+    del memory  # the code was called until here
+    return found

@@ -8,6 +8,7 @@ with one warning.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import sqlite3
@@ -16,11 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from autotune.files import check_regular, open_regular
+from autotune.paths import is_cached
 from autotune.store.mounts import is_remote
 from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
 
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
 MAGIC = b"SQLite format 3\0"
+JOURNALS = ("-wal", "-shm", "-journal")  # end the names of files beside the store's
 BUSY_SECONDS = 30.0
 ATTEMPTS = 3
 
@@ -63,7 +67,7 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
     Unusable, sqlite3.Error
         It is no store of this version, or cannot be read.
     """
-    if not os.path.exists(path):  # or it lies in a home that this user may not enter
+    if not os.path.lexists(path):  # or it lies in a home that this user may not enter
         return None
     _check_header(path)
     try:
@@ -110,7 +114,7 @@ def set_aside(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.corrupt-{n}") for n in itertools.count(1))
     aside = next(name for name in names if not name.exists())
     os.replace(path, aside)
-    for suffix in ("-wal", "-shm", "-journal"):
+    for suffix in JOURNALS:
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{path}{suffix}", f"{aside}{suffix}")
     return aside
@@ -143,12 +147,23 @@ def warn_once(message: str, unusable: tuple[int, int] | None = None) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """SQLite itself takes some files of a few bytes for empty ones, and would write over them."""
+    """See that SQLite may open a file and its journals.
+
+    It takes some files of a few bytes for empty ones, and would write over them. It waits for pipes, and follows links.
+    """
+    cached = is_cached(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path, cached=cached) as file:
             header = file.read(len(MAGIC))
+        for suffix in JOURNALS:
+            with contextlib.suppress(FileNotFoundError):
+                check_regular(f"{path}{suffix}", os.lstat(f"{path}{suffix}"), cached=cached)
     except FileNotFoundError:
         return
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.EPERM):
+            raise Unusable(f"no store ({error.strerror})") from error
+        raise
     if header and header != MAGIC:
         raise Unusable("damaged or no store (not a database)")
 

@@ -36,6 +36,7 @@ __all__ = ["WEIGHTS", "Row", "Store", "Use", "shared"]
 
 MISSED = 4096  # missed problems kept for a device
 LATE = 1e9  # seconds, longer than any that is stored
+MOST_TEXT = 1 << 20  # characters of a device's fields or figures, as JSON
 SEEDS = 8  # candidates that other devices suggest
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
@@ -314,9 +315,9 @@ def sources_hash(sources: Collection[str]) -> str:
 
 
 def _object(text: Any) -> dict[str, Any]:
-    """The JSON object that the text holds; empty if it is damaged."""
+    """The JSON object that the text holds; empty if it is damaged or longer than any that was written."""
     try:
-        content = json.loads(text)
+        content = json.loads(text) if len(text) <= MOST_TEXT else None
     except (TypeError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from autotune.interpreter import python_main
 from autotune.machine.device import fingerprint
+from autotune.signals import start_thread
 from autotune.store.store import Store
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import warmup
@@ -82,7 +83,7 @@ def main(spec: str, store: str, effort: str) -> None:
     """Tune what is missed until the parent ends."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    start_thread(threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True))
     with contextlib.ExitStack() as turn:
         with contextlib.suppress(OSError, NotImplementedError):  # without locks several work at a time
             turn.enter_context(FileLock(f"{store}.background"))
@@ -111,7 +112,7 @@ def _end_with_parent(parent: int) -> None:
         sys.stdin.buffer.read()
         os._exit(0)
 
-    threading.Thread(target=watch_pipe, daemon=True).start()
+    start_thread(threading.Thread(target=watch_pipe, daemon=True))
     while os.getppid() == parent:  # a forked child of the parent may hold the pipe open
         time.sleep(PERIOD)
     os._exit(0)

@@ -25,6 +25,7 @@ from typing import IO, Any
 from autotune.data_classes import dataclass
 from autotune.interpreter import python_main
 from autotune.machine.device import allowed_cores
+from autotune.signals import start_thread, unblock_signals
 from autotune.workload import Searchable, Verdict, Workload, check, discover
 
 Task = tuple[str, str]  # key of the problem, name of the candidate
@@ -119,7 +120,7 @@ class Pool:
 
         serving = [(w, threading.Thread(target=serve, args=(w,), daemon=True)) for w in self._workers[:expected]]
         for _, thread in serving:
-            thread.start()
+            start_thread(thread)
         ended: dict[Task, Verdict] = {}
         try:
             while len(ended) < expected and (deadline is None or time.monotonic() < deadline):
@@ -251,7 +252,7 @@ class _Worker:
 
         timer = threading.Timer(limit, expire)
         timer.daemon = True
-        timer.start()
+        start_thread(timer)
         try:
             line = process.stdout.readline()
         except (OSError, ValueError):
@@ -280,6 +281,7 @@ def _signal_name(number: int) -> str:
 
 def main(spec: str) -> None:
     """Serve tasks until standard input ends."""
+    unblock_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a compiler prints must not be taken for an answer
@@ -300,7 +302,7 @@ def main(spec: str) -> None:
         answer(describe(error))
         return
     answer("")
-    threading.Thread(target=read, daemon=True).start()
+    start_thread(threading.Thread(target=read, daemon=True))
     while True:
         key, name = tasks.get()
         verdict = compile_here(workload, key, name)

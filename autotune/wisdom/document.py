@@ -5,27 +5,30 @@ A file is taken whole or refused whole. Every value is checked; nothing in it is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from autotune.files import read_regular
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
 from autotune.store.rows import REALS, TIMED, WEIGHTS, Finished, Row, Use
+from autotune.text import decoded_bytes
 from autotune.workload import ADMITS
 
 FORMAT = "autotune-wisdom"
 VERSION = 1
-MOST_BYTES = 128 << 20
+MOST_BYTES = 32 << 20  # a hundred and fifty times a table that the package ships
 MOST_ROWS = 500_000
 MOST_TEXT = 2048
 MOST_ROOFS = 256
 MOST_SECONDS = 1e6
+_TIMES, _SMALL = 8, 1 << 16  # memory that decoding takes: three times the text as a rule
 MOST_NUMBER = 1 << 53  # what JSON readers agree on
 
 Problem = tuple[str, str, str]  # device, problem, weights
@@ -166,15 +169,14 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
     OSError
         It cannot be read.
     """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise WisdomError(f"{path} is refused: it is no regular file")
-    if status.st_size > most_bytes:
-        raise WisdomError(f"{path} is refused: it is larger than {most_bytes >> 20} MiB")
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
     try:
-        return parse(content)
+        return parse(read_regular(path, most_bytes))
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise WisdomError(f"{path} is refused: it is larger than {most_bytes >> 20} MiB") from None
+        if error.errno in (errno.EINVAL, errno.EISDIR):
+            raise WisdomError(f"{path} is refused: it is no regular file") from None
+        raise
     except WisdomError as error:
         raise WisdomError(f"{path} is refused: {error}") from None
 
@@ -183,6 +185,8 @@ def parse(content: bytes, most_rows: int = MOST_ROWS) -> Wisdom:
     """The wisdom of a file's content, of no more rows in a table; raises WisdomError."""
     if len(content) > MOST_BYTES:
         raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    if (taken := decoded_bytes(content)) > _SMALL + _TIMES * len(content):
+        raise WisdomError(f"it is no JSON as wisdom is (it would take {taken} bytes of memory, and has {len(content)})")
     try:
         document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autotune.files import open_regular
 from autotune.machine.roofline import newest_roofs
 from autotune.store import database
 from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use, carried
@@ -23,7 +24,7 @@ def load(path: Path) -> Wisdom:
     OSError
         It cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_store = file.read(len(database.MAGIC)) == database.MAGIC
     if not is_store:
         return read(path)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.locks import Lock
+from autotune.signals import signals_blocked
 
 
 class Background:
@@ -29,7 +30,8 @@ class Background:
         with self._lock:
             if self._pool is None or self._process != os.getpid():
                 self._process, self._pool = os.getpid(), ThreadPoolExecutor(self._threads, "run_async")
-            self._pool.submit(_reported, call)
+            with signals_blocked():  # it may start a thread
+                self._pool.submit(_reported, call)
 
 
 def _reported(call: Callable[[], object]) -> None:

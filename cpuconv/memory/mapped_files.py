@@ -7,77 +7,79 @@ What outlives the making of a program copies lent arrays (`own`), and their page
 from __future__ import annotations
 
 import errno
-import mmap
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from autotune.files import open_regular
+from autotune.machine.pages import Pages
 from cpuconv.errors import SourceError
 from cpuconv.memory.passing import is_passing
 
-Data = bytes | mmap.mmap
 
+class Mapped(Pages):
+    """A file in memory, page by page as it is read; it may be renamed or removed meanwhile.
 
-class Mapped(mmap.mmap):
-    """A file in memory, page by page as it is read. The file stays open, so that it may be renamed or removed."""
-
-    _file: BinaryIO
-    _seen: tuple[int, int]
+    Attributes
+    ----------
+    name : str
+        The path of the file when it was opened.
+    """
 
     @classmethod
-    def of(cls, file: BinaryIO) -> Mapped:
-        """Map a whole file.
+    def of(cls, file: BinaryIO, path: Path) -> Mapped:
+        """Map a whole file, which may be closed then.
 
         Raises
         ------
         OSError, ValueError
             It is empty, or cannot be mapped.
         """
-        made = cls(file.fileno(), 0, access=mmap.ACCESS_READ)
-        made._file = file
-        made._seen = made._state()
+        status = os.fstat(file.fileno())
+        if not status.st_size:
+            raise ValueError("an empty file cannot be mapped")
+        made = cls(file.fileno(), status.st_size)
+        made.name, made._seen = os.path.abspath(path), _state(status)
         return made
 
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
-
-    @property
-    def name(self) -> str:
-        """The path of the file when it was opened."""
-        return str(self._file.name)
+    name: str
+    _seen: tuple[int, int, int, int]
 
     @property
     def changed(self) -> bool:
-        """Whether the file was written to since it was mapped."""
-        return self._state() != self._seen
+        """Whether the file was written to since it was mapped.
 
-    def _state(self) -> tuple[int, int]:
-        now = os.fstat(self._file.fileno())
-        return now.st_size, now.st_mtime_ns
+        Of one that was removed, or whose name another file has taken, nobody tells.
+        """
+        try:
+            now = _state(os.stat(self.name))
+        except OSError:
+            return False
+        return now[:2] == self._seen[:2] and now != self._seen
 
 
-def contents(path: Path) -> Data:
-    """A file's content: mapped, or read where that is impossible.
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def contents(path: Path) -> memoryview:
+    """A file's content: mapped, or read where that is impossible. No descriptor stays open.
 
     Raises
     ------
     OSError
-        It cannot be read, or does not fit into memory.
+        It is no regular file, cannot be read, or does not fit into memory.
     """
-    file = path.open("rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    with open_regular(path) as file:
         try:
-            return Mapped.of(file)
+            return np.asarray(Mapped.of(file, path)).data
         except (OSError, ValueError):
             pass
-    with file:
         try:
-            return file.read()
+            return memoryview(file.read())
         except MemoryError as error:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
 
@@ -85,12 +87,14 @@ def contents(path: Path) -> Data:
 # --- lent arrays ----------------------------------------------------------------------------------------------------
 
 
-def lender(array: np.ndarray) -> Data | None:
+def lender(array: np.ndarray) -> bytes | Mapped | None:
     """The file or the bytes of a model that an array is a view of; None: others have its memory."""
     base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    base = base.obj if isinstance(base, memoryview) else base
+    while isinstance(base, (np.ndarray, memoryview)):
+        under = base.obj if isinstance(base, memoryview) else base.base
+        if under is None:
+            break
+        base = under
     return base if isinstance(base, (Mapped, bytes)) else None
 
 
@@ -106,9 +110,8 @@ def let_go(arrays: Iterable[np.ndarray]) -> None:
 
 def give_back(files: Iterable[Mapped]) -> None:
     """Give back the memory that files take; they can still be read."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        for each in files:
-            each.madvise(mmap.MADV_DONTNEED)
+    for each in files:
+        each.give_back()
 
 
 def check_unchanged(arrays: Iterable[np.ndarray]) -> None:

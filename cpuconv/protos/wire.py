@@ -36,7 +36,7 @@ def decode(data: Any, message: type[Record]) -> Any:
 
     Parameters
     ----------
-    data : bytes, bytearray, memoryview or mmap
+    data : bytes, bytearray or memoryview
     message : type[Record]
         Of `cpuconv.protos.messages`.
 

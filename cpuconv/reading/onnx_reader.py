@@ -120,6 +120,7 @@ def bodies(node: Node) -> list[Graph]:
 def _load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
     """The model, the files that its constants may lie in, and what messages call it."""
     folder, name = None, "model"
+    data: bytes | memoryview
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         folder, name = path.parent, path.stem

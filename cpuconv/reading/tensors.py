@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.memory.mapped_files import Data, contents
+from cpuconv.memory.mapped_files import contents
 from cpuconv.memory.room import check_bytes
 from cpuconv.protos import elements
 from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
@@ -28,7 +28,7 @@ class Files:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._opened: dict[Path, Data] = {}
+        self._opened: dict[Path, memoryview] = {}
 
     def array(self, tensor: Any) -> np.ndarray:
         """The elements of a constant, which nobody may change: of long ones a view of where they lie.
@@ -91,9 +91,9 @@ class Files:
             raise _unreadable(tensor, error) from error
         if length != needed or offset < 0 or offset + length > len(data):
             raise SourceError(f"{place}, which must hold {needed} bytes of it behind byte {offset}.")
-        return memoryview(data)[offset : offset + length]
+        return data[offset : offset + length]
 
-    def _data(self, location: str, place: str) -> Data:
+    def _data(self, location: str, place: str) -> memoryview:
         """The data at a location that a tensor states; `place` begins messages."""
         if self._folder is None:
             raise SourceError(f"{place}: give the model by its path.")

@@ -9,6 +9,7 @@ layer: it runs serially, with one warning.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import os
@@ -17,7 +18,9 @@ import threading
 import warnings
 from typing import Any
 
+from autotune.locks import Lock
 from autotune.machine.cores import allowed_cores
+from autotune.signals import signals_blocked
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
 from cpuconv.runtime import thread_pool
 from cpuconv.runtime.thread_pool import Helpers
@@ -105,11 +108,21 @@ class _Layer:
         self.layer = numba.threading_layer()
         module = importlib.import_module(f"numba.np.ufunc.{_MODULES[self.layer]}")
         self.parallel_for: int = module.parallel_for
-        self.guard = threading.Lock() if self.layer == "workqueue" else contextlib.nullcontext()
+        # A signal handler may call within a call of its thread, as the layer's own has ended by then.
+        self.guard = threading.RLock() if self.layer == "workqueue" else contextlib.nullcontext()
+        self._start_all()
+
+    def _start_all(self) -> None:
+        """Give each thread of the layer something to do: some layers start threads as they are needed."""
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        body = ctypes.CFUNCTYPE(None, *[pointer] * 4)(lambda *_: None)
+        words = [(size * 1)(value) for value in (0, maximum_threads(), 1)]  # start, count, step
+        kind = ctypes.CFUNCTYPE(None, *[pointer] * 5, size, size, ctypes.c_int)
+        kind(self.parallel_for)(body, *map(ctypes.addressof, words), None, 0, 1, maximum_threads())
 
 
 _pool: Helpers | _Layer | None = None
-_starting = threading.Lock()
+_starting = Lock(brief=False)
 
 
 def pool() -> Helpers | _Layer:
@@ -122,7 +135,8 @@ def pool() -> Helpers | _Layer:
                     _setting("THREADING_LAYER", "NUMBA_THREADING_LAYER", "default") == "default"
                     and thread_pool.available()
                 )
-                _pool = Helpers(maximum_threads() - 1) if own else _Layer()
+                with signals_blocked():
+                    _pool = Helpers(maximum_threads() - 1) if own else _Layer()
     return _pool
 
 
@@ -143,8 +157,7 @@ def usable_threads(wanted: int) -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _forked, _pool, _starting
-    _starting = threading.Lock()
+    global _forked, _pool
     if isinstance(_pool, Helpers):
         _pool = None
     _forked = _pool is not None

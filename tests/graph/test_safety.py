@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import sys
 import time
 import tracemalloc
 import warnings
@@ -262,22 +263,45 @@ def test_external_data_must_fit_into_memory(tmp_path):
         read(_external(tmp_path, "w.bin", elements=1 << 38))
 
 
-def test_a_file_is_closed_with_its_map(tmp_path):
-    (tmp_path / "w.bin").write_bytes(bytes(16))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ResourceWarning)
-        mapped = mapped_files.contents(tmp_path / "w.bin")
-        file = mapped._file
-        assert not file.closed
-        del mapped
-        gc.collect()
-    assert file.closed
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_mapped_file_keeps_no_descriptor_and_is_unmapped_with_its_last_array(tmp_path):
+    path = tmp_path / "w.bin"
+    path.write_bytes(b"x" * 5000)
+    before = len(os.listdir("/proc/self/fd"))
+    mapped = mapped_files.contents(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    lent = np.frombuffer(mapped[1:3], np.uint8)
+    del mapped
+    gc.collect()
+    assert str(path) in Path("/proc/self/maps").read_text() and lent.tobytes() == b"xx"
+    assert isinstance(mapped_files.lender(lent), mapped_files.Mapped)
+    del lent
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_mapped_file_tells_of_changes_in_place_alone(tmp_path):
+    path = tmp_path / "w.bin"
+    path.write_bytes(bytes(16))
+    array = np.frombuffer(mapped_files.contents(path), np.uint8)
+    mapped_files.check_unchanged([array])
+    (tmp_path / "new").write_bytes(b"y" * 16)
+    (tmp_path / "new").rename(path)
+    mapped_files.check_unchanged([array])
+    assert not array.any()
+    array = np.frombuffer(mapped_files.contents(path), np.uint8)
+    os.utime(path, (1, 1))
+    with pytest.raises(SourceError, match="was changed"):
+        mapped_files.check_unchanged([array])
 
 
 def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatch):
     class Large(io.FileIO):
         def read(self, *_: object) -> bytes:
             raise MemoryError
+
+    def large(path: Path) -> io.FileIO:
+        return Large(path)
 
     def refuse(*_: object) -> None:
         raise OSError("no room for a map")
@@ -286,8 +310,8 @@ def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatc
     path = _external(tmp_path, "w.bin", elements=4)
     monkeypatch.setattr(mapped_files.Mapped, "of", refuse)
     read(path)
-    given = Path.open
-    monkeypatch.setattr(Path, "open", lambda at, mode: Large(at) if at.suffix == ".bin" else given(at, mode))
+    given = mapped_files.open_regular
+    monkeypatch.setattr(mapped_files, "open_regular", lambda at: (large if at.suffix == ".bin" else given)(at))
     with pytest.raises(SourceError, match="the constant 'w'.* cannot be read: .*memory"):
         read(path)
 

@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind_and_one_warning(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checked_file.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.warns(CpuconvWarning, match="not cached on disk.*No space left") as caught:
         for name in ("a.o", "b.o"):
             KernelFile(tmp_path / name, "").write(b"code")

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.machine import pages
+from cpuconv.errors import CpuconvError
 from cpuconv.runtime.code import cache
 from cpuconv.runtime.code.loading import loader, object_file
 from cpuconv.runtime.code.loading.object_file import Image, Malformed, Unsupported
@@ -94,6 +96,48 @@ def test_no_memory_is_writable_and_executable() -> None:
     raise AssertionError("the function lies nowhere")
 
 
+@linux
+def test_code_is_mapped_from_a_file_where_written_memory_may_not_be_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "may_gain_execution", lambda: False)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    called(compiled(SOURCE))
+    address, _memory = loader.load(compiled(SOURCE), "compute")
+    (line,) = (line for line in Path("/proc/self/maps").read_text().splitlines() if _holds(line, address))
+    assert line.split()[1] == "r-xs" and "memfd" in line
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    del _memory
+    assert not any(_holds(line, address) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def _holds(line: str, address: int) -> bool:
+    first, last = (int(each, 16) for each in line.split()[0].split("-"))
+    return first <= address < last
+
+
+@linux
+def test_where_no_memory_may_be_executed_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    code = compiled(SOURCE)
+    monkeypatch.setattr(pages, "may_gain_execution", lambda: False)
+    monkeypatch.setattr(cache, "may_gain_execution", lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(pages.os, "memfd_create", refused)
+        with pytest.raises(CpuconvError, match="may have no executable memory.*not permitted"):
+            cache.load_object(code, "compute")
+    monkeypatch.setattr(loader, "_placed", lambda *_: (_ for _ in ()).throw(Unsupported("a relocation")))
+    with pytest.raises(CpuconvError, match="MemoryDenyWriteExecute"):
+        cache.load_object(code, "compute")
+
+
+@linux
+def test_no_memory_is_both_and_pages_of_an_empty_file_are_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open("rb") as file, pytest.raises(OSError, match="cannot be mapped"):
+        pages.Pages(file.fileno(), 0)
+
+
 def test_what_needs_a_whole_linker_is_unsupported() -> None:
     with pytest.raises(Unsupported, match="written"):
         object_file.read(compiled(WRITES, "x86_64-unknown-linux-gnu", "haswell"))
@@ -115,10 +159,10 @@ def test_code_of_another_architecture_and_unknown_symbols_are_unsupported() -> N
 @linux
 def test_llvm_loads_what_the_loader_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object) -> None:
-        raise Unsupported("memory of this process cannot be made executable")
+        raise Unsupported("a relocation that no kernel has")
 
     code = compiled(SOURCE)
-    monkeypatch.setattr(loader, "_make_executable", refused)
+    monkeypatch.setattr(loader, "_placed", refused)
     for load in (cache.load_object, cache.link_object):
         kind = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64)
         assert load(code, "compute").function(kind)(3, b"", 0) == 4.3125

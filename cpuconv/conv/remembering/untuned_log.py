@@ -16,6 +16,7 @@ from typing import Any
 from autotune.locks import Lock
 from autotune.machine.device import fingerprint
 from autotune.paths import store_path
+from autotune.signals import start_thread
 from autotune.store.store import Store
 from cpuconv.problem.problem import ConvProblem
 
@@ -72,7 +73,7 @@ class UntunedLog:
             if self._attended and self._thread is None:
                 self._thread = threading.Thread(target=self._attend, name="cpuconv-untuned", daemon=True)
                 with contextlib.suppress(RuntimeError):  # the process is ending
-                    self._thread.start()
+                    start_thread(self._thread)
 
     def flush(self) -> None:
         """Write what was counted to the store, if that can be written."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.text import JSON_BYTES
 from cpuconv.errors import SourceError
 from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES
 from cpuconv.memory.room import check_bytes
@@ -20,8 +21,8 @@ MOST_LEVELS = 8 + 6 * MOST_DEPTH  # brackets within brackets: each graph within 
 _TIMES = 16  # what decoding may take, in sizes of the text
 _SMALL = 1 << 16  # bytes that any header may take
 
-_TAKES = np.zeros(256, np.uint8)  # bytes, in CPython, of what a character begins
-for _character, _size in {"{": 100, ":": 60, "[": 64, ",": 10, '"': 25}.items():  # a text has two quotes
+_TAKES = np.zeros(256, np.uint8)
+for _character, _size in JSON_BYTES.items():
     _TAKES[ord(_character)] = _size
 _STEPS = np.zeros(256, np.int8)  # levels up and down
 _STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1

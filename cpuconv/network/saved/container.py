@@ -8,13 +8,12 @@ fingerprints (`memory.fingerprint`) with a key that is the same everywhere. A bl
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
-import mmap
 import os
 import reprlib
-import stat
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.files import write_whole
+from autotune.files import open_regular, write_whole
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.errors import SourceError
+from cpuconv.memory.mapped_files import contents
 from cpuconv.network.saved.bounds import MOST_HEADER, check_text
 from cpuconv.runtime.code.cache import noting
 
@@ -40,9 +40,7 @@ _LANES = 8  # of checksums, whatever the instruction set's are
 def is_saved(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as a saved model does."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
@@ -140,15 +138,13 @@ class Container:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.path.basename(os.fspath(path))
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise SourceError(f"{self.name} must be a file.")
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < START:
-                    raise self._damaged("it ends early")
-                self._map = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+            self._map = np.frombuffer(contents(Path(os.fsdecode(path))), np.uint8)
         except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EISDIR):
+                raise SourceError(f"{self.name} must be a file.") from error
             raise SourceError(f"{self.name} cannot be read: {error}") from error
+        if self._map.size < START:
+            raise self._damaged("it ends early")
         self.header = self._read()
         self._begin = rounded(START + self._header_bytes)
         self._blocks = self._table(self.header.pop("blocks", None))

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.files import write_whole
+from autotune import ownership
+from autotune.files import private_mode, read_regular, write_whole
 from autotune.paths import cache_folder
 from cpuconv import origin
 from cpuconv.conv import session
@@ -36,6 +37,7 @@ from cpuconv.problem.problem import ConvProblem
 
 FOLDER = "layouts"
 MOST = 512  # files, of some 30 KB
+MOST_BYTES = 1 << 22  # of a file; one of a network of 100,000 nodes takes a fifth
 _SMALL = 1 << 12  # bytes of a constant that a layout may depend on; what is longer are weights
 
 
@@ -94,7 +96,7 @@ def _path(graph: Graph, target: Target) -> Path | None:
 
 def _read(path: Path, graph: Graph, target: Target) -> NetworkPlan | None:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path, MOST_BYTES, cached=True))
         decisions = Decisions.from_dict(data["decisions"])
         plan, decided_by = str(data["plan"]), str(data["decided_by"])
         weighed = {str(name): float(seconds) for name, seconds in data["weighed"].items()}
@@ -119,9 +121,11 @@ def _convolutions(plan: NetworkPlan) -> Iterator[tuple[ConvProblem, Choice]]:
 def _write(path: Path, made: NetworkPlan) -> None:
     data = {"plan": made.plan, "decided_by": made.decided_by, "weighed": dict(made.weighed), "anew": made.anew}
     with contextlib.suppress(OSError, TypeError, ValueError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if ownership.claim(path.parent.parent, path.parent) is not None:
+            return
         _make_room(path.parent)
-        write_whole({path: json.dumps({**data, "decisions": made.decisions().to_dict()})})
+        text = json.dumps({**data, "decisions": made.decisions().to_dict()})
+        write_whole({path: text}, mode=private_mode(path.parent), durable=False)
 
 
 def _make_room(folder: Path) -> None:

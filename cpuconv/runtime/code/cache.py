@@ -16,10 +16,13 @@ import collections
 import contextlib
 import contextvars
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from autotune.machine.pages import NoExecutableMemory, may_gain_execution
+from cpuconv.errors import CpuconvError
 from cpuconv.runtime.code import callees, kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
@@ -151,6 +154,8 @@ def load_object(code: bytes, symbol: str) -> Code:
     ------
     Malformed
         The file is damaged.
+    CpuconvError
+        The system allows this process no memory that holds code.
     """
     return _loaded(code, symbol, "by_engine")
 
@@ -163,11 +168,30 @@ def link_object(code: bytes, symbol: str) -> Code:
 def _loaded(code: bytes, symbol: str, otherwise: str) -> Code:
     try:
         return Code(*loader.load(code, symbol))
+    except NoExecutableMemory as error:
+        raise CpuconvError(f"A kernel cannot be loaded: {error}.") from error
     except object_file.Unsupported:
+        _check_compiler_runs("A kernel must be linked by LLVM")
         from cpuconv.runtime.code.loading import llvm_loader  # imports Numba
 
         with _lock:
             return Code(*getattr(llvm_loader, otherwise)(code, symbol))
+
+
+def _check_compiler_runs(what: str) -> None:
+    """See that Numba and LLVM may make memory executable.
+
+    Raises
+    ------
+    CpuconvError
+        They may not; the message begins with `what`.
+    """
+    if not may_gain_execution():
+        raise CpuconvError(
+            f"{what}, but the system does not let this process make memory executable (MemoryDenyWriteExecute of "
+            "systemd, or a policy of SELinux): run the same once without that, so that its kernels are in the cache "
+            "folder, or install a wheel with kernel packs."
+        )
 
 
 def _in_one_piece(call: Callable[[], Compiled]) -> Compiled:
@@ -198,6 +222,30 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+class _Here(threading.local):
+    compiles = ""  # the name of the kernel that this thread compiles
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def _compiling_once(name: str) -> Iterator[None]:
+    """See that a thread compiles one kernel at a time: locks of its own would let it wait for ever, or compile within
+    a compiler that is half done."""
+    if interrupted := _here.compiles:
+        raise CpuconvError(
+            f"The kernel {name} cannot be compiled by a signal handler that interrupted the compilation of "
+            f"{interrupted}, in the same thread. Make the handler set a flag or an event, and call cpuconv elsewhere; "
+            "or compile what it calls before it can be called."
+        )
+    _here.compiles = name
+    try:
+        yield
+    finally:
+        _here.compiles = ""
+
+
 _waiting = Waiting()
 _alive: weakref.WeakValueDictionary[tuple[str, str, str], Code] = weakref.WeakValueDictionary()
 
@@ -208,6 +256,12 @@ def load_or_compile(
     """The kernel `name` of `module` specialised as `identity`: one object, whoever asks, as long as somebody keeps it.
 
     `compile_` gives (object code, symbol, function).
+
+    Raises
+    ------
+    CpuconvError
+        It must be compiled, and the system does not let this process do so; or this thread is compiling another one:
+        this is called by a signal handler that interrupted it, which would wait for itself.
     """
     key = name, module, identity
     file = kernel_files.find(*key)
@@ -221,6 +275,12 @@ def load_or_compile(
             return code
     if not _compiles.get():
         raise NotCompiled(file)
+    with _compiling_once(name):
+        _check_compiler_runs(f"The kernel {name} must be compiled")
+        return _compile(key, file, compile_, load)
+
+
+def _compile(key: tuple[str, str, str], file: KernelFile, compile_: Callable[[], Compiled], load: Load) -> Code:
     # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)

@@ -1,34 +1,25 @@
 """Files of the kernels' folder: written whole and renamed into place, under a checksum, and read back if they are ours.
 
-What others could have written is not read (`runtime.ownership`): what is kept here is run, or decides what is run.
+What others could have written is not read (`autotune.ownership`): what is kept here is run, or decides what is run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import stat
 from pathlib import Path
 
-from cpuconv.runtime.code import ownership
+from autotune.files import private_mode, read_regular, write_whole
 
-PART = ".part"  # ends the name of a file that is being written
+MOST_BYTES = 1 << 26  # of a kernel; the largest takes some 300 KB
 _DIGEST = hashlib.sha256().digest_size
-_OWNERS = stat.S_IRUSR | stat.S_IWUSR
-_READABLE = stat.S_IRGRP | stat.S_IROTH
 
 
-def read(path: Path) -> bytes | None:
-    """What `write` has written; None of a file that is missing or damaged, or that others may write to."""
+def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
+    """What `write` has written; None of a file that is missing, damaged or larger, or that others may write to."""
     try:
-        with path.open("rb") as file:
-            if not ownership.is_ours(os.fstat(file.fileno())):
-                return None  # of the time when others could write here
-            content = file.read()
+        return body_of(read_regular(path, most_bytes, cached=True))
     except OSError:
         return None
-    return body_of(content)
 
 
 def body_of(content: bytes) -> bytes | None:
@@ -50,15 +41,4 @@ def write(path: Path, body: bytes) -> None:
     OSError
         It cannot be written.
     """
-    import tempfile  # takes 5 ms, and most processes write nothing
-
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=PART)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content_of(body))
-        os.chmod(temporary, _OWNERS | path.parent.stat().st_mode & _READABLE)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole({path: content_of(body)}, mode=private_mode(path.parent), durable=False)

@@ -20,11 +20,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from autotune import ownership
 from autotune.data_classes import dataclass
+from autotune.files import PART
 from autotune.machine.device import version_of
-from autotune.paths import cache_folder
+from autotune.paths import NoFolderError, cache_folder
 from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime.code import checked_file, ownership
+from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources.stamp import fault, stamp
 from cpuconv.runtime.target import target
 
@@ -65,11 +67,19 @@ def folder() -> Folder:
         kernels = cache_folder() / "kernels"
         place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
         if (trouble := ownership.claim(kernels.parent, kernels, place)) is not None:
-            return Folder(None, trouble)
+            return _unused(trouble)
         _write(place)
         return Folder(place)
+    except NoFolderError as error:
+        return _unused(str(error))
     except OSError as error:
         return Folder(place, str(error))
+
+
+def _unused(trouble: str) -> Folder:
+    """No folder; the user is told at once, as nothing else that is kept there may be used either."""
+    _warn(f"{_NOT_CACHED}: {trouble}")
+    return Folder(None, trouble)
 
 
 def _write(place: Path) -> None:
@@ -184,7 +194,7 @@ def prune(kernels: Path, most: int, own: Path | None = None) -> None:
         status = _status(entry)
         if status is None:
             continue
-        if entry.name.endswith((checked_file.PART, _LOCK)):
+        if entry.name.endswith((PART, _LOCK)):
             if status.st_mtime < now - LEFT_SECONDS:
                 _remove(os.unlink, entry)
         elif entry.name.endswith(_OBJECT):

@@ -268,3 +268,48 @@ def test_a_store_of_the_version_before_keeps_its_rows(path: Path) -> None:
     with Store(path.with_name("fresh.sqlite")) as fresh:
         query = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
         assert change(kept.path, query) == change(fresh.path, query)
+
+
+# -- what is no regular file of this user's
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+@pytest.mark.parametrize("suffix", ["", *database.JOURNALS])
+def test_a_pipe_is_set_aside_and_not_waited_for(path: Path, suffix: str) -> None:
+    if suffix:
+        with Store(path) as store:
+            store.put([row("a", 1e-3)])
+    else:
+        path.parent.mkdir()
+    for end in database.JOURNALS:
+        Path(f"{path}{end}").unlink(missing_ok=True)
+    os.mkfifo(f"{path}{suffix}")
+    with pytest.warns(StoreWarning, match="no regular file"):
+        assert Store(path, read_only=True).rows("d", "p") == []
+    database._warned.clear()
+    with pytest.warns(StoreWarning, match="no regular file.*a new store is begun"):
+        store = Store(path)
+    store.put([row("b", 1e-3)])
+    assert path.is_file() and len(list(path.parent.glob("*.corrupt-1*"))) >= 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and modes are POSIX's")
+@pytest.mark.parametrize("what", ["link", "open"])
+def test_a_store_of_the_cache_folder_is_this_users_alone(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with Store(path) as store:
+        store.put([row("a", 1e-3)])
+    linked = tmp_path / "linked.sqlite"
+    linked.symlink_to(path)
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "elsewhere"))
+    with Store(linked, read_only=True) as store:  # whoever names a store may name a link
+        assert len(store.rows("d", "p")) == 1
+    if what == "link":
+        path.rename(tmp_path / "other.sqlite")
+        path.symlink_to(tmp_path / "other.sqlite")
+    else:
+        path.chmod(0o666)
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(path.parent))
+    with pytest.warns(StoreWarning, match="symbolic link" if what == "link" else "another user"):
+        assert Store(path, read_only=True).rows("d", "p") == []

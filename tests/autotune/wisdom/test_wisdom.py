@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,6 +227,41 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(WisdomError, match="no regular file"):
             wisdom.read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"",', b"1,", b'{"a":[0]},'])
+def test_what_decoding_would_take_is_bounded_first(tmp_path: Path, piece: bytes) -> None:
+    """A text of 3 bytes may become an object of a hundred."""
+    path = tmp_path / "large.json"
+    path.write_bytes((b"[" + piece * ((16 << 20) // len(piece))).removesuffix(b",") + b"]")
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        with pytest.raises(WisdomError):
+            wisdom.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 * size
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_past_the_bound_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(120 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WisdomError, match="larger than 32 MiB"):
+            exchange.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pipe_is_no_file_of_rows(tmp_path: Path) -> None:
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises((WisdomError, OSError), match="no regular file"):
+            exchange.load(tmp_path / "pipe")
 
 
 def test_too_many_rows(kept: Store) -> None:

@@ -269,7 +269,7 @@ def test_a_model_is_saved_whole_or_not_at_all(path, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files.os, "chmod", interrupted)  # all has been written, but under another name
+    monkeypatch.setattr(files.os, "fsync", interrupted)  # all has been written, but under another name
     with pytest.raises(KeyboardInterrupt):
         made.save(path)
     assert path.read_text() == "before" and os.listdir(path.parent) == [path.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -146,6 +147,34 @@ def test_a_damaged_file_is_replaced(folder, target, searches, here, what):
     searches.clear()
     assert told(kept.laid_out(graph(), target)) == told(chosen)
     assert searches and json.loads(path.read_text())["decisions"] == chosen.decisions().to_dict()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes, links and modes are POSIX's")
+@pytest.mark.parametrize("what", ["pipe", "link", "open", "large"])
+def test_a_file_that_is_not_ours_alone_is_replaced(folder, target, searches, here, what, tmp_path):
+    chosen = kept.laid_out(graph(), target)
+    (path,) = folder.iterdir()
+    if what == "open":
+        path.chmod(0o666)
+    elif what == "large":
+        path.write_text(path.read_text() + " " * kept.MOST_BYTES)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "elsewhere")
+    here.forget_choices()
+    searches.clear()
+    assert told(kept.laid_out(graph(), target)) == told(chosen) and searches
+    assert path.is_file() and not path.is_symlink() and not path.stat().st_mode & 0o022
+    searches.clear()
+    kept.laid_out(graph(), target)
+    assert not searches
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_folder_that_others_may_write_to_is_not_written(folder, target, here):
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o777)
+    assert kept.laid_out(graph(), target).decided_by == "model" and not list(folder.iterdir())
 
 
 def test_files_are_bounded(folder, target, monkeypatch):

@@ -1,7 +1,7 @@
 """Object files become functions in memory of this process, by a loader of our own: no LLVM is imported or started.
 
-Memory is written first and then made executable; it is never both. What the loader does not know, such as the object
-files of other systems, LLVM's loads (`llvm_loader`).
+Memory is never writable and executable at once (`autotune.machine.pages`). What the loader does not know, such as the
+object files of other systems, LLVM's loads (`llvm_loader`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import mmap
 import platform
 import sys
 from typing import Any
 
+from autotune.machine.pages import place_code
 from cpuconv.runtime.code.loading import object_file
 from cpuconv.runtime.code.loading.object_file import ARM, X86, Image, Unsupported
 
@@ -41,7 +41,9 @@ def load(content: bytes, symbol: str) -> tuple[int, Any]:
     Malformed
         The file is damaged.
     Unsupported
-        A whole linker is needed, the file is another system's, or this system does not let memory become executable.
+        A whole linker is needed, or the file is another system's.
+    NoExecutableMemory
+        This process may not have any.
     """
     image = object_file.read(content)
     if image.machine != _own():
@@ -51,25 +53,11 @@ def load(content: bytes, symbol: str) -> tuple[int, Any]:
     return _placed(image, start, known)
 
 
-def _placed(image: Image, start: int, known: dict[str, int]) -> tuple[int, mmap.mmap]:
-    memory = mmap.mmap(
-        -1,
-        max(image.size, 1),
-        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-        prot=mmap.PROT_READ | mmap.PROT_WRITE,
-    )
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    memory[: image.size] = bytes(image.at(address, known))
-    _make_executable(address, len(memory))
-    return address + start, memory
-
-
-def _make_executable(address: int, size: int) -> None:
-    system = _libraries()[0]
+def _placed(image: Image, start: int, known: dict[str, int]) -> tuple[int, Any]:
+    address, memory = place_code(image.size, lambda address: image.at(address, known))
     if clear := _clear_cache():
-        clear(ctypes.c_void_p(address), ctypes.c_void_p(address + size))
-    if system.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-        raise Unsupported("memory of this process cannot be made executable")
+        clear(ctypes.c_void_p(address), ctypes.c_void_p(address + image.size))
+    return address + start, memory
 
 
 @functools.cache
@@ -80,7 +68,7 @@ def _own() -> int:
 
 @functools.cache
 def _clear_cache() -> Any:
-    """What makes Arm's caches of instructions see what was written; Linux does so too, as pages become executable."""
+    """What makes Arm's caches of instructions see what was written."""
     if _own() != ARM:
         return None
     try:

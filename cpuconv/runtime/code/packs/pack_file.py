@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune.files import open_regular
 from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
 
 MAGIC, FORMAT = b"\x89cpupack", 2
@@ -176,7 +177,7 @@ def of_file(path: Path) -> Pack:
     """
 
     def read(start: int, size: int) -> bytes:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(start)
             return file.read(size)
 

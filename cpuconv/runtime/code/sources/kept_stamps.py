@@ -60,7 +60,7 @@ def write() -> None:
     """Write those that are kept and are in no file yet."""
     while _unwritten:
         (path, state), stamps = _unwritten.popitem()
-        known = {**_told(checked_file.read(path), state), **stamps}
+        known = {**_told(checked_file.read(path, parsed.MOST_BYTES), state), **stamps}
         text = json.dumps({"state": state, "stamps": dict([*known.items()][-MOST:])})
         with contextlib.suppress(OSError):  # then the next process computes them again
             checked_file.write(path, text.encode())
@@ -74,7 +74,9 @@ def _register() -> None:
 @functools.cache
 def _kept() -> dict[str, Kept]:
     state, path = _state(), parsed.kept_path()
-    return {} if state is None or path is None else _told(checked_file.read(path.with_name(NAME)), state)
+    if state is None or path is None:
+        return {}
+    return _told(checked_file.read(path.with_name(NAME), parsed.MOST_BYTES), state)
 
 
 @functools.cache

@@ -16,15 +16,17 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from autotune.files import write_whole
+from autotune import ownership
+from autotune.files import read_regular, write_whole
 from autotune.paths import cache_folder
 from cpuconv import origin
-from cpuconv.runtime.code import checked_file, ownership
+from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import syntax
 from cpuconv.runtime.code.sources.syntax import Import, Syntax, parse
 
 NAME = "sources"
 MOST = 300  # files that are remembered: a few versions of the package
+MOST_BYTES = 1 << 23  # of the file that they are kept in: ten times what these take
 _RECORDED = "sha256="  # how hashes begin in a RECORD
 SHIPPED = origin.ROOT / "packs" / NAME
 
@@ -65,13 +67,13 @@ def kept_path() -> Path | None:
 
 
 def read(path: Path | None) -> dict[str, Syntax]:
-    return _told(checked_file.read(path) if path else None)
+    return _told(checked_file.read(path, MOST_BYTES) if path else None)
 
 
 def shipped() -> dict[str, Syntax]:
     """What the package's own file says, which is trusted as its code is."""
     try:
-        return _told(checked_file.body_of(SHIPPED.read_bytes()))
+        return _told(checked_file.body_of(read_regular(SHIPPED, MOST_BYTES)))
     except OSError:
         return {}
 

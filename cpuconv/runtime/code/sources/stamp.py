@@ -37,7 +37,6 @@ BESIDE = (
     "llvm_loader",
     "loader",
     "object_file",
-    "ownership",
     "packs",
     "sources",
     "together",

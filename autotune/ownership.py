@@ -1,4 +1,4 @@
-"""Who may write to a folder of compiled kernels. Machine code that another user could have written is not run.
+"""Who may write to the cache folder and what is in it. What another user could have written is neither run nor read.
 
 POSIX owners and modes decide; other systems keep a user's cache folder private. Root is trusted: it could as well
 change the interpreter, and images of containers hold kernels that root has compiled for whoever runs them.
@@ -10,8 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from autotune.paths import VARIABLE
-
+VARIABLE = "CPUCONV_CACHE_DIR"  # names the cache folder
 PRIVATE = 0o755  # of folders that are made: whatever the umask, nobody else writes to them
 _ROOT = 0
 
