@@ -185,7 +185,7 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     None where it is none of `FORMS`, reads or gives other types than kernels have, reads nothing at all, or too many
     operands.
     """
-    if node.op not in FORMS:
+    if node.op not in FORMS or len(inputs) > MOST_OPERANDS:
         return None
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:

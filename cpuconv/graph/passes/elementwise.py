@@ -29,6 +29,7 @@ from cpuconv.problem.quantization import bounds
 _BYTES = (U8.dtype, S8.dtype)
 _CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
 _MOST_NODES = 32  # of an expression
+_MOST_TEXT = 1 << 15  # characters of the texts of its subtrees, which repeat what they share: x * x of x * x of …
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,18 @@ class _Piece:
         operands[producer.output] = producer.value.substituted([operands[name] for name in producer.names])
         tree = self.tree.substituted([operands[name] for name in self.names])
         return _Piece((*producer.nodes, *self.nodes), names, tree, self.dtype)
+
+    def characters_with(self, producer: _Piece) -> int:
+        """Characters of the texts that `absorbing` would make."""
+        lengths: dict[Expression, int] = {}
+        for node in self.tree.nodes:
+            if isinstance(node, Operand) and self.names[node.position] == producer.output:
+                lengths[node] = len(producer.value.text)
+            elif node.arguments:
+                lengths[node] = len(node.text) - sum(len(each.text) - lengths[each] for each in node.arguments)
+            else:
+                lengths[node] = len(node.text)
+        return sum(lengths.values())
 
     def merged(self, graph: Graph) -> Node:
         """One node that computes it."""
@@ -120,10 +133,13 @@ def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _P
         producer = pieces.get(name)
         if producer is None or not _mergeable(graph, producer):
             continue
-        if name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
+        users = graph.users(name)
+        if graph.gives(name) or len(users) > len(piece.nodes) or not {*users} <= {*piece.nodes}:
             continue
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:
+            continue
+        if piece.characters_with(producer) > _MOST_TEXT:
             continue
         made = piece.absorbing(producer)
         if len(made.names) <= MOST_OPERANDS and len(made.tree.nodes) <= _MOST_NODES:

@@ -75,7 +75,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
     """`specialise`; with `integers` constants are not dequantised."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
-    folding = Folding()
+    folding = Folding(graph.constants.values())
     left = deque(graph.nodes)
     while left:
         node = left.popleft()
@@ -160,6 +160,8 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
         return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
+        return values
+    if not folding.allows(node, inputs, wanted):
         return values
     folding.take(node, wanted)
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
