@@ -132,8 +132,14 @@ def _times(x: Expression, count: int) -> Expression:
     return apply("mul", half, half)
 
 
+def _expression(node: Node, *operands: Expression) -> Expression:
+    """What the node states, itself where its operands are no numbers."""
+    tree = node["expression"]
+    return tree if operands == tuple(map(Operand, range(len(operands)))) else tree.substituted(operands)
+
+
 FORMS: dict[str, Form] = {
-    "Elementwise": lambda node, *operands: node["expression"].substituted(operands),
+    "Elementwise": _expression,
     # activations
     "Relu": _plain("relu"),
     "Clip": _clip,

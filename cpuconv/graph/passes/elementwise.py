@@ -10,7 +10,6 @@ computed anew wherever it is broadcast to: that is done where it costs next to n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -58,21 +57,27 @@ class _Piece:
         own = [name for name in self.names if name != producer.output]
         names = tuple(dict.fromkeys([*own, *producer.names]))
         operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
-        operands[producer.output] = producer.value.substituted([operands[name] for name in producer.names])
+        inner = producer.value
+        if names != producer.names:  # else its operands stay what they are
+            inner = inner.substituted([operands[name] for name in producer.names])
+        operands[producer.output] = inner
         tree = self.tree.substituted([operands[name] for name in self.names])
         return _Piece((*producer.nodes, *self.nodes), names, tree, self.dtype)
 
-    def characters_with(self, producer: _Piece) -> int:
-        """Characters of the texts that `absorbing` would make."""
+    def exceeds_with(self, producer: _Piece) -> bool:
+        """Whether `absorbing` would exceed a bound, as far as that is known before its expression is made."""
+        names, others = {*self.names} - {producer.output}, {*producer.names}
+        if len(names | others) > MOST_OPERANDS:
+            return True
+        functions = sum(bool(node.arguments) for node in self.tree.nodes)
+        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MOST_NODES:  # nothing is shared
+            return True
         lengths: dict[Expression, int] = {}
         for node in self.tree.nodes:
+            lengths[node] = len(node.text) + sum(lengths[each] - len(each.text) for each in node.arguments)
             if isinstance(node, Operand) and self.names[node.position] == producer.output:
                 lengths[node] = len(producer.value.text)
-            elif node.arguments:
-                lengths[node] = len(node.text) - sum(len(each.text) - lengths[each] for each in node.arguments)
-            else:
-                lengths[node] = len(node.text)
-        return sum(lengths.values())
+        return sum(lengths.values()) > _MOST_TEXT
 
     def merged(self, graph: Graph) -> Node:
         """One node that computes it."""
@@ -96,8 +101,7 @@ def run(graph: Graph) -> Graph:
         piece = _piece(graph, node)
         while piece is not None:
             pieces[piece.output] = piece
-            producer = _absorbable(graph, piece, pieces)
-            piece = producer and piece.absorbing(pieces.pop(producer.output))
+            piece = _absorbing(graph, piece, pieces)
     trees = [piece for piece in pieces.values() if len(piece.nodes) > 1]
     old = [node for piece in trees for node in piece.nodes]
     return graph.replaced(old, [piece.merged(graph) for piece in trees]) if trees else graph
@@ -127,8 +131,8 @@ def _mergeable(graph: Graph, producer: _Piece) -> bool:
     return producer.dtype in _BYTES and finite and len(producer.names) > 1
 
 
-def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _Piece | None:
-    """One of the pieces that can go into this one: it alone reads it."""
+def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece | None:
+    """The piece with one of the others in it, which it alone reads and which is none of `pieces` any more."""
     for name in piece.names:
         producer = pieces.get(name)
         if producer is None or not _mergeable(graph, producer):
@@ -139,9 +143,10 @@ def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _P
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:
             continue
-        if piece.characters_with(producer) > _MOST_TEXT:
+        if piece.exceeds_with(producer):
             continue
         made = piece.absorbing(producer)
-        if len(made.names) <= MOST_OPERANDS and len(made.tree.nodes) <= _MOST_NODES:
-            return producer
+        if len(made.tree.nodes) <= _MOST_NODES:
+            del pieces[name]
+            return made
     return None

@@ -111,8 +111,9 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
     """
     if not isinstance(stated, Mapping):
         raise ArgumentTypeError(must(argument, "a dict of shapes by input name", f"a {type(stated).__name__}"))
+    inputs = frozenset(graph.inputs)
     for name in stated:
-        if name not in graph.inputs:
+        if name not in inputs:
             raise ArgumentError(must(argument, f"shapes of inputs ({', '.join(graph.inputs)})", f"one of {name!r}"))
     symbols: dict[str, int] = {}
     for name in graph.inputs:
@@ -123,13 +124,14 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
             raise ArgumentTypeError(must(label, "a sequence of integers", repr(sizes)))
         shape = graph.value(name).shape
         shape = (None,) * len(sizes) if shape is None else shape
-        form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
-        if len(sizes) != len(shape):
+        fits = len(sizes) == len(shape) and all(
+            size >= 0
+            and (size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True)
+            for size, dim in zip(sizes, shape, strict=True)
+        )
+        if not fits:
+            form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
             raise ArgumentError(must(label, form, tuple(sizes)))
-        for size, dim in zip(sizes, shape, strict=True):
-            fits = size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True
-            if not fits or size < 0:
-                raise ArgumentError(must(label, form, tuple(sizes)))
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 
