@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 MOST_HINT = 128  # characters of a hint that a new name repeats
@@ -25,19 +26,26 @@ class Names:
         self._taken.update(names)
 
     def fresh(self, hint: str) -> str:
-        """A new name that begins with the hint, or with the beginning of a long one; it is taken from now on."""
-        hint = hint[:MOST_HINT]
+        """The hint or the beginning of a long one, with a number if that is taken; the name is taken from now on."""
+        name = hint = hint[:MOST_HINT]
         count = self._counts.get(hint, 0)
-        while (name := f"{hint}.{count}") in self._taken:
+        while name in self._taken:
             count += 1
-        self._counts[hint] = count + 1
+            name = f"{hint}.{count}"
+        self._counts[hint] = count
         self._taken.add(name)
         return name
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most `most` characters: of a longer one the beginning and the end."""
+    """A text of at most `most` characters: long words lose their middle, and then the text does."""
     if len(text) <= most:
         return text
+    text = re.sub(rf"\S{{{MOST_HINT},}}", lambda word: _ends(word[0], MOST_HINT), text)
+    return _ends(text, most)
+
+
+def _ends(text: str, most: int) -> str:
+    """The beginning and the end of a text that is longer."""
     end = most // 4
-    return f"{text[: most - end - 3]} … {text[-end:]}"
+    return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"

@@ -15,8 +15,8 @@ from cpuconv.errors import SourceError
 from cpuconv.names import Names
 from cpuconv.protos.messages import GraphProto, NodeProto, Record
 
-MOST_COPIED = 2_000_000  # names, numbers, and words of text that calls copy from the bodies of functions
-_WORD = 8  # bytes
+MOST_COPIED = 1 << 27  # bytes, about, that calls of functions copy from their bodies
+_OBJECT, _NUMBER = 128, 8  # bytes of a name or a message, and of a number
 _VIEWED = 1 << 12  # bytes of raw data that are not copied
 
 
@@ -47,19 +47,19 @@ def _names(graph: Any) -> Iterator[str]:
                 yield from _names(inner)
 
 
-def _extent(message: Any) -> int:
-    """Names, numbers and words of text in a message; those of graphs within it are counted by their nodes."""
+def _size(message: Any) -> int:
+    """Bytes that a part of a message takes, about; graphs within it are counted by their nodes."""
     if isinstance(message, GraphProto):
         return 0
     if isinstance(message, Record):
-        return 1 + sum(map(_extent, vars(message).values()))
+        return _OBJECT + sum(map(_size, vars(message).values()))
     if isinstance(message, list) and message and isinstance(message[0], (Record, bytes, str)):
-        return sum(map(_extent, message))
-    if isinstance(message, (str, bytes)):
-        return 1 + len(message) // _WORD
+        return sum(map(_size, message))
+    if isinstance(message, bytes):
+        return _OBJECT + len(message)
     if isinstance(message, memoryview):  # of raw data: long ones are not copied
-        return min(len(message), _VIEWED) // _WORD
-    return len(message) if isinstance(message, (list, np.ndarray)) else 1
+        return min(len(message), _VIEWED)
+    return _NUMBER * len(message) if isinstance(message, (list, np.ndarray)) else _OBJECT
 
 
 class _Defaults(NamedTuple):
@@ -110,7 +110,7 @@ class _Inlining:
         """What becomes of a node; of one in a body, its outputs get new names unless `names` has them."""
         given = list(self._given(node, attributes))
         if attributes is not None:
-            self._count(node.op_type, [node.input, node.output, *given])
+            self._count(f"a {node.op_type}", [node.input, node.output, *given])
             for name in node.output:
                 if name and name not in names:
                     names[name] = self._names.fresh(name)
@@ -127,9 +127,10 @@ class _Inlining:
 
     def _count(self, op: str, copied: Sequence[Any]) -> None:
         """Count what a part of a body is copied with: a small function may be called often."""
-        self._copied += sum(map(_extent, copied))
+        self._copied += sum(map(_size, copied))
         if self._copied > MOST_COPIED:
-            raise SourceError(f"calls of functions must copy no more than {MOST_COPIED:,} names and numbers ({op}).")
+            limit = f"no more than {MOST_COPIED / 1e6:.0f} MB from their bodies"
+            raise SourceError(f"calls of functions must copy {limit}; the last of them copies {op}.")
 
     def _given(self, node: Any, attributes: Mapping[str, Any] | None) -> Iterator[Any]:
         """The attributes of a node, in the place of those that refer to its function's, these."""

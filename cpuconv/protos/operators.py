@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,11 @@ class Definition(NamedTuple):
     options: str
     attributes: dict[str, int]
     required: frozenset[str]
+
+
+def domains() -> Collection[str]:
+    """The domains whose operators ONNX defines; "" is its own."""
+    return _table().keys()
 
 
 def has(op: str, domain: str) -> bool:

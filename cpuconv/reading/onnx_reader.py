@@ -95,7 +95,8 @@ def read_with_metadata(
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     try:
-        opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
+        stated = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
+        opsets = {domain: stated[domain] for domain in operators.domains() if domain in stated}
         return _Reader(inlined(model), opsets, files, name).graph(), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error

@@ -30,8 +30,21 @@ class Rewrite:
     @property
     def fresh(self) -> set[str]:
         """Names that the graph does not have yet."""
-        known = {name for node in self.old for name in node.outputs}
-        return {name for node in self.new for name in node.outputs} - known | {*self.constants}
+        return self._written(self.new) - self._written(self.old) | {*self.constants}
+
+    @property
+    def gone(self) -> set[str]:
+        """Names that the graph does not have any more."""
+        return self._written(self.old) - self._written(self.new)
+
+    @property
+    def read(self) -> set[str]:
+        """Names that new nodes read."""
+        return {name for node in self.new for name in node.inputs}
+
+    @staticmethod
+    def _written(nodes: Iterable[Node]) -> set[str]:
+        return {name for node in nodes for name in node.outputs if name}
 
 
 Rule = Callable[[Graph, Node], Rewrite | None]
@@ -74,7 +87,8 @@ class Rewriter:
 def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
     """What the rules say of all nodes but those that an earlier rewrite takes: a chain is walked from its head alone.
 
-    Rewrites that have a node or a new name in common with an earlier one are left out; their turn comes later.
+    Rewrites that have a node or a new name in common with an earlier one are left out, as are those that read what an
+    earlier one removes, or remove what it reads; their turn comes later.
 
     Raises
     ------
@@ -82,7 +96,9 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
         A node is written as no operator is.
     """
     nodes: set[int] = set()
-    names: set[str] = set()
+    fresh: set[str] = set()
+    gone: set[str] = set()
+    read: set[str] = set()
     found = []
     for node in graph.nodes:
         rule = rules.get(node.op) if node.meaning is None and id(node) not in nodes else None
@@ -92,11 +108,14 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
             raise misfit(node, graph.operands(node), error) from error
         if rewrite is None:
             continue
-        old, fresh = {id(node) for node in rewrite.old}, rewrite.fresh
-        if nodes.isdisjoint(old) and names.isdisjoint(fresh):
+        old = {id(node) for node in rewrite.old}
+        apart = fresh.isdisjoint(rewrite.fresh) and gone.isdisjoint(rewrite.read) and read.isdisjoint(rewrite.gone)
+        if apart and nodes.isdisjoint(old):
             found.append(rewrite)
             nodes |= old
-            names |= fresh
+            fresh |= rewrite.fresh
+            gone |= rewrite.gone
+            read |= rewrite.read
     return found
 
 

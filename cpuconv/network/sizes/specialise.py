@@ -17,6 +17,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
+from cpuconv.names import MOST_HINT, Names
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
@@ -77,11 +78,13 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
     nodes = []
     folding = Folding(graph.constants.values())
     left = deque(graph.nodes)
+    names: Names | None = None
     while left:
         node = left.popleft()
         condition = known[node.inputs[0]].array if node.op == "If" else None
         if condition is not None:
-            body, own = _taken(node, bool(condition.all()))
+            names = names or Names((*known, *(name for each in graph.nodes for name in each.outputs)))
+            body, own = _taken(node, bool(condition.all()), names)
             known |= own
             left.extendleft(reversed(body))
             continue
@@ -193,8 +196,8 @@ def _constant(array: np.ndarray) -> Value:
     return Value.of(array)
 
 
-def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under names of their own.
+def _taken(node: Node, condition: bool, taken: Names) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under new names, which are `taken` then.
 
     What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
     """
@@ -203,7 +206,7 @@ def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
         raise SourceError(f"{node.label} has {len(node.outputs)} outputs where its branch has {len(branch.outputs)}.")
     own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
     names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
-    names |= {name: f"{node.outputs[0]}/{name}" for name in own}
+    names |= {name: taken.fresh(f"{node.outputs[0][: MOST_HINT // 2]}/{name}") for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):
         body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))

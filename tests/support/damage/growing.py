@@ -549,7 +549,175 @@ def _dense(count: int) -> bytes:
 
 
 IMAGE = (1, 2, 4, 4)
-_E = {}
+
+
+def _half(op, *rest):
+    def make(count):
+        nodes = [helper.make_node(op, [f"x{at}", *rest], [f"y{at}"]) for at in range(count)]
+        graph = helper.make_graph(nodes, "g", [_info(f"x{at}", (2, 3), TensorProto.FLOAT16) for at in range(count)], [onnx.ValueInfoProto(name=f"y{at}") for at in range(count)])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    return make
+
+
+def _alike_constants(count):
+    nodes = [helper.make_node("MatMul", [f"v{at}", f"c{at}"], [f"v{at + 1}"]) for at in range(count)]
+    arrays = {}
+    for at in range(count):
+        a = np.eye(5, dtype=F); a[4, 4] = at; arrays[f"c{at}"] = a
+    return _model(nodes, {"v0": (2, 5)}, [f"v{count}"], arrays)
+
+
+def _if_names(count):
+    name = "k" * 100 * count
+    inner = [helper.make_node("Softmax", ["x" if at == 0 else f"t{at}"], [f"t{at + 1}"]) for at in range(count)]
+    yes = helper.make_graph(inner, "b", [], [_info(f"t{count}", None)])
+    node = helper.make_node("If", ["k"], [name], then_branch=yes, else_branch=yes)
+    return _model([node, helper.make_node("Neg", [name], ["y"])], {"x": (2, 3)}, ["y"], {"k": np.array(True)})
+
+
+def _function_names(count):
+    name = "k" * 100 * count
+    body = _function(["a"], ["b"], [helper.make_node("Neg", ["a"], [name]), helper.make_node("Softmax", [name], ["b"])])
+    nodes = [helper.make_node("f", [f"v{at}"], [f"v{at + 1}"], domain="own") for at in range(count)]
+    return _model(nodes, {"v0": (2, 3)}, [f"v{count}"], functions=[body])
+
+
+def _function_attribute(count):
+    body = _function(["a"], ["b"], [helper.make_node("Softmax", ["a"], ["b"])])
+    body.node[0].attribute.append(helper.make_attribute("unknown", list(range(1000 * count))))
+    nodes = [helper.make_node("f", [f"v{at}"], [f"v{at + 1}"], domain="own") for at in range(count * 10)]
+    return _model(nodes, {"v0": (2, 3)}, [f"v{count * 10}"], functions=[body])
+
+
+def _function_ref(count):
+    body = _function(["a"], ["b"], [helper.make_node("Transpose", ["a" if at == 0 else f"t{at}"], ["b" if at == count - 1 else f"t{at + 1}"]) for at in range(count)], attributes=["p"])
+    for node in body.node:
+        node.attribute.append(onnx.AttributeProto(name="perm", type=7, ref_attr_name="p"))
+    call = helper.make_node("f", ["x"], ["y"], domain="own", p=list(range(100 * count)))
+    return _model([call], {"x": (2, 3)}, ["y"], functions=[body])
+
+
+def _function_constant(count):
+    body = _function(["a"], ["b"], [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.ones(900, F))), helper.make_node("Add", ["a", "c"], ["b"])])
+    nodes = [helper.make_node("f", [f"v{at}"], [f"v{at + 1}"], domain="own") for at in range(count)]
+    return _model(nodes, {"v0": (2, 900)}, [f"v{count}"], functions=[body])
+
+
+def _dense_concat(count):
+    nodes = [helper.make_node("Softmax", ["x"], ["v0"])]
+    for at in range(count):
+        nodes += [helper.make_node("Concat", [f"v{at}", "x"], [f"v{at + 1}"], axis=1)]
+    return _model(nodes, {"x": (2, 3)}, [f"v{count}"])
+
+
+def _nested_concats(count):
+    """Concats which each have another reader."""
+    nodes, outs = [helper.make_node("Softmax", ["x"], ["v0"])], []
+    for at in range(count):
+        nodes += [helper.make_node("Concat", [f"v{at}", "x"], [f"v{at + 1}"], axis=1), helper.make_node("ReduceMax", [f"v{at + 1}", "axm"], [f"o{at}"])]
+        outs.append(f"o{at}")
+    return _model(nodes, {"x": (2, 3)}, outs, {"axm": np.array([1])})
+
+
+def _slices(count):
+    nodes = [helper.make_node("Slice", ["x", f"s{at}", f"e{at}", "a"], [f"y{at}"]) for at in range(count)]
+    consts = {"a": np.array([1])}
+    for at in range(count):
+        consts |= {f"s{at}": np.array([at]), f"e{at}": np.array([at + 1])}
+    return _model([*nodes, helper.make_node("Concat", [f"y{at}" for at in range(count)], ["y"], axis=1)], {"x": (2, count)}, ["y"], consts)
+
+
+def _residuals(count):
+    nodes = []
+    for at in range(count):
+        nodes += [helper.make_node("Conv", [f"v{at}", "k1", "b2"], [f"c{at}"]), helper.make_node("Add", [f"c{at}", f"v{at}"], [f"a{at}"]), helper.make_node("Relu", [f"a{at}"], [f"v{at + 1}"])]
+    return _model(nodes, {"v0": IMAGE}, [f"v{count}"], CONSTANTS)
+
+
+def _transposes_residual(count):
+    nodes = []
+    for at in range(count):
+        nodes += [helper.make_node("Transpose", [f"v{at}"], [f"t{at}"], perm=[1, 0]), helper.make_node("Softmax", [f"t{at}"], [f"s{at}"]), helper.make_node("Transpose", [f"s{at}"], [f"u{at}"], perm=[1, 0]), helper.make_node("Add", [f"u{at}", f"v{at}"], [f"v{at + 1}"])]
+    return _model(nodes, {"v0": (3, 3)}, [f"v{count}"])
+
+
+def _popular(count):
+    """Elementwise value read by many elementwise nodes."""
+    nodes = [helper.make_node("Exp", ["x"], ["e"])]
+    nodes += [helper.make_node("Mul", ["e", f"x{at}"], [f"y{at}"]) for at in range(count)]
+    return _model(nodes, {"x": (2, 3), **{f"x{at}": (2, 3) for at in range(count)}}, [f"y{at}" for at in range(count)])
+
+
+def _popular_affine(count):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["e"])]
+    nodes += [helper.make_node("Add", ["e", "c"], [f"y{at}"]) for at in range(count)]
+    nodes += [helper.make_node("Softmax", [f"y{at}"], [f"z{at}"]) for at in range(count)]
+    return _model(nodes, {"x": (2, 3)}, [f"z{at}" for at in range(count)], CONSTANTS)
+
+
+def _shared_weights(count):
+    nodes = [helper.make_node("MatMul", [f"x{at}", "w"], [f"y{at}"]) for at in range(count)]
+    return _model(nodes, {f"x{at}": (2, 3) for at in range(count)}, [f"y{at}" for at in range(count)], CONSTANTS)
+
+
+def _open_chain(op, *rest, **attributes):
+    def make(count):
+        nodes = [helper.make_node(op, [f"v{at}", *rest], [f"v{at + 1}"], **attributes) for at in range(count)]
+        return _model(nodes, {"v0": ("N", 3)}, [f"v{count}"], CONSTANTS)
+    return make
+
+
+def _value_infos(count):
+    model = onnx.ModelProto.FromString(_chain("Relu")(1))
+    for at in range(count):
+        model.graph.value_info.append(_info(f"q{at}", (2, 3)))
+    return model.SerializeToString()
+
+
+def _opsets(count):
+    model = onnx.ModelProto.FromString(_chain("Relu")(1))
+    for at in range(count):
+        model.opset_import.append(helper.make_opsetid(f"d{at}", 1))
+    return model.SerializeToString()
+
+
+def _foreigns(count):
+    return _chain("BitwiseNot")(1) if False else _model([helper.make_node("Acos", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)], {"v0": (2, 3)}, [f"v{count}"])
+
+
+def _foreign_opsets(count):
+    model = onnx.ModelProto.FromString(_foreigns(count))
+    for at in range(count):
+        model.opset_import.append(helper.make_opsetid(f"d{at}", 1))
+    return model.SerializeToString()
+
+
+def _lstms(count):
+    nodes = []
+    for at in range(count):
+        nodes += [helper.make_node("LSTM", [f"v{at}", "lw", "lr"], [f"h{at}"], hidden_size=2), helper.make_node("Squeeze", [f"h{at}", "one1"], [f"v{at + 1}"])]
+    return _model(nodes, {"v0": (3, 1, 2)}, [f"v{count}"], {"lw": np.ones((1, 8, 2), F), "lr": np.ones((1, 8, 2), F), "one1": np.array([1])})
+
+
+def _strings(count):
+    return _model([helper.make_node("Resize", ["x", "", "sc4"], ["y"], mode="q" * count)], {"x": IMAGE}, ["y"], {"sc4": np.ones(4, F)})
+
+
+def _einsum_letters(count):
+    return _model([helper.make_node("Einsum", ["x"], ["y"], equation="i" * count + "->i")], {"x": (3,)}, ["y"])
+
+
+def _split_sizes(count):
+    return _model([helper.make_node("Split", ["x", "s"], ["y", "z"], axis=0)], {"x": (count, 3)}, ["y"], {"s": np.ones(count, np.int64)})
+
+
+def _gathers(count):
+    nodes = [helper.make_node("Gather", ["x", f"i{at}"], [f"y{at}"], axis=1) for at in range(count)]
+    return _model([*nodes, helper.make_node("Concat", [f"y{at}" for at in range(count)], ["y"], axis=1)], {"x": (2, count)}, ["y"], {f"i{at}": np.array([at]) for at in range(count)})
+
+
+def _pads(count):
+    return _model([helper.make_node("Pad", ["x", "p"], ["y"])], {"x": (2, 3)}, ["y"], {"p": np.ones(count, np.int64)})
 TABLE: dict[str, tuple[Callable[[int], bytes], int]] = {
     **{f"chain {op}": (_chain(op), 500) for op in ("Relu", "Neg", "Exp", "Sigmoid", "Identity", "Softmax", "Abs", "Tanh", "Sign", "Flatten", "Erf", "Not")},
     **{f"chain {op} constant": (_chain(op, "c"), 500) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Sum", "Mean")},
@@ -662,6 +830,33 @@ TABLE: dict[str, tuple[Callable[[int], bytes], int]] = {
     "diamonds swish": (_diamonds2("Mul", "Sigmoid", "Identity"), 200),
     "diamonds exp": (_diamonds2("Add", "Sigmoid", "Exp"), 200),
     "diamonds softmax": (_diamonds2("Add", "Softmax", "Exp"), 200),
+    "more half": (_half("Neg"), 500),
+    "more half add": (_half("Add", "x0"), 500),
+    "more alike constants": (_alike_constants, 300),
+    "more if names": (_if_names, 100),
+    "more function names": (_function_names, 100),
+    "more function attribute": (_function_attribute, 50),
+    "more function ref": (_function_ref, 100),
+    "more function constant": (_function_constant, 300),
+    "more dense concat": (_dense_concat, 200),
+    "more nested concats": (_nested_concats, 200),
+    "more slices": (_slices, 300),
+    "more gathers": (_gathers, 300),
+    "more residuals": (_residuals, 150),
+    "more transposes residual": (_transposes_residual, 150),
+    "more popular": (_popular, 300),
+    "more popular affine": (_popular_affine, 300),
+    "more shared weights": (_shared_weights, 300),
+    **{f"open {op}": (_open_chain(op, *rest), 300) for op, *rest in (("Softmax",), ("Exp",), ("Add", "c"), ("MatMul", "w"), ("Identity",))},
+    "more value infos": (_value_infos, 3000),
+    "more opsets": (_opsets, 3000),
+    "more foreign": (_foreigns, 30),
+    "more foreign opsets": (_foreign_opsets, 30),
+    "more lstm": (_lstms, 50),
+    "more strings": (_strings, 100000),
+    "more einsum letters": (_einsum_letters, 10000),
+    "more split sizes": (_split_sizes, 10000),
+    "more pads": (_pads, 10000),
     "shape chain": (_shape_chain, 300),
     "shape concat": (_shape_concat, 100),
 }  # fmt: skip
