@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from cpuconv.names import shortened
+
+MOST_MESSAGE = 2000  # characters of a message: names and lists in it are a model's, and as long as it likes
+
 
 class CpuconvError(Exception):
     """Whatever cpuconv raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shortened(each, MOST_MESSAGE) if isinstance(each, str) else each for each in args))
 
 
 class ArgumentError(CpuconvError, ValueError):

@@ -248,6 +248,22 @@ class Graph:
         """The nodes that read a value, each once, in order."""
         return self._users.get(name, ())
 
+    def gives(self, name: str) -> bool:
+        """Whether a caller gets a value."""
+        return name in self._given
+
+    def place(self, node: Node) -> int:
+        """The place of a node in the order of all."""
+        return self._places[id(node)]
+
+    @lazy
+    def _given(self) -> frozenset[str]:
+        return frozenset(self.outputs)
+
+    @lazy
+    def _places(self) -> Mapping[int, int]:
+        return {id(node): at for at, node in enumerate(self.nodes)}
+
     @lazy
     def _producers(self) -> Mapping[str, Node]:
         return {name: node for node in self.nodes for name in node.outputs if name}

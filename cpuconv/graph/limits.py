@@ -1,4 +1,4 @@
-"""Bounds on the nodes of a model: a file from anywhere must not take all time of a machine."""
+"""Bounds on nodes and axes of a model: a file from anywhere must not take all time of a machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cpuconv.errors import SourceError
 
 MOST_NODES = 100_000  # of a model, those of its subgraphs and calls of its functions among them
 MOST_DEPTH = 16  # graphs within nodes, and functions within functions
+MOST_AXES = 32  # of a tensor, as in NumPy before version 2
 
 
 def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
@@ -56,3 +57,15 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
         return total, deepest
 
     measured(graph.node, 0, ())
+
+
+def check_rank(rank: int, what: str) -> None:
+    """See that a tensor has no more than `MOST_AXES` axes.
+
+    Raises
+    ------
+    SourceError
+        It has; `what` begins the message.
+    """
+    if rank > MOST_AXES:
+        raise SourceError(f"{what} must have no more than {MOST_AXES} axes, not {rank:,}.")

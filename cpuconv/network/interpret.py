@@ -78,7 +78,7 @@ def interpret(
         arrays.update(zip(node.outputs, results, strict=False))
         for name in dict.fromkeys(node.inputs):
             left[name] = left.get(name, 0) - 1
-            if not left[name] and name not in graph.outputs:
+            if not left[name] and not graph.gives(name):
                 del arrays[name]
     return {name: arrays[name] for name in graph.outputs}
 

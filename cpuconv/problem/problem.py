@@ -17,6 +17,7 @@ from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
 from cpuconv.problem.types import ALL_F32, Types
 
+MOST_PADDING = 1 << 24  # rows or columns on a side: some solvers copy the padded input
 _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
@@ -118,6 +119,8 @@ class ConvProblem:
                 or any(type(value) is not int or value < least for value in values)
             ):
                 put(self, name, integers(values, name, count, least))
+        if max(self.pads) > MOST_PADDING:
+            raise ArgumentError(must("padding", f"no more than {MOST_PADDING:,} on a side", self.pads))
         if self.c % self.groups or self.k % self.groups:
             channels = f"a divisor of the {self.c} input channels and of the {self.k} output channels"
             raise ArgumentError(must("groups", channels, self.groups))

@@ -5,11 +5,19 @@ Source: the section on functions of https://github.com/onnx/onnx/blob/main/docs/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.protos.messages import NodeProto
+from cpuconv.names import Names
+from cpuconv.protos.messages import GraphProto, NodeProto, Record
+
+MOST_COPIED = 1 << 27  # bytes, about, that calls of functions copy from their bodies
+_OBJECT, _NUMBER = 128, 8  # bytes of a name or a message, and of a number
+_VIEWED = 1 << 12  # bytes of raw data that are not copied
 
 
 def inlined(model: Any) -> Any:
@@ -23,7 +31,7 @@ def inlined(model: Any) -> Any:
     Raises
     ------
     SourceError
-        A function that is called is written in another opset than the model.
+        A function that is called is written in another opset than the model, or calls copy more than `MOST_COPIED`.
     """
     return _Inlining(model).graph(model.graph, {}, None) if model.functions else model.graph
 
@@ -39,23 +47,48 @@ def _names(graph: Any) -> Iterator[str]:
                 yield from _names(inner)
 
 
+def _size(message: Any) -> int:
+    """Bytes that a part of a message takes, about; graphs within it are counted by their nodes."""
+    if isinstance(message, GraphProto):
+        return 0
+    if isinstance(message, Record):
+        return _OBJECT + sum(map(_size, vars(message).values()))
+    if isinstance(message, list) and message and isinstance(message[0], (Record, bytes, str)):
+        return sum(map(_size, message))
+    if isinstance(message, bytes):
+        return _OBJECT + len(message)
+    if isinstance(message, memoryview):  # of raw data: long ones are not copied
+        return min(len(message), _VIEWED)
+    return _NUMBER * len(message) if isinstance(message, (list, np.ndarray)) else _OBJECT
+
+
+class _Defaults(NamedTuple):
+    """What all calls of a function share: names for inputs that are left out, and attributes that are not given."""
+
+    inputs: dict[str, str]
+    attributes: dict[str, Any]
+
+
 class _Inlining:
     """The functions by what calls them, and the names that are taken."""
 
     def __init__(self, model: Any) -> None:
         self._functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+        self._defaults: dict[int, _Defaults] = {}  # of functions by their identity
         self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self._taken = set(_names(model.graph))
+        self._names = Names(_names(model.graph))
+        self._copied = 0
 
-    def graph(self, graph: Any, names: Mapping[str, str], attributes: Mapping[str, Any] | None) -> Any:
+    def graph(self, graph: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Any:
         """A graph with its calls inlined; in the body of a function, of which `attributes` are given, all its values
         get new names, and what it reads of the graph around it those of `names`."""
-        known = dict(names)
+        known = ChainMap({}, names)
         if attributes is None:
             return graph.changed(node=[made for node in graph.node for made in self._node(node, known, None)])
         tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+        self._count("a graph", [graph.input, graph.output, graph.value_info, tensors])
         for entry in (*graph.input, *tensors):
-            known[entry.name] = self._fresh(entry.name)
+            known[entry.name] = self._names.fresh(entry.name)
         nodes = [made for node in graph.node for made in self._node(node, known, attributes)]
 
         def renamed(entries: Any) -> list[Any]:
@@ -72,22 +105,32 @@ class _Inlining:
             ],
         )
 
-    def _node(self, node: Any, names: dict[str, str], attributes: Mapping[str, Any] | None) -> Iterator[Any]:
+    def _node(
+        self, node: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Iterator[Any]:
         """What becomes of a node; of one in a body, its outputs get new names unless `names` has them."""
+        given = list(self._given(node, attributes))
         if attributes is not None:
+            self._count(f"a {node.op_type}", [node.input, node.output, *given])
             for name in node.output:
                 if name and name not in names:
-                    names[name] = self._fresh(name)
+                    names[name] = self._names.fresh(name)
         made = node.changed(
             input=[names.get(name, name) for name in node.input],
             output=[names.get(name, name) for name in node.output],
-            attribute=[self._attribute(each, names, attributes) for each in self._given(node, attributes)],
+            attribute=[self._attribute(each, names, attributes) for each in given],
         )
         function = self._functions.get((node.domain, node.op_type, node.overload))
         if function is None:
             yield made
         else:
             yield from self._body(made, function)
+
+    def _count(self, op: str, copied: Sequence[Any]) -> None:
+        """Count what a part of a body is copied with: a small function may be called often."""
+        self._copied += sum(map(_size, copied))
+        if self._copied > MOST_COPIED:
+            limit = f"no more than {MOST_COPIED / 1e6:.0f} MB from their bodies"
+            raise SourceError(f"calls of functions must copy {limit}; the last of them copies {op}.")
 
     def _given(self, node: Any, attributes: Mapping[str, Any] | None) -> Iterator[Any]:
         """The attributes of a node, in the place of those that refer to its function's, these."""
@@ -97,7 +140,7 @@ class _Inlining:
             elif each.ref_attr_name in attributes:
                 yield attributes[each.ref_attr_name].changed(name=each.name)
 
-    def _attribute(self, attribute: Any, names: Mapping[str, str], attributes: Mapping[str, Any] | None) -> Any:
+    def _attribute(self, attribute: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Any:
         changes: dict[str, Any] = {}
         if attribute.HasField("g"):
             changes["g"] = self.graph(attribute.g, names, attributes)
@@ -107,17 +150,27 @@ class _Inlining:
 
     def _body(self, call: Any, function: Any) -> Iterator[Any]:
         """The nodes of a function for a node that calls it."""
-        self._check_opsets(function)
-        given = [*call.input, *[""] * (len(function.input) - len(call.input))]
-        names = {"": ""} | dict(zip(function.input, given, strict=False))
+        defaults = self._defaults_of(function)
+        names = ChainMap(dict(zip(function.input, call.input, strict=False)), defaults.inputs)
         for formal, actual in zip(function.output, call.output, strict=False):
             if formal in names:  # it gives what it is given
                 yield NodeProto(op_type="Identity", input=[names[formal]], output=[actual], name=call.name)
             elif actual:
                 names[formal] = actual
-        attributes = {each.name: each for each in (*function.attribute_proto, *call.attribute)}
+        attributes = ChainMap({each.name: each for each in call.attribute}, defaults.attributes)
         for node in function.node:
             yield from self._node(node, names, attributes)
+
+    def _defaults_of(self, function: Any) -> _Defaults:
+        """The defaults of a function, which must be of the model's opsets."""
+        known = self._defaults.get(id(function))
+        if known is None:
+            self._check_opsets(function)
+            known = _Defaults(
+                dict.fromkeys(("", *function.input), ""), {each.name: each for each in function.attribute_proto}
+            )
+            self._defaults[id(function)] = known
+        return known
 
     def _check_opsets(self, function: Any) -> None:
         for entry in function.opset_import:
@@ -127,12 +180,3 @@ class _Inlining:
                     f"the function {function.name!r} must be of opset {ours} of the domain {entry.domain!r}, as the"
                     f" model is, not {entry.version}."
                 )
-
-    def _fresh(self, name: str) -> str:
-        """A name that the model does not use."""
-        made, number = name, 0
-        while made in self._taken:
-            number += 1
-            made = f"{name}.{number}"
-        self._taken.add(made)
-        return made

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,11 @@ class Definition(NamedTuple):
     required: frozenset[str]
     types: tuple[Formal, ...]
     results: tuple[Formal, ...]
+
+
+def domains() -> Collection[str]:
+    """The domains whose operators ONNX defines; "" is its own."""
+    return _table().keys()
 
 
 def has(op: str, domain: str) -> bool:

@@ -72,9 +72,7 @@ class _Decoder:
             kind, field = key & 7, fields.get(key >> 3)
             if not 0 < key >> 3 < 1 << 29:
                 raise DamagedError("a field has no number")
-            self._left -= 1
-            if self._left < 0:
-                self._check()
+            self._count(1)
             if kind == _BYTES:
                 size, at = self._varint(at, end)
                 start, at = at, at + size
@@ -119,7 +117,9 @@ class _Decoder:
 
     def _numbers(self, values: dict[str, Any], field: Field, start: int, end: int) -> None:
         """Keep packed numbers: those of elements as an array, if they are many."""
-        known = values.get(field.name)
+        if end - start < _MANY:  # of which arrays would take longer
+            self._few(values, field, start, end)
+            return
         if field.kind in _FIXED:
             dtype = _FIXED[field.kind][1]
             if (end - start) % dtype.itemsize:
@@ -127,23 +127,41 @@ class _Decoder:
             found = np.frombuffer(self._data[start:end], dtype)
         else:
             found = _varints(self._data[start:end], field.kind)
-        if known is None and found.size >= _MANY and field.name.endswith("_data"):
+        if field.name not in values and found.size >= _MANY and field.name.endswith("_data"):
             values[field.name] = found
             return
-        self._left -= found.size
-        if self._left < 0:
-            self._check()
-        values[field.name] = [*([] if known is None else known), *found.tolist()]
+        self._count(found.size)
+        self._list(values, field).extend(found.tolist())
+
+    def _few(self, values: dict[str, Any], field: Field, at: int, end: int) -> None:
+        """Keep few packed numbers."""
+        numbers = self._list(values, field)
+        self._count(end - at)
+        if field.kind in _FIXED:
+            code, dtype = _FIXED[field.kind]
+            if (end - at) % dtype.itemsize:
+                raise DamagedError("numbers are cut off")
+            numbers.extend(number for (number,) in struct.iter_unpack(code, self._data[at:end]))
+            return
+        while at < end:
+            value, at = self._varint(at, end)
+            number = _number(value, field.kind)
+            assert number is not None  # enumerations are not repeated
+            numbers.append(number)
+
+    def _list(self, values: dict[str, Any], field: Field) -> list[Any]:
+        """The list of a repeated field's values, to add to: what comes in many pieces is not copied for each."""
+        known = values.get(field.name)
+        if not isinstance(known, list):
+            known = values[field.name] = [] if known is None else known.tolist()
+            self._count(len(known))
+        return known
 
     def _keep(self, values: dict[str, Any], field: Field, value: Any) -> None:
         if value is None:  # of an enumeration that is younger
             return
         if field.repeated:
-            known = values.get(field.name)
-            if isinstance(known, list):
-                known.append(value)
-            else:
-                values[field.name] = [value] if known is None else [*known.tolist(), value]
+            self._list(values, field).append(value)
             return
         values[field.name] = value
         for other in field.beside:
@@ -186,8 +204,11 @@ class _Decoder:
                 return number & (1 << 64) - 1, at
         raise DamagedError("a number does not end")
 
-    def _check(self) -> None:
-        """See that what was decoded fits into memory as it grows."""
+    def _count(self, objects: int) -> None:
+        """Count objects that are made, and see now and then that they fit into memory."""
+        self._left -= objects
+        if self._left >= 0:
+            return
         self._seen += _LOOK - self._left
         self._left = _LOOK
         if self._seen * _OBJECT > free_bytes():  # as much again is needed for the graph

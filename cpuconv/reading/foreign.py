@@ -9,6 +9,7 @@ import numpy as np
 
 from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.limits import check_rank
 from cpuconv.protos import elements, wire
 from cpuconv.protos.messages import NodeProto
 from cpuconv.reading.tensors import outside
@@ -28,6 +29,7 @@ def value_of(info: Any) -> Value:
     if not tensor.HasField("shape"):
         return Value(None, dtype_of(tensor.elem_type))
     dims = tensor.shape.dim
+    check_rank(len(dims), f"the value {info.name!r}")
     symbols = (None if dim.dim_param in _UNKNOWN else dim.dim_param for dim in dims)
     shape = tuple(dim.dim_value if dim.dim_value > 0 else symbol for dim, symbol in zip(dims, symbols, strict=True))
     return Value(shape, dtype_of(tensor.elem_type))

@@ -20,6 +20,7 @@ from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.memory.mapped_files import contents
+from cpuconv.names import Names
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.protos.messages import ModelProto
@@ -94,7 +95,8 @@ def read_with_metadata(
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     try:
-        opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
+        stated = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
+        opsets = {domain: stated[domain] for domain in operators.domains() if domain in stated}
         return _Reader(inlined(model), opsets, files, name).graph(), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
@@ -187,7 +189,7 @@ class _Reader:
         self.constants: dict[str, np.ndarray] = {}
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
-        self.names = {name for node in self.proto.node for name in node.output}
+        self.names = Names()
         self.types: dict[str, np.dtype] = {}  # of values, as they follow from those that their nodes read
 
     def graph(self, outer: Sequence[str] = ()) -> Graph:
@@ -205,10 +207,11 @@ class _Reader:
             if self.values[name].dtype is None:
                 raise SourceError(f"the input {name!r} must be a tensor of numbers.")
         inputs += outer
-        self.names.update(inputs, self.constants)
-        for name in self.names:
+        names = {*inputs, *self.constants, *(name for node in self.proto.node for name in node.output)}
+        for name in names:
             if not isinstance(name, str):  # bytes, where it is no UTF-8
                 raise SourceError(f"a value must have a name of text, not {name!r}.")
+        self.names.add(names)
         for node in self.proto.node:
             self.nodes += self.read(node)
         outputs = [info.name for info in self.proto.output]
@@ -292,7 +295,7 @@ class _Reader:
         if proto.type in _VALUES:
             return getattr(proto, _VALUES[proto.type])
         if proto.type in _LISTS:
-            return list(getattr(proto, _LISTS[proto.type]))
+            return getattr(proto, _LISTS[proto.type]) or []
         if proto.type == messages.STRING:
             return proto.s.decode()
         if proto.type == messages.STRINGS:
@@ -313,11 +316,7 @@ class _Reader:
 
     def fresh(self, hint: str) -> str:
         """A name that the model does not use."""
-        name = next(
-            name for name in (f"{hint}.{number}" for number in range(len(self.names) + 1)) if name not in self.names
-        )
-        self.names.add(name)
-        return name
+        return self.names.fresh(hint)
 
     def constant(self, value: object, hint: str) -> str:
         """The name of a new constant: integers are int64, other numbers float32."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.memory.mapped_files import contents
+from cpuconv.graph.limits import check_rank
+from cpuconv.memory.mapped_files import Data, contents
 from cpuconv.memory.room import check_bytes
 from cpuconv.protos import elements
 from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
@@ -77,6 +78,7 @@ class Files:
         """
         if tensor.data_type in (0, elements.STRINGS):
             raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
+        check_rank(len(tensor.dims), f"the constant {tensor.name!r}")
         if tensor.data_location != EXTERNAL:
             return None
         stated = {entry.key: entry.value for entry in tensor.external_data}
@@ -116,6 +118,7 @@ class Unread(Files):
     def _outside(self, tensor: Any) -> memoryview | None:
         if tensor.data_location != EXTERNAL or tensor.data_type in (0, elements.STRINGS):
             return super()._outside(tensor)
+        check_rank(len(tensor.dims), f"the constant {tensor.name!r}")
         try:
             needed = elements.size(tensor)
             check_bytes(needed, f"the constant {tensor.name!r}")

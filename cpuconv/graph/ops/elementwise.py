@@ -132,8 +132,14 @@ def _times(x: Expression, count: int) -> Expression:
     return apply("mul", half, half)
 
 
+def _expression(node: Node, *operands: Expression) -> Expression:
+    """What the node states, itself where its operands are no numbers."""
+    tree = node["expression"]
+    return tree if operands == tuple(map(Operand, range(len(operands)))) else tree.substituted(operands)
+
+
 FORMS: dict[str, Form] = {
-    "Elementwise": lambda node, *operands: node["expression"].substituted(operands),
+    "Elementwise": _expression,
     # activations
     "Relu": _plain("relu"),
     "Clip": _clip,
@@ -195,7 +201,7 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     None where it is none of `FORMS`, reads or gives other types than kernels have, reads nothing at all, or too many
     operands.
     """
-    if node.op not in FORMS:
+    if node.op not in FORMS or len(inputs) > MOST_OPERANDS:
         return None
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:

@@ -117,9 +117,13 @@ def _unchanged(one: Axis) -> bool:
 
 
 def resize(node: Node, arrays: Arrays) -> np.ndarray:
-    """Every output is a weighted mean of inputs around the place that it comes from."""
+    """Every output is a weighted mean of inputs around the place that it comes from; axes that shrink come first."""
     x = arrays[0]
-    for one in _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3))):
+    axes = _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3)))
+    if any(one.outputs == 0 for one in axes):
+        sizes = {one.axis: one.outputs for one in axes}
+        return np.empty([sizes.get(axis, size) for axis, size in enumerate(x.shape)], x.dtype)
+    for one in sorted(axes, key=lambda one: one.outputs / one.size):
         if _unchanged(one):
             continue
         inputs, weights, places = sources(node, one)

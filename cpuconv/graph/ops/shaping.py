@@ -92,9 +92,10 @@ def _squeezed(node: Node, x: Any, stated: Any = None) -> list[int]:
 
 def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
     rank = len(x.shape) + stated.array.size
-    axes = [axis_in(axis, rank) for axis in integers(stated.array)]
-    if len({*axes}) < len(axes):
-        raise ValueError(f"axes {axes} are not apart")
+    stated_axes = integers(stated.array)
+    axes = {axis_in(axis, rank) for axis in stated_axes}
+    if len(axes) < len(stated_axes):
+        raise ValueError(f"axes {stated_axes} are not apart")
     sizes = iter(x.shape)
     return [1 if axis in axes else next(sizes) for axis in range(rank)]
 

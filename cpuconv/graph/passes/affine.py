@@ -30,25 +30,30 @@ OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 
 
 class Affine(NamedTuple):
-    """s x + t, a number a channel each, in float64."""
+    """s x + t, a number a channel each, or one that all channels share, in float64."""
 
     scale: np.ndarray
     shift: np.ndarray
 
     @classmethod
-    def identity(cls, channels: int) -> Affine:
-        """x itself; of a number of channels that is followed, numbers that all share."""
-        count = 1 if is_followed(channels) else channels
-        return cls(np.ones(count), np.zeros(count))
+    def identity(cls) -> Affine:
+        """x itself."""
+        return cls(np.ones(1), np.zeros(1))
+
+    def of(self, channels: int) -> Affine:
+        """The same with a number for each channel; of a number of channels that is followed, as it is."""
+        return self if is_followed(channels) else Affine(*(np.broadcast_to(each, channels) for each in self))
 
     def then(self, other: Affine) -> Affine:
         """`other` of this."""
         return Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
     @property
-    def finite(self) -> bool:
-        """Whether all numbers are."""
-        return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
+    def fits(self) -> bool:
+        """Whether float32 holds all numbers, and scales do not become 0."""
+        with np.errstate(over="ignore", under="ignore"):
+            scale, shift = (each.astype(np.float32) for each in self)
+        return bool(np.isfinite(scale).all() and np.isfinite(shift).all() and ((scale == 0) == (self.scale == 0)).all())
 
 
 def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int]) -> Affine | None:
@@ -66,16 +71,15 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
     if node.op == "BatchNormalization":
         return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None
     if node.op == "Neg":
-        same = Affine.identity(shape[axis])
-        return Affine(-same.scale, same.shift)
+        return Affine(np.full(1, -1.0), np.zeros(1))
     if node.inputs[0] == node.inputs[1]:
         return None
     first = node.inputs[0] == name
     array = constant(graph, node.inputs[1 if first else 0])
-    vector = None if array is None else per_channel(array, shape, axis)
+    vector = None if array is None else per_channel(array, shape, axis, shared=True)
     if vector is None or (node.op == "Div" and not first):
         return None
-    same = Affine.identity(shape[axis])
+    same = Affine.identity()
     if node.op == "Add":
         return Affine(same.scale, vector)
     if node.op == "Sub":
@@ -95,16 +99,20 @@ def _normalization(graph: Graph, node: Node) -> Affine | None:
         return Affine(scale, bias - mean * scale)
 
 
-def chain_behind(graph: Graph, name: str, axis: int, shape: Sequence[int]) -> tuple[list[Node], Affine]:
-    """The nodes that follow a value, each read by the next alone, and what they compute together."""
+def chain_behind(
+    graph: Graph, name: str, axis: int, shape: Sequence[int], total: Affine
+) -> tuple[list[Node], Affine]:
+    """The nodes that follow a value, each read by the next alone, and what they compute of what `total` is of.
+
+    The chain ends before numbers that float32 does not hold: what follows is a chain of its own.
+    """
     nodes: list[Node] = []
-    total = Affine.identity(shape[axis])
     while (reader := sole_reader(graph, name)) is not None:
         step = affine(graph, reader, name, axis, shape)
-        if step is None:
+        if step is None or not (following := total.then(step)).fits:
             break
         nodes.append(reader)
-        total, name = total.then(step), reader.outputs[0]
+        total, name = following, reader.outputs[0]
     return nodes, total
 
 
@@ -115,8 +123,8 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
         shape = shape_of(graph, name)
         step = affine(graph, node, name, 1, shape)
         if step is not None:
-            nodes, rest = chain_behind(graph, node.outputs[0], 1, shape)
-            return _made(graph, [node, *nodes], name, step.then(rest))
+            nodes, total = chain_behind(graph, node.outputs[0], 1, shape, step)
+            return _made(graph, [node, *nodes], name, total)
     return None
 
 
@@ -125,7 +133,7 @@ def _made(graph: Graph, chain: list[Node], x: str, total: Affine) -> Rewrite | N
     shifted = bool(total.shift.any())
     scaled = bool((total.scale != 1).any()) or not shifted
     normal = any(node.op == "BatchNormalization" for node in chain)
-    if not total.finite or not (normal or len(chain) > scaled + shifted):
+    if not total.fits or not (normal or len(chain) > scaled + shifted):
         return None
     maker = Maker(graph, *chain)
     scale, shift = (_along_channels(graph, x, vector) for vector in total)

@@ -10,7 +10,6 @@ computed anew wherever it is broadcast to: that is done where it costs next to n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from cpuconv.problem.quantization import bounds
 _BYTES = (U8.dtype, S8.dtype)
 _CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
 _MOST_NODES = 32  # of an expression
+_MOST_TEXT = 1 << 15  # characters of the texts of its subtrees, which repeat what they share: x * x of x * x of …
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,27 @@ class _Piece:
         own = [name for name in self.names if name != producer.output]
         names = tuple(dict.fromkeys([*own, *producer.names]))
         operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
-        operands[producer.output] = producer.value.substituted([operands[name] for name in producer.names])
+        inner = producer.value
+        if names != producer.names:  # else its operands stay what they are
+            inner = inner.substituted([operands[name] for name in producer.names])
+        operands[producer.output] = inner
         tree = self.tree.substituted([operands[name] for name in self.names])
         return _Piece((*producer.nodes, *self.nodes), names, tree, self.dtype)
+
+    def exceeds_with(self, producer: _Piece) -> bool:
+        """Whether `absorbing` would exceed a bound, as far as that is known before its expression is made."""
+        names, others = {*self.names} - {producer.output}, {*producer.names}
+        if len(names | others) > MOST_OPERANDS:
+            return True
+        functions = sum(bool(node.arguments) for node in self.tree.nodes)
+        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MOST_NODES:  # nothing is shared
+            return True
+        lengths: dict[Expression, int] = {}
+        for node in self.tree.nodes:
+            lengths[node] = len(node.text) + sum(lengths[each] - len(each.text) for each in node.arguments)
+            if isinstance(node, Operand) and self.names[node.position] == producer.output:
+                lengths[node] = len(producer.value.text)
+        return sum(lengths.values()) > _MOST_TEXT
 
     def merged(self, graph: Graph) -> Node:
         """One node that computes it."""
@@ -83,8 +101,7 @@ def run(graph: Graph) -> Graph:
         piece = _piece(graph, node)
         while piece is not None:
             pieces[piece.output] = piece
-            producer = _absorbable(graph, piece, pieces)
-            piece = producer and piece.absorbing(pieces.pop(producer.output))
+            piece = _absorbing(graph, piece, pieces)
     trees = [piece for piece in pieces.values() if len(piece.nodes) > 1]
     old = [node for piece in trees for node in piece.nodes]
     return graph.replaced(old, [piece.merged(graph) for piece in trees]) if trees else graph
@@ -114,18 +131,22 @@ def _mergeable(graph: Graph, producer: _Piece) -> bool:
     return producer.dtype in _BYTES and finite and len(producer.names) > 1
 
 
-def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _Piece | None:
-    """One of the pieces that can go into this one: it alone reads it."""
+def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece | None:
+    """The piece with one of the others in it, which it alone reads and which is none of `pieces` any more."""
     for name in piece.names:
         producer = pieces.get(name)
         if producer is None or not _mergeable(graph, producer):
             continue
-        if name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
+        users = graph.users(name)
+        if graph.gives(name) or len(users) > len(piece.nodes) or not {*users} <= {*piece.nodes}:
             continue
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:
             continue
+        if piece.exceeds_with(producer):
+            continue
         made = piece.absorbing(producer)
-        if len(made.names) <= MOST_OPERANDS and len(made.tree.nodes) <= _MOST_NODES:
-            return producer
+        if len(made.tree.nodes) <= _MOST_NODES:
+            del pieces[name]
+            return made
     return None

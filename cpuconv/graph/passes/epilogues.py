@@ -79,7 +79,7 @@ def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
         return None
     rival = graph.producer(other)
     could = rival is not None and _open(graph, rival) and not operand(rival, 3)
-    if could and graph.nodes.index(rival) > graph.nodes.index(node):
+    if rival is not None and could and graph.place(rival) > graph.place(node):
         return None
     inputs = (*node.inputs[:2], operand(node, 2), other)
     return Rewrite([node, reader], [replace(node, inputs=inputs, outputs=reader.outputs)])

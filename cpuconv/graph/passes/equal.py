@@ -7,6 +7,8 @@ same.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,21 +21,23 @@ from cpuconv.graph.sizes import bits, own
 _SAMPLE = 16  # elements that tell most constants apart
 
 
-def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Bit by bit, so that -0 is not 0 and NaN is NaN."""
-    return a is b or bits(a) == bits(b)
+def _digest(array: np.ndarray) -> Hashable:
+    """What tells elements from others bit by bit, so that -0 is not 0 and NaN is NaN."""
+    exact = bits(array)
+    return hashlib.blake2b(exact).digest() if isinstance(exact, bytes) else exact
 
 
 def constants(graph: Graph) -> Graph:
     """Read the first of equal constants in the place of the others."""
-    kept: dict[tuple[object, ...], list[str]] = {}
+    known = [((array.dtype, array.shape, bits(array.flat[:_SAMPLE])), name) for name, array in graph.constants.items()]
+    alike = Counter(sample for sample, _ in known)
+    kept: dict[Hashable, str] = {}
     names: dict[str, str] = {}
-    for name, array in graph.constants.items():
-        alike = kept.setdefault((array.dtype, array.shape, bits(array.flat[:_SAMPLE])), [])
-        same = next((other for other in alike if _equal(array, graph.constants[other])), None)
-        if same is None or name in graph.outputs:
-            alike.append(name)
-        else:
+    for sample, name in known:
+        if alike[sample] == 1:
+            continue
+        same = kept.setdefault((sample, _digest(graph.constants[name])), name)
+        if same != name and not graph.gives(name):
             names[name] = same
     return replace(graph, nodes=tuple(node.reads(names) for node in graph.nodes)).live() if names else graph
 
@@ -60,7 +64,7 @@ def nodes(graph: Graph) -> Graph:
             continue
         inputs = tuple(names.get(name, name) for name in node.inputs)
         first = known.setdefault((node.op, inputs, frozen(node.attributes), tuple(map(bool, node.outputs))), node)
-        if first is not node and not (len(node.outputs) > 1 and {*node.outputs} & {*graph.outputs}):
+        if first is not node and not (len(node.outputs) > 1 and any(map(graph.gives, node.outputs))):
             equal.append((node, first.outputs))
             names.update(zip(node.outputs, first.outputs, strict=True))
             same.setdefault(id(first), [first]).append(node)

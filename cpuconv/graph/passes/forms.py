@@ -8,9 +8,10 @@ ReduceMean, ReduceMax of whole planes          GlobalAveragePool, GlobalMaxPool
 AveragePool, MaxPool of a whole plane          GlobalAveragePool, GlobalMaxPool
 GlobalAveragePool, GlobalMaxPool of volumes    the same of images, of as many pixels
 Sum of two                                     Add
+Max, Mean, Min, Sum of more than eight         several of eight, and Div by the count
 =============================================  ====================================================
 
-Equal in every bit, but for the order in which a mean adds up.
+Equal in every bit, but for the order in which a mean adds up, and the rounding of its quotient.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from cpuconv.graph.passes.rewriting import (
     reshaped,
     shape_of,
 )
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
 
 _PLANE_OF = {
     "ReduceMean": "GlobalAveragePool",
@@ -84,8 +86,21 @@ def _global(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _sum(graph: Graph, node: Node) -> Rewrite | None:
-    return instead(graph, node, "Add", *node.inputs) if len(node.inputs) == 2 else None
+def _several(graph: Graph, node: Node) -> Rewrite | None:
+    """A sum or an extreme of more tensors than kernels take: that of the first ones and of the rest, in order."""
+    count, names = len(node.inputs), node.inputs
+    if count == 2 and node.op == "Sum":
+        return instead(graph, node, "Add", *names)
+    if count <= MOST_OPERANDS or not is_float(graph, names[0]):
+        return None
+    maker, (first, *rest) = Maker(graph, node), names
+    op, parts = ("Sum" if node.op == "Mean" else node.op), range(0, count - 1, MOST_OPERANDS - 1)
+    for at in parts:
+        last = at == parts[-1] and node.op != "Mean"
+        first = maker.node(op, first, *rest[at : at + MOST_OPERANDS - 1], part="" if last else f"until{at}")
+    if node.op == "Mean":
+        maker.node("Div", first, maker.constant(np.array(count, graph.value(names[0]).dtype), "count"))
+    return maker.done()
 
 
 _FORMS: dict[str, Rule] = {
@@ -97,7 +112,7 @@ _FORMS: dict[str, Rule] = {
     },
     **dict.fromkeys(("AveragePool", "MaxPool"), _pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global),
-    "Sum": _sum,
+    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _several),
 }
 
 

@@ -36,16 +36,18 @@ def run(graph: Graph) -> Graph:
             made.add(name)
             nodes.append(ops.TABLE["Cast"].node([source], [name], source, to=dtypes.get(name, _FULL)))
 
+    fed = halves.intersection(graph.inputs)
+    computed = halves - {*graph.constants}
     for node in graph.nodes:
         if node.meaning is None:
-            for name in halves.intersection(node.inputs).intersection(graph.inputs):
+            for name in fed.intersection(node.inputs):
                 cast(name, wide[name])
             made.update(wide[name] for name in halves.intersection(node.outputs))
             attributes = {name: _widened(value) for name, value in node.attributes.items()}
             nodes.append(replace(node.reads(wide).writes(wide), attributes=attributes))
         else:  # foreign ones compute with what they are given
-            for name in halves.intersection(node.inputs) - {*graph.constants}:
-                if wide[name] in made and name not in graph.inputs:
+            for name in computed.intersection(node.inputs):
+                if wide[name] in made and name not in fed:
                     cast(wide[name], name)
             nodes.append(node)
             for name in halves.intersection(node.outputs):

@@ -102,7 +102,7 @@ run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in 
 def _bytes(graph: Graph, node: Node) -> Rewrite | None:
     """Bytes of floats that are padded, padded as bytes."""
     pad, (y, _, zero) = graph.producer(node.inputs[0]), node.outputs
-    if pad is None or pad.op != "Pad" or pad.meaning is not None or y in graph.outputs or not zero:
+    if pad is None or pad.op != "Pad" or pad.meaning is not None or graph.gives(y) or not zero:
         return None
     if _padding(graph, pad) is None or _number(graph, operand(pad, 2)) != 0:
         return None

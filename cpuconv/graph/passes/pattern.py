@@ -262,6 +262,6 @@ def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> 
             return found
         inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
         inside = {id(node) for node in found.nodes}
-        if all(name not in graph.outputs and all(id(user) in inside for user in graph.users(name)) for name in inner):
+        if all(not graph.gives(name) and all(id(user) in inside for user in graph.users(name)) for name in inner):
             return found
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, cast
 
@@ -30,8 +30,21 @@ class Rewrite:
     @property
     def fresh(self) -> set[str]:
         """Names that the graph does not have yet."""
-        known = {name for node in self.old for name in node.outputs}
-        return {name for node in self.new for name in node.outputs} - known | {*self.constants}
+        return self._written(self.new) - self._written(self.old) | {*self.constants}
+
+    @property
+    def gone(self) -> set[str]:
+        """Names that the graph does not have any more."""
+        return self._written(self.old) - self._written(self.new)
+
+    @property
+    def read(self) -> set[str]:
+        """Names that new nodes read."""
+        return {name for node in self.new for name in node.inputs}
+
+    @staticmethod
+    def _written(nodes: Iterable[Node]) -> set[str]:
+        return {name for node in nodes for name in node.outputs if name}
 
 
 Rule = Callable[[Graph, Node], Rewrite | None]
@@ -54,7 +67,7 @@ def rewritten(graph: Graph, rules: Rules) -> Graph:
     SourceError
         A node cannot be what its operator is.
     """
-    while found := _apart(_asked(graph, rules)):
+    while found := _found(graph, rules):
         graph = _applied(graph, found)
     return graph
 
@@ -71,30 +84,39 @@ class Rewriter:
         return rewritten(graph, self.rules)
 
 
-def _asked(graph: Graph, rules: Rules) -> Iterator[Rewrite]:
-    """What the rules say of all nodes; of one that is written as no operator is, an error that names it."""
+def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
+    """What the rules say of all nodes but those that an earlier rewrite takes: a chain is walked from its head alone.
+
+    Rewrites that have a node or a new name in common with an earlier one are left out, as are those that read what an
+    earlier one removes, or remove what it reads; their turn comes later.
+
+    Raises
+    ------
+    SourceError
+        A node is written as no operator is.
+    """
+    nodes: set[int] = set()
+    fresh: set[str] = set()
+    gone: set[str] = set()
+    read: set[str] = set()
+    found = []
     for node in graph.nodes:
-        rule = rules.get(node.op) if node.meaning is None else None
+        rule = rules.get(node.op) if node.meaning is None and id(node) not in nodes else None
         try:
-            found = rule and rule(graph, node)
+            rewrite = rule and rule(graph, node)
         except MISFITS as error:
             raise misfit(node, graph.operands(node), error) from error
-        if found is not None:
-            yield found
-
-
-def _apart(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
-    """Those that have no node and no new name in common with an earlier one; the others' turn comes later."""
-    nodes: set[int] = set()
-    names: set[str] = set()
-    taken = []
-    for rewrite in rewrites:
-        old, fresh = {id(node) for node in rewrite.old}, rewrite.fresh
-        if nodes.isdisjoint(old) and names.isdisjoint(fresh):
-            taken.append(rewrite)
+        if rewrite is None:
+            continue
+        old = {id(node) for node in rewrite.old}
+        apart = fresh.isdisjoint(rewrite.fresh) and gone.isdisjoint(rewrite.read) and read.isdisjoint(rewrite.gone)
+        if apart and nodes.isdisjoint(old):
+            found.append(rewrite)
             nodes |= old
-            names |= fresh
-    return taken
+            fresh |= rewrite.fresh
+            gone |= rewrite.gone
+            read |= rewrite.read
+    return found
 
 
 def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
@@ -167,9 +189,9 @@ def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
     for node, sources in equal:
         renamed: dict[str, str] = {}
         for copy, source in zip(node.outputs, map(final, sources), strict=True):
-            if copy not in graph.outputs:
+            if not graph.gives(copy):
                 renamed[copy] = source
-            elif source in graph.outputs or source in renamed or graph.producer(source) is None:
+            elif graph.gives(source) or source in renamed or graph.producer(source) is None:
                 break
             else:
                 renamed[source] = copy
@@ -189,7 +211,7 @@ def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
 def sole_reader(graph: Graph, name: str) -> Node | None:
     """The node that alone reads a value; None where the caller gets the value or there are more readers."""
     users = graph.users(name)
-    return users[0] if len(users) == 1 and name not in graph.outputs else None
+    return users[0] if len(users) == 1 and not graph.gives(name) else None
 
 
 def constant(graph: Graph, name: str) -> np.ndarray | None:
@@ -221,11 +243,11 @@ def operand(node: Node, position: int) -> str:
     return node.inputs[position] if position < len(node.inputs) else ""
 
 
-def per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
+def per_channel(array: np.ndarray, shape: Sequence[int], axis: int, shared: bool = False) -> np.ndarray | None:
     """A constant as one number for each place on `axis` of a tensor of `shape`, in float64.
 
-    None if it differs along another axis or makes the tensor larger. One number for all places, whose count is
-    followed, stays one.
+    None if it differs along another axis or makes the tensor larger. One number for all places stays one if it may be
+    `shared`, or if their count is followed.
     """
     if array.ndim > len(shape):
         return None
@@ -233,7 +255,7 @@ def per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarra
     if any(size != 1 for at, size in enumerate(sizes) if at != axis) or sizes[axis] not in (1, shape[axis]):
         return None
     numbers = array.reshape(-1).astype(np.float64)
-    return numbers if is_followed(shape[axis]) else np.broadcast_to(numbers, shape[axis])
+    return numbers if shared or is_followed(shape[axis]) else np.broadcast_to(numbers, shape[axis])
 
 
 # --- making ---------------------------------------------------------------------------------------------------------

@@ -54,9 +54,11 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 def _behind(graph: Graph, node: Node) -> Rewrite | None:
     (name,) = node.outputs
     shape = _channels_of(graph, node)
-    chain, total = chain_behind(graph, name, KINDS[node.op].axis % len(shape), shape)
+    axis = KINDS[node.op].axis % len(shape)
+    chain, total = chain_behind(graph, name, axis, shape, Affine.identity())
     if not chain:
         return None
+    total = total.of(shape[axis])
     groups = node.attributes.get("group", 1)
     bias = _bias(graph, node, total.scale.size) * total.scale + total.shift
     return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias)
@@ -82,15 +84,15 @@ def _chain_before(graph: Graph, node: Node) -> tuple[list[Node], str, Affine]:
     chain: list[Node] = []
     name, shape = node.inputs[0], shape_of(graph, node.inputs[0])
     axis = KINDS[node.op].axis % len(shape)
-    total = Affine.identity(shape[axis])
+    total = Affine.identity()
     while (producer := graph.producer(name)) is not None and sole_reader(graph, name) is not None:
         steps = ((other, affine(graph, producer, other, axis, shape)) for other in producer.inputs if other)
         source, step = next(((other, step) for other, step in steps if step is not None), ("", None))
         if step is None:
             break
-        chain.insert(0, producer)
+        chain.append(producer)
         total, name = step.then(total), source
-    return chain, name, total
+    return chain[::-1], name, total.of(shape[axis])
 
 
 def _sees_no_padding(graph: Graph, node: Node) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import MOST_AXES
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
@@ -39,8 +40,7 @@ _MORE_DTYPES = (  # of the package ml_dtypes
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
-_LONGEST = 1 << 16  # characters of an expression
-_MOST_AXES = 32
+_LONGEST = 1 << 16  # characters of the texts of an expression's subtrees, which repeat what they share
 _TYPES = ("to", "y")  # attributes that are types of elements
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
 
@@ -98,7 +98,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 def sizes_of(value: Any) -> tuple[int, ...]:
     """Sizes of axes."""
     sizes = tuple(list_of(int, value))
-    if len(sizes) > _MOST_AXES or min(sizes, default=0) < 0:
+    if len(sizes) > MOST_AXES or min(sizes, default=0) < 0:
         raise SourceError(f"there are no sizes {_shown(value)}")
     return sizes
 
@@ -209,6 +209,7 @@ def _expression_to_plain(tree: Expression) -> list[list[Any]]:
 
 def _expression_from_plain(data: Any) -> Expression:
     made: list[Expression] = []
+    characters = 0
     for row in must_be(list, data):
         kind, *rest = must_be(list, row) or [None]
         if kind == "operand":
@@ -217,7 +218,8 @@ def _expression_from_plain(data: Any) -> Expression:
             made.append(Constant(must_be(float, _items(rest, 1)[0])))
         else:
             made.append(_applied(kind, sizes_of(rest), made))
-        if len(made[-1].text) > _LONGEST or made[-1].text == "nan":
+        characters += 1 + len(kind or "") + sum(1 + len(argument.text) for argument in made[-1].arguments)
+        if characters > _LONGEST or made[-1].text == "nan":
             raise SourceError("an expression is too long, or no number")
     if not made:
         raise SourceError("an expression is empty")

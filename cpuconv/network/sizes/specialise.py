@@ -17,6 +17,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
+from cpuconv.names import MOST_HINT, Names
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
@@ -75,13 +76,15 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
     """`specialise`; with `integers` constants are not dequantised."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
-    folding = Folding()
+    folding = Folding(graph.constants.values())
     left = deque(graph.nodes)
+    names: Names | None = None
     while left:
         node = left.popleft()
         condition = known[node.inputs[0]].array if node.op == "If" else None
         if condition is not None:
-            body, own = _taken(node, bool(condition.all()))
+            names = names or Names((*known, *(name for each in graph.nodes for name in each.outputs)))
+            body, own = _taken(node, bool(condition.all()), names)
             known |= own
             left.extendleft(reversed(body))
             continue
@@ -111,8 +114,9 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
     """
     if not isinstance(stated, Mapping):
         raise ArgumentTypeError(must(argument, "a dict of shapes by input name", f"a {type(stated).__name__}"))
+    inputs = frozenset(graph.inputs)
     for name in stated:
-        if name not in graph.inputs:
+        if name not in inputs:
             raise ArgumentError(must(argument, f"shapes of inputs ({', '.join(graph.inputs)})", f"one of {name!r}"))
     symbols: dict[str, int] = {}
     for name in graph.inputs:
@@ -123,13 +127,14 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
             raise ArgumentTypeError(must(label, "a sequence of integers", repr(sizes)))
         shape = graph.value(name).shape
         shape = (None,) * len(sizes) if shape is None else shape
-        form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
-        if len(sizes) != len(shape):
+        fits = len(sizes) == len(shape) and all(
+            size >= 0
+            and (size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True)
+            for size, dim in zip(sizes, shape, strict=True)
+        )
+        if not fits:
+            form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
             raise ArgumentError(must(label, form, tuple(sizes)))
-        for size, dim in zip(sizes, shape, strict=True):
-            fits = size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True
-            if not fits or size < 0:
-                raise ArgumentError(must(label, form, tuple(sizes)))
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 
@@ -161,6 +166,8 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
         return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
+    if not folding.allows(node, inputs, wanted):
+        return values
     folding.take(node, wanted)
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
     if any(array is not None and array.dtype == SIZES for array in arrays):
@@ -189,8 +196,8 @@ def _constant(array: np.ndarray) -> Value:
     return Value.of(array)
 
 
-def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under names of their own.
+def _taken(node: Node, condition: bool, taken: Names) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under new names, which are `taken` then.
 
     What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
     """
@@ -199,7 +206,7 @@ def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
         raise SourceError(f"{node.label} has {len(node.outputs)} outputs where its branch has {len(branch.outputs)}.")
     own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
     names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
-    names |= {name: f"{node.outputs[0]}/{name}" for name in own}
+    names |= {name: taken.fresh(f"{node.outputs[0][: MOST_HINT // 2]}/{name}") for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):
         body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))

@@ -116,7 +116,7 @@ def _clamped_by_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> 
     found = set()
     for node in graph.nodes:
         clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.meaning is None else None
-        if clamp is None or clamp.outputs[0] not in plan.roots or clamp.outputs[0] in graph.outputs:
+        if clamp is None or clamp.outputs[0] not in plan.roots or graph.gives(clamp.outputs[0]):
             continue
         readers = graph.users(clamp.outputs[0])
         of_bytes = clamp.outputs[0] in plan.written or all(id(reader) in plan.readers for reader in readers)

@@ -55,7 +55,7 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
         if found.node.op == "Conv" and found.node["group"] > 1 and found.weight.shape[1] > 1:
             continue
         own = [name for each in (product, found) for name in each.node.inputs[1:] if name]
-        alone = all(len(graph.users(name)) == 1 and name not in graph.outputs for name in own)
+        alone = all(len(graph.users(name)) == 1 and not graph.gives(name) for name in own)
         if alone and len(own) == len(set(own)) and product.node.op != "MatMul":
             yield _Pair(product, found)
 

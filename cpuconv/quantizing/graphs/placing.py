@@ -117,7 +117,7 @@ class Places:
         self._floats = {  # tensors that something reads which computes with floats alone
             name
             for name in self.tensors
-            if name in graph.outputs
+            if graph.gives(name)
             or any(members.get(id(node), -1) not in self._readers.get(name, ()) for node in graph.users(name))
         }
 

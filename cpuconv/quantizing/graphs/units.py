@@ -131,8 +131,8 @@ def clamp_behind(graph: Graph, name: str) -> Node | None:
 def is_given(graph: Graph, name: str) -> bool:
     """Whether the caller gets a value, perhaps in another type."""
     readers = graph.users(name)
-    cast = bool(readers) and all(node.op == "Cast" and node.outputs[0] in graph.outputs for node in readers)
-    return name in graph.outputs or cast
+    cast = bool(readers) and all(node.op == "Cast" and graph.gives(node.outputs[0]) for node in readers)
+    return graph.gives(name) or cast
 
 
 def _keeps(node: Node) -> bool:
