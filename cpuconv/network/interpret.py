@@ -11,8 +11,9 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import is_float
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.network.folding import check_values
-from cpuconv.runtime.stopping import Stop, check
+from cpuconv.runtime.float_environment import default_environment
 
 Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
 
@@ -95,6 +96,7 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
     return values
 
 
+@default_environment()
 def run(
     node: Node,
     arrays: Sequence[np.ndarray | None],

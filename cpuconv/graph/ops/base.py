@@ -16,8 +16,8 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.graph.sizes import SIZES
+from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.place import Place
-from cpuconv.runtime.stopping import Stop
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None

@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Node
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.memory.arenas import Arena
@@ -16,7 +17,6 @@ from cpuconv.network.interpret import run
 from cpuconv.network.running.arena import ARENA, WORKSPACE
 from cpuconv.network.running.recording import Bound, Recording
 from cpuconv.problem.arrays import address
-from cpuconv.runtime.stopping import Stop, check
 
 
 @dataclass(frozen=True)
