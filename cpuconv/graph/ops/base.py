@@ -164,6 +164,16 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def least(dtype: np.dtype) -> float | int | bool:
+    """The smallest number of a type: what the largest of nothing is."""
+    return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
+
+
+def most(dtype: np.dtype) -> float | int | bool:
+    """The largest number of a type: what the smallest of nothing is."""
+    return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf
+
+
 def near(number: float | None, value: float) -> bool:
     """Whether a number that a model states is meant to be `value`: 0.16667 is a sixth, 0.7071 the root of a half."""
     return number is not None and math.isclose(number, value, rel_tol=3e-5)
