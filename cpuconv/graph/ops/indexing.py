@@ -249,7 +249,7 @@ def _arg(function: Callable[..., np.ndarray]) -> Callable[[Node, Arrays], np.nda
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
         (x,), axis = arrays, node["axis"]
         if not x.size:
-            return np.zeros(_infer_arg(node, arrays)[0].shape, np.int64)
+            return x.sum(axis, np.int64, keepdims=bool(node["keepdims"]))  # of the right shape, which is empty too
         if node["select_last_index"]:
             return x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=bool(node["keepdims"]))
         return function(x, axis, keepdims=bool(node["keepdims"]))

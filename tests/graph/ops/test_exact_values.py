@@ -152,3 +152,33 @@ def test_regions_of_older_opsets(opset, mode):
         attributes["coordinate_transformation_mode"] = "output_half_pixel"
         model, feed = one_node("RoiAlign", arrays, 1, 16, **attributes)
         np.testing.assert_allclose(result, ReferenceEvaluator(model).run(None, feed)[0], atol=1e-5)
+
+
+NUMBERS = np.array([0, -0.0, 0.5, -0.5, 1, -1, 2, -2, 3, -3, 2.5, -2.5, 1e30, -1e30, INF, -INF, NAN], np.float32)
+
+
+def check_powers(result: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Compare with what C99 says, signs of zeros too."""
+    with np.errstate(all="ignore"):
+        right = np.power(*np.broadcast_arrays(x, y), dtype=np.float64)
+        right[(y == 0.5) & (x == -INF)], right[(y == 0.5) & (x == 0)] = INF, 0  # where NumPy takes the square root
+    np.testing.assert_allclose(result, right.astype(np.float32), rtol=1e-5)
+    signed = ~np.isnan(right)
+    np.testing.assert_array_equal(np.signbit(result[signed]), np.signbit(right[signed]))
+
+
+def test_powers_of_two_tensors():
+    x, y = (each.ravel() for each in np.meshgrid(NUMBERS, NUMBERS))
+    check_powers(got("Pow", [x, y]), x, y)
+
+
+@pytest.mark.parametrize("power", NUMBERS)
+def test_powers_that_are_stated(power):
+    y = np.full((), power, np.float32)
+    check_powers(got("Pow", [NUMBERS, y], fixed=(1,)), NUMBERS, y)
+
+
+@pytest.mark.parametrize("base", NUMBERS)
+def test_powers_of_a_stated_number(base):
+    x = np.full((), base, np.float32)
+    check_powers(got("Pow", [x, NUMBERS], fixed=(0,)), x, NUMBERS)
