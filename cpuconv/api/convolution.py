@@ -22,6 +22,7 @@ from cpuconv.problem.asked_types import INPUTS, element_named, usual_input
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import wanted_threads
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 
+@default_environment()
 def plan(
     x_shape: Sequence[int],
     w: Any,
@@ -230,6 +232,7 @@ def conv2d(
     return layer.run(x, residual, out, bias, weight, given.quantization)
 
 
+@default_environment()
 def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed) -> Layer:
     """The layer of a call, remembered under `key`; without a key, under the problem and the options that decide."""
     check_rank(weight)

@@ -20,6 +20,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization, bounds
+from cpuconv.runtime.float_environment import default_environment
 
 _BEYOND = 8  # vectors behind the last: tiles may load rows of vectors that they do not store
 _UNIT = Quantization(x_scale=1.0, w_scale=1.0)  # of sums that nobody scales
@@ -55,6 +56,7 @@ def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
     return int(word.view(np.uint32)[0])
 
 
+@default_environment()
 def ending_block(
     problem: ConvProblem, candidate: Candidate, bias: np.ndarray | None, numbers: Numbers | None = None
 ) -> np.ndarray:

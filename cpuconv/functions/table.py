@@ -60,6 +60,16 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def root(x: np.ndarray) -> np.ndarray:
+    """The power of a half: √x, but of negative infinity infinity, and of zeros 0."""
+    return np.where(x == -np.inf, np.inf, np.sqrt(x + 0.0))
+
+
+def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x to the power of y, of floats as C99 says; NumPy takes the square root for powers of a half."""
+    return np.where(y == 0.5, root(x), np.power(x, y))
+
+
 FUNCTIONS: dict[str, Function] = {
     "relu": made_of(lambda f, x: f("max", x, 0.0), scalars=()),
     "relu6": made_of(lambda f, x: f("clip", x, 0.0, 6.0), scalars=()),
@@ -88,7 +98,8 @@ FUNCTIONS: dict[str, Function] = {
     "exp": Function(np.exp, 5),
     "expm1": Function(np.expm1, 8),
     "log": Function(np.log, 12),
-    "pow": Function(np.power, 27),
+    "pow": Function(power, 30),
+    "root": Function(root, 9),
     "erf": Function(_erf, 9),
     "softplus": Function(lambda x: np.logaddexp(x, 0), 12),
     "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), 9),

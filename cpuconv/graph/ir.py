@@ -19,7 +19,7 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.errors import SourceError
 from cpuconv.graph.sizes import INT64, SIZES
-from cpuconv.runtime.stopping import Stop
+from cpuconv.graph.stopping import Stop
 
 Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
 

@@ -19,9 +19,11 @@ from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
 from cpuconv.runtime.code.together import Wanted, expecting
+from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.launch import LAUNCHER
 
 
+@default_environment()
 def compiled(
     graph: Graph,
     target: Target,

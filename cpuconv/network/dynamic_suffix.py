@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.stopping import Stop
 from cpuconv.network.interpret import Timed, interpret
 from cpuconv.network.reports.explain import Explanation, late_rows
 from cpuconv.network.sizes.cutting import Stages
-from cpuconv.runtime.stopping import Stop
 
 if TYPE_CHECKING:
     from cpuconv.network.reports.profile import Profile

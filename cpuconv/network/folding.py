@@ -41,6 +41,20 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
             check_bytes(value.nbytes, f"{node.label}: an output of shape {value}")
 
 
+def check_results(node: Node, shapes: Sequence[Sequence[Any] | None], results: Sequence[np.ndarray]) -> None:
+    """See that what a node gives is of the shapes that its rule says, as far as it says any.
+
+    Raises
+    ------
+    SourceError
+        A result is not.
+    """
+    for shape, result in zip(shapes, results, strict=False):
+        value = Value(None if shape is None else tuple(shape), result.dtype)
+        if not value.fits(result.shape):
+            raise SourceError(f"{node.label}: an output must be {value} by its inputs, and comes as {result.shape}.")
+
+
 # --- operations -----------------------------------------------------------------------------------------------------
 
 

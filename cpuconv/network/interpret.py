@@ -11,8 +11,9 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import is_float
-from cpuconv.network.folding import check_values
-from cpuconv.runtime.stopping import Stop, check
+from cpuconv.graph.stopping import Stop, check
+from cpuconv.network.folding import check_results, check_values
+from cpuconv.runtime.float_environment import default_environment
 
 Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
 
@@ -72,6 +73,7 @@ def interpret(
         check(stop)
         start = time.perf_counter()
         results = run(node, given, [value.dtype for value in values], wide, stop)
+        check_results(node, [value.shape for value in values], results)
         if timed is not None:
             seconds = time.perf_counter() - start
             timed(node, seconds, sum(array.nbytes for array in (*given, *results) if array is not None))
@@ -95,6 +97,7 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
     return values
 
 
+@default_environment()
 def run(
     node: Node,
     arrays: Sequence[np.ndarray | None],

@@ -12,11 +12,11 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Value
+from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs
-from cpuconv.runtime.stopping import Stop
 
 if TYPE_CHECKING:
     from cpuconv.network.reports.explain import Explanation

@@ -32,6 +32,7 @@ from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.float_environment import default_environment
 
 
 class Key(NamedTuple):
@@ -120,6 +121,7 @@ class ProgramBuilder:
         """For how many ranges of sizes layouts were chosen, which other sizes of that range take."""
         return len(self._decisions)
 
+    @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
         with resting(), noting() as kernels:

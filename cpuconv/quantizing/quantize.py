@@ -25,6 +25,7 @@ from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
 from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
+from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import check_threads
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _WHOLE = "measuring the error"  # of the whole network
 
 
+@default_environment()
 def quantize(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     data: Any,
@@ -213,7 +215,7 @@ def _written(
             f"{graph.name}: bytes are not faster here: {timed.second * 1e3:.3f} ms, where floats take"
             f" {timed.first * 1e3:.3f} ms.",
             CpuconvWarning,
-            stacklevel=3,
+            stacklevel=4,  # of whoever called `quantize`, which is decorated
         )
     rows = tuple(
         Layer(

@@ -6,7 +6,7 @@ Source: the change logs of ONNX's operators. Parameters that became inputs are c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node
 from cpuconv.graph.ops import TABLE
+from cpuconv.protos.messages import STRING, AttributeProto
 
 
 class Reader(Protocol):
@@ -219,6 +220,24 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("GridSample",), 20, _grid_sample),
     Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
 )
+
+
+STATED: dict[str, tuple[int, dict[str, str]]] = {
+    "RoiAlign": (16, {"coordinate_transformation_mode": "output_half_pixel"}),
+}
+"""Of operators that ONNX's evaluator computes: the opset that states in attributes what older ones meant, and those.
+
+The defaults of these attributes are other values.
+"""
+
+
+def restated(proto: Any, opsets: Mapping[str, int]) -> tuple[Any, Mapping[str, int]]:
+    """A node that ONNX's evaluator computes, and opsets, where an older form of it is written as in a newer opset."""
+    opset, texts = STATED.get(proto.op_type, (0, {}))
+    if proto.domain not in ("", "ai.onnx") or opsets.get("", 0) >= opset:
+        return proto, opsets
+    added = [AttributeProto(name=name, type=STRING, s=text.encode()) for name, text in texts.items()]
+    return proto.changed(attribute=(*proto.attribute, *added)), {**opsets, "": opset}
 
 
 def adapted(reader: Reader, node: Node) -> list[Node]:

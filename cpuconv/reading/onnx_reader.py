@@ -25,7 +25,7 @@ from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.protos.messages import ModelProto
 from cpuconv.reading import schemas
-from cpuconv.reading.adapters import REPLACED, adapted
+from cpuconv.reading.adapters import REPLACED, adapted, restated
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.reading.tensors import Files, Unread
@@ -278,7 +278,8 @@ class _Reader:
                 }
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         try:
-            meaning = Foreign(wire.encode(self.files.whole(proto)), self.opsets, inputs)
+            stated, opsets = restated(self.files.whole(proto), self.opsets)
+            meaning = Foreign(wire.encode(stated), opsets, inputs)
         except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's

@@ -18,6 +18,7 @@ import numpy as np
 
 from cpuconv.runtime.atomics import call_8, call_kernel, word
 from cpuconv.runtime.code.cache import Code
+from cpuconv.runtime.float_environment import restore, set_default
 from cpuconv.runtime.kernel import code_of
 from cpuconv.runtime.thread_pool import ask, collect
 from cpuconv.runtime.threads import pool, usable_threads
@@ -28,12 +29,14 @@ _COLUMNS = 3
 
 
 def _layer_body(args, dims, steps, row):  # compiled below
-    first = word(args, 0)
+    before, first = set_default(), word(args, 0)
     for worker in range(first, first + word(dims, 0)):
         work(row + (FIRST_WORKER + worker) * LINE_BYTES)
+    restore(before)
 
 
 def _run(record):  # compiled below
+    before = set_default()
     table, row, board = word(record, _TABLE), word(record, _ROW), word(record, _BOARD)
     for index in range(word(record, _ROWS)):
         entry = word(table, _COLUMNS * index)
@@ -51,6 +54,7 @@ def _run(record):  # compiled below
             parallel_for, body = word(record, _PARALLEL_FOR), word(record, _BODY)
             told = (row + 8 * START, row + 8 * COUNT, row + 8 * STEP)
             call_8(parallel_for, body, told[0], told[1], told[2], row, 0, 1, word(row, WORKERS))
+    restore(before)
 
 
 class _Launcher:

@@ -21,6 +21,7 @@ import time
 import numpy as np
 
 from cpuconv.runtime.atomics import call_5, load, pause, put, store, swap_if, word
+from cpuconv.runtime.float_environment import set_default
 from cpuconv.runtime.kernel import code_of, inline
 from cpuconv.runtime.work_stealing import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
 
@@ -96,6 +97,7 @@ def collect(board, row, workers):
 
 def _help(mail):  # compiled below: a thread's life
     board = word(mail, BOARD)
+    set_default()  # the thread began with that of whoever started it
     while True:
         _watch(mail, IDLE, word(board, IDLE_PAUSES))
         if load(board + 8 * CLOSED) != 0:

@@ -11,6 +11,7 @@ from functools import reduce
 
 import numpy as np
 
+from cpuconv.functions.table import power
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Infer, Inputs, Op, broadcast
 from cpuconv.graph.ops.elementwise import native
@@ -52,7 +53,7 @@ def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a to the power of b, which may be of another type; an integer to a negative power by way of float64."""
     if a.dtype.kind != "f" and (b.dtype.kind == "f" or (b < 0).any()):
         a = a.astype(np.float64)
-    return np.power(a, b)
+    return power(a, b) if a.dtype.kind == "f" else np.power(a, b)
 
 
 def _mod(a: np.ndarray, b: np.ndarray, fmod: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.graph.ops.signature import mismatch
 from cpuconv.graph.sizes import SIZES
+from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.place import Place
-from cpuconv.runtime.stopping import Stop
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None
@@ -185,6 +185,16 @@ def misfit(node: Node, inputs: Inputs, error: Exception) -> SourceError:
 def is_float(dtype: np.dtype) -> bool:
     """Whether a type is one of the floating-point types that networks compute with."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def least(dtype: np.dtype) -> float | int | bool:
+    """The smallest number of a type: what the largest of nothing is."""
+    return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
+
+
+def most(dtype: np.dtype) -> float | int | bool:
+    """The largest number of a type: what the smallest of nothing is."""
+    return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf
 
 
 def near(number: float | None, value: float) -> bool:

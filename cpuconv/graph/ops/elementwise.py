@@ -117,7 +117,7 @@ def _pow(node: Node, x: Expression, y: Expression) -> Expression:
     """Small whole and half powers by products and roots."""
     power = y.value if isinstance(y, Constant) else math.nan
     if 0 < abs(power) <= 16 and 2 * power == int(2 * power) and (power == int(power) or abs(power) == 0.5):
-        made = apply("sqrt", x) if abs(power) == 0.5 else _times(x, int(abs(power)))
+        made = apply("root", x) if abs(power) == 0.5 else _times(x, int(abs(power)))
         return made if power > 0 else apply("div", 1, made)
     return apply("pow", x, y)
 

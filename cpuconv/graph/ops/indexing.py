@@ -145,6 +145,8 @@ def gather_elements(node: Node, arrays: Arrays) -> np.ndarray:
 def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
     first, last = node["batch_dims"], node["batch_dims"] + indices.shape[-1]
+    if data.shape[:first] != indices.shape[:first]:
+        raise ValueError(f"the first {first} axes, of {data.shape[:first]} and {indices.shape[:first]}, are not alike")
     _check_rows(indices, data.shape[first:last])
     kept = data.shape[last:]
     return [Value((*indices.shape[:-1], *kept), data.dtype)]
@@ -219,6 +221,10 @@ def one_hot(node: Node, arrays: Arrays) -> np.ndarray:
     indices, depth, (off, on) = arrays
     (depth,) = integers(depth)
     axis = axis_in(node["axis"], indices.ndim + 1)
+    if indices.dtype.kind == "u":
+        indices = np.minimum(indices, np.uint64(max(0, depth)))
+    if not is_float(indices.dtype):  # int8 may have no number for the depth
+        indices = indices.astype(np.int64)
     indices = np.where((indices < -depth) | (indices >= depth), depth, np.where(indices < 0, indices + depth, indices))
     places = np.arange(depth).reshape(-1, *[1] * (indices.ndim - axis))
     return np.where(np.expand_dims(indices, axis) == places, on, off)
@@ -236,6 +242,8 @@ def trilu(node: Node, arrays: Arrays) -> np.ndarray:
 def _infer_arg(node: Node, inputs: Inputs) -> list[Value]:
     shape = list(inputs[0].shape)
     axis = axis_in(node["axis"], len(shape))
+    if not shape[axis] and 0 not in (*shape[:axis], *shape[axis + 1 :]):
+        raise ValueError(f"the axis {axis} has no elements")
     shape[axis : axis + 1] = [1] if node["keepdims"] else []
     return [Value(tuple(shape), _INT64)]
 
@@ -245,6 +253,8 @@ def _arg(function: Callable[..., np.ndarray]) -> Callable[[Node, Arrays], np.nda
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
         (x,), axis = arrays, node["axis"]
+        if not x.size:
+            return x.sum(axis, np.int64, keepdims=bool(node["keepdims"]))  # of the right shape, which is empty too
         if node["select_last_index"]:
             return x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=bool(node["keepdims"]))
         return function(x, axis, keepdims=bool(node["keepdims"]))
@@ -277,7 +287,9 @@ def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
     x, (axis,) = arrays[0], integers(arrays[1])
     x = np.flip(x, axis) if node["reverse"] else x
     sums = np.cumsum(x, axis, dtype=x.dtype)
-    sums = sums - x if node["exclusive"] else sums
+    if node["exclusive"]:  # moved on by one, as infinity less infinity is no number
+        sums, inclusive = np.zeros_like(sums), sums
+        np.moveaxis(sums, axis, 0)[1:] = np.moveaxis(inclusive, axis, 0)[:-1]
     return np.flip(sums, axis) if node["reverse"] else sums
 
 

@@ -97,6 +97,9 @@ def _slices(
     """Start, end and step by axis; a start before the first element is one at it."""
     at = range(len(starts)) if axes is None else integers(axes)
     stated = [1] * len(starts) if steps is None else integers(steps)
+    counts = [len(numbers) for numbers in (at, starts, ends, stated)]
+    if len({*counts}) > 1:
+        raise ValueError(f"axes, starts, ends and steps are {', '.join(map(str, counts))} numbers")
     columns = zip((axis_in(axis, len(shape)) for axis in at), integers(starts), integers(ends), stated, strict=True)
     return {axis: (max(start, -shape[axis]), end, step) for axis, start, end, step in columns}
 
@@ -125,6 +128,8 @@ def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) ->
     numbers = integers(stated)
     pads = [(0, 0)] * rank
     half = len(numbers) // 2
+    if len(numbers) != 2 * len(at):
+        raise ValueError(f"there are {len(numbers)} pads for {len(at)} axes")
     for axis, before, behind in zip(at, numbers[:half], numbers[half:], strict=True):
         pads[axis] = before, behind
     return pads
@@ -149,6 +154,8 @@ def pad(node: Node, arrays: Arrays) -> np.ndarray:
 
 def _infer_tile(node: Node, inputs: Inputs) -> list[Value]:
     x, repeats = inputs[0], integers(inputs[1].array)
+    if len(repeats) != len(x.shape):
+        raise ValueError(f"there are {len(repeats)} repeats for {len(x.shape)} axes")
     return [Value(tuple(size * times for size, times in zip(x.shape, repeats, strict=True)), x.dtype)]
 
 

@@ -14,7 +14,18 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
+from cpuconv.graph.ops.base import (
+    FLOATS,
+    REQUIRED,
+    Arrays,
+    Inputs,
+    Op,
+    Reference,
+    axis_in,
+    broadcast_shapes,
+    given,
+    like_first,
+)
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
 from cpuconv.kernels.axis.lines import Axes
@@ -61,6 +72,9 @@ def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
 def _infer_layer(node: Node, inputs: Inputs) -> list[Value]:
     x = inputs[0]
     axis = axis_in(node["axis"], len(x.shape))
+    for vector in filter(None, inputs[1:]):
+        if broadcast_shapes(x.shape, vector.shape) != x.shape:
+            raise ValueError(f"a scale or bias of shape {vector.shape} does not broadcast to the input")
     kept = Value((*x.shape[:axis], *[1] * (len(x.shape) - axis)), np.dtype(np.float32))
     return [Value(x.shape, x.dtype), kept, kept][: len(node.outputs)]
 
@@ -85,6 +99,14 @@ def mean_variance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
     (x,) = arrays
     axes = tuple(node["axes"])
     return (x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)
+
+
+def _infer_lrn(node: Node, inputs: Inputs) -> list[Value]:
+    if node["size"] < 1:
+        raise ValueError(f"'size' must be at least 1, not {node['size']}")
+    if len(inputs[0].shape) < 2:
+        raise ValueError("there are no channels")
+    return like_first(node, inputs)
 
 
 def lrn(node: Node, arrays: Arrays) -> np.ndarray:
@@ -231,7 +253,7 @@ OPS = (
     of_bytes(_NORMALISED, _offers_layer, _lower_layer, _BYTE_LINES),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op("LRN", like_first, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
+    Op("LRN", _infer_lrn, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
     _SOFTMAX,
     of_bytes(_SOFTMAX, _offers_softmax, _lower_softmax, "x: uint8|int8|float32 (S...) -> y: uint8|int8|float32 (S...)"),
     _softmax_op("LogSoftmax", log_softmax),

@@ -14,7 +14,7 @@ import numpy as np
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, least
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.kernels.binding.place import FLOAT32
@@ -85,8 +85,8 @@ def _spatial(x: np.ndarray) -> tuple[int, ...]:
 
 
 def global_max_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """The largest element of each plane."""
-    return arrays[0].max(_spatial(arrays[0]), keepdims=True)
+    """The largest element of each plane; of none, the smallest number."""
+    return arrays[0].max(_spatial(arrays[0]), keepdims=True, initial=least(arrays[0].dtype))
 
 
 def global_average_pool(node: Node, arrays: Arrays) -> np.ndarray:
@@ -114,7 +114,10 @@ def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
     x, places = inputs[:2]
     if places.shape != x.shape:
         raise ValueError("there must be a place for each element")
-    return [Value(_unpooled(node, x.shape, known(inputs, 2)), x.dtype)]
+    shape = _unpooled(node, x.shape, known(inputs, 2))
+    if len(shape) != len(x.shape):
+        raise ValueError(f"the stated shape has {len(shape)} axes where the input has {len(x.shape)}")
+    return [Value(shape, x.dtype)]
 
 
 def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:

@@ -18,7 +18,7 @@ from cpuconv.conv.choice.ways import restored, solvable, way
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, is_float
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native
@@ -68,9 +68,13 @@ def _infer_quantize(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def quantize(node: Node, arrays: Arrays) -> np.ndarray:
-    """round(x / scale) + zero point, cut off at the ends of the type; the quotient in x's own type, as everywhere."""
+    """round(x / scale) + zero point, cut off at the ends of the type.
+
+    The quotient is of x's own type, as everywhere, and of integers of the scale's.
+    """
     x, scale, zero = *arrays[:2], given(arrays, 2)
-    quotient = x / np.asarray(_along(scale, node["axis"], x.ndim), x.dtype)
+    dtype = x.dtype if is_float(x.dtype) else scale.dtype
+    quotient = x.astype(dtype) / np.asarray(_along(scale, node["axis"], x.ndim), dtype)
     return _saturated(quotient, _along(zero, node["axis"], x.ndim), _UINT8 if zero is None else zero.dtype)
 
 

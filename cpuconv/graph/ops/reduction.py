@@ -13,7 +13,7 @@ import numpy as np
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known, least, most
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
@@ -101,16 +101,6 @@ def _op(name: str, function: Function) -> Op:
     return Op(name, _infer, reference, attributes, parameters=(1,), **kernels)
 
 
-def _least(dtype: np.dtype) -> float | int | bool:
-    """What the largest of nothing is."""
-    return {"f": -np.inf, "b": False}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).min
-
-
-def _most(dtype: np.dtype) -> float | int | bool:
-    """What the smallest of nothing is."""
-    return {"f": np.inf, "b": True}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).max
-
-
 def _sum(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.sum(x, dtype=x.dtype, **axes)
 
@@ -125,8 +115,8 @@ OPS = (
     _op("ReduceSum", _sum),
     _MEAN,
     of_bytes(_MEAN, row_offers, lower_rows, _OF_BYTES),
-    _op("ReduceMax", lambda x, **axes: np.max(x, initial=_least(x.dtype), **axes)),
-    _op("ReduceMin", lambda x, **axes: np.min(x, initial=_most(x.dtype), **axes)),
+    _op("ReduceMax", lambda x, **axes: np.max(x, initial=least(x.dtype), **axes)),
+    _op("ReduceMin", lambda x, **axes: np.min(x, initial=most(x.dtype), **axes)),
     _op("ReduceProd", lambda x, **axes: np.prod(x, dtype=x.dtype, **axes)),
     _op("ReduceL1", lambda x, **axes: _sum(np.abs(x), **axes)),
     _op("ReduceL2", lambda x, **axes: np.sqrt(_sum(x * x, **axes))),

@@ -43,21 +43,32 @@ def _resized(
     lengths = [shape[axis] for axis in axes]
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
+        _check_count(factors, axes, "scales")
         outputs = [_scaled(length, scale) for length, scale in zip(lengths, factors, strict=True)]
     elif sizes is None:
         raise ValueError("there are neither scales nor sizes")
     else:
         outputs = integers(sizes)
-        factors = [count / length for count, length in zip(outputs, lengths, strict=True)]
+        _check_count(outputs, axes, "sizes")
+        for length, count in zip(lengths, outputs, strict=True):
+            if count > 0 and not length:
+                raise ValueError(f"an axis of size 0 has nothing to be resized to {count}")
+        factors = [count / length if length else 1.0 for length, count in zip(lengths, outputs, strict=True)]
         policy = {"not_larger": min, "not_smaller": max}.get(node["keep_aspect_ratio_policy"])
         if policy:
-            factors = [policy(factors)] * len(axes)
-            outputs = [int(factors[0] * length + 0.5) for length in lengths]
+            kept = policy((factor for factor, length in zip(factors, lengths, strict=True) if length), default=1.0)
+            factors = [kept] * len(axes)
+            outputs = [int(kept * length + 0.5) for length in lengths]
     starts, ends = [0.0] * len(axes), [1.0] * len(axes)
     if roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize":
         starts, ends = roi.reshape(2, -1).tolist()
     columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
     return [Axis(*fields) for fields in columns]
+
+
+def _check_count(stated: Sequence[object], axes: Sequence[int], name: str) -> None:
+    if len(stated) != len(axes):
+        raise ValueError(f"there are {len(stated)} {name} for {len(axes)} axes")
 
 
 def _scaled(length: int, scale: float) -> int:
@@ -118,11 +129,11 @@ def _unchanged(one: Axis) -> bool:
 
 def resize(node: Node, arrays: Arrays) -> np.ndarray:
     """Every output is a weighted mean of inputs around the place that it comes from; axes that shrink come first."""
-    x = arrays[0]
-    axes = _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3)))
-    if any(one.outputs == 0 for one in axes):
-        sizes = {one.axis: one.outputs for one in axes}
-        return np.empty([sizes.get(axis, size) for axis, size in enumerate(x.shape)], x.dtype)
+    x, axes = arrays[0], _resized(node, arrays[0].shape, *(given(arrays, at) for at in (1, 2, 3)))
+    sizes = {one.axis: one.outputs for one in axes}
+    shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
+    if 0 in shape:
+        return np.zeros(shape, x.dtype)
     for one in sorted(axes, key=lambda one: one.outputs / one.size):
         if _unchanged(one):
             continue

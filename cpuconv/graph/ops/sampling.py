@@ -22,6 +22,8 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     x, grid = inputs
     if len(grid.shape) != len(x.shape) or (grid.shape[0], grid.shape[-1]) != (x.shape[0], len(x.shape) - 2):
         raise ValueError("the grid must have a place for each output of each image")
+    if 0 in x.shape[2:] and 0 not in (*x.shape[:2], *grid.shape) and node["padding_mode"] != "zeros":
+        raise ValueError("planes without pixels have no border")
     return [Value((*x.shape[:2], *grid.shape[1:-1]), x.dtype)]
 
 
@@ -49,7 +51,9 @@ def _taps(node: Node, at: np.ndarray, size: int) -> list[tuple[np.ndarray, np.nd
         pairs = [(_inside(node, at, size), np.ones(at.shape))]
     else:
         kernel, half = KERNELS[node["mode"]]
-        at = _inside(node, _places(node, at, size), size)
+        at = _places(node, at, size)
+        if node["mode"] == "linear":  # of a cubic the taps alone are moved inside, each by itself
+            at = _inside(node, at, size)
         around = [np.floor(at) + step for step in range(1 - half, 1 + half)]
         pairs = [(tap, kernel(at - tap, _CUBIC)) for tap in around]
     if node["padding_mode"] == "zeros":
@@ -65,6 +69,8 @@ def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
     sizes = x.shape[2:]
     images = np.arange(len(x)).reshape(-1, *[1] * len(sizes))
     y = np.zeros((*grid.shape[:-1], x.shape[1]))
+    if 0 in sizes:
+        return np.moveaxis(y, -1, 1)
     for choice in product(*(_taps(node, grid[..., -1 - axis], size) for axis, size in enumerate(sizes))):
         weight = math.prod(weight for _, weight in choice)
         taken = (images, slice(None), *(tap for tap, _ in choice))

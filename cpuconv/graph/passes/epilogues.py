@@ -56,8 +56,8 @@ def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
     """Whether a tree is a form whose operands behind the first stand for `numbers`, which are found here."""
     if isinstance(tree, Constant) and isinstance(form, Constant):
         return tree.value == form.value
-    if isinstance(tree, Constant) and isinstance(form, Operand) and form.position > 0:
-        return numbers.setdefault(form.position, tree.value) == tree.value
+    if isinstance(form, Operand) and form.position > 0:  # a tensor is no number, not even one of a single element
+        return isinstance(tree, Constant) and numbers.setdefault(form.position, tree.value) == tree.value
     if isinstance(tree, Apply) and isinstance(form, Apply) and tree.function == form.function:
         return all(_is(*pair, numbers) for pair in zip(tree.arguments, form.arguments, strict=True))
     return tree == form

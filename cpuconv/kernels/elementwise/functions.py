@@ -1,8 +1,8 @@
 """How functions of numbers are emitted, for vectors of any number of lanes; `cpuconv.functions` says what they mean.
 
 What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations within
-1e-6 of the result or 3e-7 of what it is bounded by. NaN and infinities are as in NumPy, but for powers of negative
-infinity, infinite powers, and SiLU of negative infinity.
+1e-6 of the result or 3e-7 of what it is bounded by. NaN and infinities are as in NumPy, but for SiLU of negative
+infinity.
 """
 
 from __future__ import annotations
@@ -115,14 +115,20 @@ def _mish(vec: Math, x: Any) -> Any:
 
 
 def _pow(vec: Math, x: Any, y: Any) -> Any:
-    """e^(y·log|x|); of a negative x, with its sign for odd y and NaN for broken ones."""
-    builder, zero = vec.builder, vec.constant(0.0)
-    result = _exp(vec, vec.mul(y, _log(vec, vec.absolute(x))))
-    half = vec.mul(y, vec.constant(0.5))
-    below = vec.where("==", vec.floor(half), half, result, vec.negative(result))
-    below = vec.where("==", vec.floor(y), y, below, vec.constant(math.nan))
-    result = builder.select(builder.fcmp_ordered("<", x, zero), below, result)
-    return vec.where("==", y, zero, vec.constant(1.0), result)
+    """e^(y·log|x|), with the sign of x for odd y and NaN for broken ones; at 1, zeros and infinities as C99 says."""
+    zero, one, half = vec.constant(0.0), vec.constant(1.0), vec.mul(y, vec.constant(0.5))
+    size = vec.absolute(x)
+    result = vec.where("==", size, one, one, _exp(vec, vec.mul(y, _log(vec, size))))
+    whole = vec.where("==", vec.floor(half), half, result, vec.copysign(result, x))
+    broken = vec.where(">", x, vec.constant(-math.inf), vec.constant(math.nan), result)
+    broken = vec.where("<", x, zero, broken, result)
+    return vec.where("==", y, zero, one, vec.where("==", vec.floor(y), y, whole, broken))
+
+
+def _root(vec: Math, x: Any) -> Any:
+    """The power of a half: √x, but of negative infinity infinity, and of zeros 0."""
+    root, infinite = vec.square_root(vec.add(x, vec.constant(0.0))), vec.constant(math.inf)
+    return vec.where("==", x, vec.constant(-math.inf), infinite, root)
 
 
 def _prelu(vec: Math, x: Any, slope: Any) -> Any:
@@ -162,6 +168,7 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "expm1": _expm1,
     "log": _log,
     "pow": _pow,
+    "root": _root,
     "erf": erf,
     "softplus": _softplus,
     "mish": _mish,

@@ -31,8 +31,12 @@ def _half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
 
 
 def _half_pixel_symmetric(at: np.ndarray, one: Axis) -> np.ndarray:
-    adjustment = one.outputs / (one.scale * one.size)
-    return one.size / 2 * (1 - adjustment) + _half_pixel(at, one)
+    number = (
+        at.dtype.type
+    )  # where a place is rounded, the offset is of float32 and their sum is not, as in ONNX Runtime
+    adjustment = number(one.outputs) / (number(one.scale) * number(one.size))
+    offset = number(one.size / 2) * (1 - adjustment)
+    return (float(offset) + (at.astype(np.float64) + 0.5) / float(number(one.scale)) - 0.5).astype(at.dtype)
 
 
 def _pytorch_half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
@@ -56,9 +60,18 @@ COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
     "tf_crop_and_resize": _crop,
 }
 
+_TIE = 1e-6  # how far from a half a place may be computed that lies there, as in ONNX Runtime
+
+
+def _fraction(at: np.ndarray) -> np.ndarray:
+    """How far places are from the integers below; exactly a half where they are about as far."""
+    fraction = at - np.floor(at)
+    return np.where(np.abs(fraction - 0.5) <= _TIE, 0.5, fraction)
+
+
 ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda at: np.floor(at) + (at - np.floor(at) > 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at) + (at - np.floor(at) >= 0.5),
+    "round_prefer_floor": lambda at: np.floor(at) + (_fraction(at) > 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at) + (_fraction(at) >= 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
 }

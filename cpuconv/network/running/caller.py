@@ -9,14 +9,15 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Node
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.memory.arenas import Arena
+from cpuconv.network.folding import check_results
 from cpuconv.network.interpret import run
 from cpuconv.network.running.arena import ARENA, WORKSPACE
 from cpuconv.network.running.recording import Bound, Recording
 from cpuconv.problem.arrays import address
-from cpuconv.runtime.stopping import Stop, check
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,9 @@ def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None],
     def call(stop: Stop | None) -> None:
         arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
         dtypes = [None if place is None else place.dtype for place in host.outputs]
-        for place, result in zip(host.outputs, run(host.node, arrays, dtypes, stop=stop), strict=False):
+        results = run(host.node, arrays, dtypes, stop=stop)
+        check_results(host.node, [None if place is None else place.shape for place in host.outputs], results)
+        for place, result in zip(host.outputs, results, strict=False):
             if place is not None:
                 view(place)[...] = result
 

@@ -11,6 +11,7 @@ from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value
+from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.memory.aligned import ALIGNMENT
@@ -20,7 +21,6 @@ from cpuconv.network.running.caller import Caller, Segment
 from cpuconv.network.running.callers import Callers
 from cpuconv.network.selection.layout import NodePlan
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.stopping import Stop
 
 
 @dataclass(frozen=True)

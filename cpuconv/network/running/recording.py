@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from cpuconv import runtime
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import Wanted, compiled_together
-from cpuconv.runtime.stopping import Stop, check
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
 

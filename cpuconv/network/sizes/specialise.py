@@ -18,7 +18,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
 from cpuconv.names import MOST_HINT, Names
-from cpuconv.network.folding import Folding, check_values
+from cpuconv.network.folding import Folding, check_results, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
 from cpuconv.reading.foreign import Foreign
@@ -176,6 +176,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
         results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
     else:
         results = run(node, arrays, dtypes)
+    check_results(node, [value.shape for value in values], results)
     return [_constant(array) for array in results]
 
 

@@ -17,6 +17,7 @@ from cpuconv.network.reports.precisions import PrecisionTable
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.sizes.prepared import Rewriting
 from cpuconv.quantizing.automatic.weighing import weighed
+from cpuconv.runtime.float_environment import default_environment
 
 
 class Automatic(NamedTuple):
@@ -36,6 +37,7 @@ class Automatic(NamedTuple):
     table: PrecisionTable
 
 
+@default_environment()
 def chosen_for(
     graph: Graph,
     target: Target,

@@ -107,16 +107,16 @@ def test_function_of_two(name):
 
 @pytest.mark.parametrize("power", [2, 3, 5, -1, -2, 0.5, -0.5, 0, 1.5, 2.2, -0.7])
 def test_powers_that_are_known(power):
-    x = np.concatenate([np.geomspace(1e-3, 1e3, 200), [0, np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate([np.geomspace(1e-3, 1e3, 200), [0, np.inf, -np.inf, -0.0, np.nan]]).astype(np.float32)
     if power == int(power):
-        x = np.concatenate([x, -x[:-2]])
+        x = np.concatenate([x, -x[:-4]])
     node = ops.TABLE["Pow"].node(["x", "p"], ["y"])
     offers = lowered.offers(node, [x, np.float32(power).reshape(1)], (1,))
     assert len(offers) == 1
     for offer in offers:
         (got,) = lowered.run_offer(node, [x, np.float32(power).reshape(1)], offer, (1,))
         with np.errstate(all="ignore"):
-            expected = np.power(x.astype(np.float64), np.float64(np.float32(power))).astype(np.float32)
+            expected = FUNCTIONS["pow"].meaning(x.astype(np.float64), np.float64(np.float32(power))).astype(np.float32)
         np.testing.assert_allclose(got, expected, rtol=3e-6)
 
 
@@ -130,8 +130,7 @@ def test_powers_that_are_not_known():
     x, y = np.meshgrid(np.array([-3, -0.5, 0, 0.5, 1, 10, np.nan]), np.array([-2.5, -2, -1, 0, 0.5, 1, 3, 4, np.nan]))
     x, y = (np.ascontiguousarray(each.ravel().astype(np.float32)) for each in (x, y))
     got = computed(apply("pow", X, Z), np.empty_like(x), x, y)
-    keep = ~(np.isnan(y) & (x == 1))  # NumPy: 1, whatever the power
-    np.testing.assert_allclose(got[keep], meant(apply("pow", X, Z), x, y)[keep], rtol=3e-6)
+    np.testing.assert_allclose(got, meant(apply("pow", X, Z), x, y), rtol=3e-6)
 
 
 def test_a_new_function_is_one_line(monkeypatch):
