@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
-from cpuconv.graph import ops
+from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
+from cpuconv.network.control.bodies import Interpreted, as_inputs
+from cpuconv.network.control.flow import Flow
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
@@ -27,7 +29,12 @@ Rewrite = Callable[[Graph], Graph]
 
 
 def specialise(
-    graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False, early: Rewrite | None = None
+    graph: Graph,
+    input_shapes: Sizes | None = None,
+    *,
+    strict: bool = False,
+    quiet: bool = False,
+    early: Rewrite | None = None,
 ) -> Graph:
     """The graph with shapes and dtypes of values, without nodes whose outputs are the same in every run.
 
@@ -40,6 +47,8 @@ def specialise(
         wherever the symbol stands.
     strict : bool
         Refuse operators that ONNX's reference evaluator would have to compute.
+    quiet : bool
+        Do not warn of them, as somebody has.
     early : callable or None
         A rewrite that sees the integers which weights are dequantised from, before these are computed.
 
@@ -67,7 +76,7 @@ def specialise(
     if early is not None:
         made = early(made)
         made = _specialised(made, {name: made.value(name) for name in made.inputs}, False)
-    _tell_foreign(made, strict)
+    _tell_foreign(made, strict, quiet)
     return made
 
 
@@ -81,10 +90,12 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
         node = left.popleft()
         condition = known[node.inputs[0]].array if node.op == "If" else None
         if condition is not None:
-            body, own = _taken(node, bool(condition.all()))
+            body, own = _taken(node, bool(condition.all()), known)
             known |= own
             left.extendleft(reversed(body))
             continue
+        if control.is_control(node):
+            node = _ready(node, known, folding)
         inputs = [known[name] if name else None for name in node.inputs]
         outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding, integers)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
@@ -165,11 +176,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
     if any(array is not None and array.dtype == SIZES for array in arrays):
         return of_sizes(node, inputs, values)
-    if isinstance(node.meaning, Foreign):  # it may have a graph that runs many times
-        results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
-    else:
-        results = run(node, arrays, dtypes)
-    return [_constant(array) for array in results]
+    return [_constant(array) for array in run(node, arrays, dtypes)]
 
 
 def is_open(values: Iterable[Value | None]) -> bool:
@@ -189,29 +196,55 @@ def _constant(array: np.ndarray) -> Value:
     return Value.of(array)
 
 
-def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under names of their own.
+def sized(graph: Graph, values: Sequence[Value]) -> Graph:
+    """A body of a node for inputs of these shapes and dtypes, or of open ones."""
+    given = as_inputs(graph, values)
+    return _specialised(given, {name: given.value(name) for name in given.inputs}, False)
 
-    What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
-    """
+
+def _ready(node: Node, known: Mapping[str, Value], folding: Folding) -> Node:
+    """A node of control flow with what is constant in its bodies, which references run: those of constants, counted."""
+    arrays = {name: known[name].array for name in node.inputs[control.captured_at(node) :]}
+    node = control.holding(node, {name: array for name, array in arrays.items() if array is not None})
+    count = (
+        partial(folding.step, node) if all(not name or known[name].array is not None for name in node.inputs) else None
+    )
+    return replace(node, meaning=Flow(sized, lambda graph: Interpreted(graph, sized, node.op == "Loop", count)))
+
+
+def _taken(node: Node, condition: bool, known: Mapping[str, Value]) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under names of their own; constants that are known too
+    keep theirs."""
     branch: Graph = node["then_branch" if condition else "else_branch"]
-    if len(branch.outputs) < len(node.outputs):
-        raise SourceError(f"{node.label} has {len(node.outputs)} outputs where its branch has {len(branch.outputs)}.")
-    own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
-    names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
-    names |= {name: f"{node.outputs[0]}/{name}" for name in own}
+    arrays = {name: array for name, array in branch.constants.items() if not _is(known.get(name), array)}
+    own = [*arrays, *(name for inner in branch.nodes for name in inner.outputs if name)]
+    names = control.renamed(node, branch) | {name: f"{next(filter(None, node.outputs))}/{name}" for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):
-        body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
-    return body, {names[name]: Value.of(array) for name, array in branch.constants.items()}
+        if outer:
+            body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
+    return body, {names[name]: Value.of(array) for name, array in arrays.items()}
 
 
-def _tell_foreign(graph: Graph, strict: bool) -> None:
+def _is(value: Value | None, array: np.ndarray) -> bool:
+    return value is not None and value.array is array
+
+
+def _foreign(graph: Graph) -> Iterator[str]:
+    """The operators of a graph, and of graphs within, that the reference evaluator computes."""
+    for node in graph.nodes:
+        if isinstance(node.meaning, Foreign):
+            yield node.op
+        for body in control.bodies(node):
+            yield from _foreign(body)
+
+
+def _tell_foreign(graph: Graph, strict: bool, quiet: bool) -> None:
     """Name the operators that the reference evaluator computes."""
-    foreign = dict.fromkeys(node.op for node in graph.nodes if node.meaning is not None)
+    foreign = dict.fromkeys(_foreign(graph))
     if foreign and strict:
         raise SourceError(f"{graph.name} has operators without kernels: {', '.join(foreign)}.")
-    if foreign:
+    if foreign and not quiet:
         warnings.warn(
             f"{graph.name}: {', '.join(foreign)} run through the reference evaluator of onnx, which is slow.",
             CpuconvWarning,
