@@ -113,7 +113,8 @@ class Turns:
         self._ends = ends
         states = before + carried
         self._targets = range(first - before, first + carried)  # the inputs that outputs become
-        self._states = list(zip(self._targets, ends.computed[:states], ends.passed, ends.constants, strict=False))
+        rows = zip(self._targets, ends.computed[:states], ends.passed, ends.constants, strict=False)
+        self._states = [row for row in rows if row[0] != row[2]]  # what stays at its place needs no turn
         self._rows = list(
             zip(stacks, ends.computed[states:], ends.passed[states:], ends.constants[states:], strict=True)
         )
@@ -121,7 +122,7 @@ class Turns:
         count = len(ends.graph.outputs)
         self._own = [place for place in dict.fromkeys(ends.computed[:states]) if place >= 0 and place not in stacked]
         self._direct = {place: stack for stack, place, _, _ in reversed(self._rows) if place >= 0}
-        self._moves = any(at in self._targets for at in ends.passed[:states])
+        self._moves = any(at in self._targets for _, _, at, _ in self._states)
         self._spare: list[np.ndarray | None] = [None] * count  # memory that may be written to
         self._last: list[np.ndarray | None] = [None] * count  # memory of the last turn
 

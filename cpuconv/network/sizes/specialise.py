@@ -26,6 +26,7 @@ from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
 Rewrite = Callable[[Graph], Graph]
+Count = Callable[[int, int], None]  # is told of nodes that run, and of bytes that they make
 
 
 def specialise(
@@ -80,8 +81,8 @@ def specialise(
     return made
 
 
-def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph:
-    """`specialise`; with `integers` constants are not dequantised."""
+def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: Count | None = None) -> Graph:
+    """`specialise`; with `integers` constants are not dequantised; `count` is told of runs of bodies."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
     folding = Folding()
@@ -95,7 +96,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
             left.extendleft(reversed(body))
             continue
         if control.is_control(node):
-            node = _ready(node, known, folding)
+            node = _ready(node, known, folding, count)
         inputs = [known[name] if name else None for name in node.inputs]
         outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding, integers)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
@@ -196,20 +197,21 @@ def _constant(array: np.ndarray) -> Value:
     return Value.of(array)
 
 
-def sized(graph: Graph, values: Sequence[Value]) -> Graph:
-    """A body of a node for inputs of these shapes and dtypes, or of open ones."""
+def sized(graph: Graph, values: Sequence[Value], count: Count | None = None) -> Graph:
+    """A body of a node for inputs of these shapes and dtypes, or of open ones; runs of bodies in it are counted too."""
     given = as_inputs(graph, values)
-    return _specialised(given, {name: given.value(name) for name in given.inputs}, False)
+    return _specialised(given, {name: given.value(name) for name in given.inputs}, False, count)
 
 
-def _ready(node: Node, known: Mapping[str, Value], folding: Folding) -> Node:
+def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Count | None) -> Node:
     """A node of control flow with what is constant in its bodies, which references run: those of constants, counted."""
-    arrays = {name: known[name].array for name in node.inputs[control.captured_at(node) :]}
-    node = control.holding(node, {name: array for name, array in arrays.items() if array is not None})
-    count = (
-        partial(folding.step, node) if all(not name or known[name].array is not None for name in node.inputs) else None
-    )
-    return replace(node, meaning=Flow(sized, lambda graph: Interpreted(graph, sized, node.op == "Loop", count)))
+    arrays = {name: known[name].array for name in node.inputs if name}
+    if count is None and all(array is not None for array in arrays.values()):
+        count = partial(folding.step, node)
+    outer = node.inputs[control.captured_at(node) :]
+    node = control.holding(node, {name: array for name in outer if (array := arrays[name]) is not None})
+    body = partial(Interpreted, sized=partial(sized, count=count), changing=node.op == "Loop", count=count)
+    return replace(node, meaning=Flow(sized, body))
 
 
 def _taken(node: Node, condition: bool, known: Mapping[str, Value]) -> tuple[list[Node], dict[str, Value]]:
