@@ -91,7 +91,7 @@ class Flow(Control):
                 goes_on = always or turns.inputs[1].item()
                 turn += 1
         last = turns.inputs[2 : 2 + carried]
-        return [*last, *self._rows(node, stacks, turn, [_NO_TRIPS, Value.of(flag), *map(Value.of, given)])]
+        return [*last, *self._rows(node, stacks, turn, list(map(Value.of, (number, flag, *given))))]
 
     def _scan(self, node: Node, given: list[np.ndarray], stop: Stop | None) -> list[np.ndarray]:
         """The results of one sequence."""
@@ -144,8 +144,6 @@ class Flow(Control):
         sizes = [[size if isinstance(size, int) else 0 for size in row.shape or ()] for row in rows]
         return [np.zeros([0, *each], row.dtype or np.float32) for each, row in zip(sizes, rows, strict=True)]
 
-
-_NO_TRIPS = Value.of(np.zeros((), np.int64))
 
 
 def _all(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

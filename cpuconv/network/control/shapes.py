@@ -43,7 +43,7 @@ def _if(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
         if len(types) > 1:
             raise SourceError(f"{node.label} has branches that give {' and '.join(map(str, values))}.")
         alike = failed is None and len({value.shape for value in values}) == 1
-        made.append(values[0] if alike else Value(None, values[0].dtype))
+        made.append(Value(values[0].shape if alike else None, values[0].dtype))
     return made[: len(node.outputs)]
 
 
