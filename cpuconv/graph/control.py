@@ -99,7 +99,7 @@ def check(node: Node) -> Node:
     for graph in bodies(node):
         if len(graph.inputs) != formal(node) + given or given < 0:
             raise SourceError(
-                f"{node.label} gives its body {max(0, own - leading(node))} values, where the body has"
+                f"{node.label} gives its body {formal(node)} values, where the body has"
                 f" {len(graph.inputs) - max(0, given)} inputs."
             )
         if len(graph.outputs) < max(fewest, outputs + (node.op == "Loop")):

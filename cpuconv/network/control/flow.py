@@ -81,7 +81,7 @@ class Flow(Control):
         body = self._body(node["body"])
         always = body.ends.passed[0] == 1  # the condition that the body gives is the one that it is given
         rows = most if always and trips is not None else None
-        stacks = [Stack(node, at, rows) for at in range(len(body.ends.computed) - 1 - carried)]
+        stacks = [Stack(at, rows) for at in range(len(body.ends.computed) - 1 - carried)]
         turn = 0
         with body.step() as step, _naming(lambda: f"{node.label}: iteration {turn}"):
             turns = Turns(step, body.ends, [number, flag, *given], 2, carried, 1, stacks)
@@ -102,7 +102,7 @@ class Flow(Control):
         xs = [np.asarray(np.moveaxis(array, axis, 0), order="C") for array, axis in zip(found, axes, strict=True)]
         xs = [x[::-1] if backwards else x for x, backwards in zip(xs, node["input_directions"], strict=True)]
         body = self._body(node["body"])
-        stacks = [Stack(node, at, count, bool(each)) for at, each in enumerate(node["output_directions"])]
+        stacks = [Stack(at, count, bool(each)) for at, each in enumerate(node["output_directions"])]
         turn = 0
         with body.step() as step, _naming(lambda: f"{node.label}: iteration {turn}"):
             turns = Turns(step, body.ends, [*given], 0, carried, 0, stacks)
@@ -143,7 +143,6 @@ class Flow(Control):
         rows = [value if value.concrete else told for value, told in zip(values, stated, strict=True)]
         sizes = [[size if isinstance(size, int) else 0 for size in row.shape or ()] for row in rows]
         return [np.zeros([0, *each], row.dtype or np.float32) for each, row in zip(sizes, rows, strict=True)]
-
 
 
 def _all(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.ir import Node
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.control.bodies import Ends, Step
@@ -21,18 +20,16 @@ class Stack:
 
     Parameters
     ----------
-    node : Node
-        Whose output it is.
     at : int
-        Which scan output.
+        Which scan output it is.
     rows : int or None
         How many there will be; None: not known.
     backwards : bool
         Whether the last turn gives the first row; the number of rows is known then.
     """
 
-    def __init__(self, node: Node, at: int, rows: int | None, backwards: bool = False) -> None:
-        self._node, self._at, self._rows, self._backwards = node, at, rows, backwards
+    def __init__(self, at: int, rows: int | None, backwards: bool = False) -> None:
+        self._at, self._rows, self._backwards = at, rows, backwards
         self._memory: np.ndarray | None = None
 
     def place(self, turn: int) -> np.ndarray | None:
@@ -73,7 +70,7 @@ class Stack:
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype, rows: int) -> np.ndarray:
         size = rows * int(np.prod(shape, dtype=np.float64)) * dtype.itemsize
-        check_bytes(size, f"{self._node.label}: the scan output {self._at}")
+        check_bytes(size, f"the scan output {self._at}")
         return aligned((rows, *shape), dtype)
 
 
