@@ -53,7 +53,7 @@ class Flow(Control):
         RunStopped
             `stop`, which is asked in each turn, said so.
         """
-        given = [None if array is None else np.asarray(array, order="C") for array in arrays]
+        given = [None if array is None else _readable(array) for array in arrays]
         if node.op == "If":
             results = self._branch(node, given, stop)
         elif node.op == "Loop":
@@ -143,6 +143,12 @@ class Flow(Control):
         rows = [value if value.concrete else told for value, told in zip(values, stated, strict=True)]
         sizes = [[size if isinstance(size, int) else 0 for size in row.shape or ()] for row in rows]
         return [np.zeros([0, *each], row.dtype or np.float32) for each, row in zip(sizes, rows, strict=True)]
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    """An array as kernels read it: C-contiguous, its elements at multiples of their size."""
+    dense = np.asarray(array, order="C")
+    return dense if dense.flags.aligned else dense.copy()
 
 
 def _all(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

@@ -13,7 +13,8 @@ from support.graphs import parse
 pytest.importorskip("onnxruntime")
 
 X = np.float32([1, -2, 3])
-ADD = "b (int64 i, bool c, float[3] a) => (bool d, float[3] e, float[3] w) { d = Identity(c) e = Add(a, x) w = Mul(e, a) }"
+ADD = """b (int64 i, bool c, float[3] a) => (bool d, float[3] e, float[3] w)
+    { d = Identity(c) e = Add(a, x) w = Mul(e, a) }"""
 
 
 def _counted(inputs: str, node: str, body: str = ADD) -> str:
@@ -58,7 +59,8 @@ def test_a_condition_ends_before_the_trip_count_does() -> None:
 def test_counts_and_conditions_in_rows_of_one() -> None:
     body = "b (int64[1] i, bool[1] c, float[3] a) => (bool[1] d, float[3] e, int64[1] w) {"
     body += " d = Identity(c) e = Add(a, x) w = Identity(i) }"
-    text = f"g (float[3] x, int64[1] n, bool[1] go) => (float[3] y, int64[N,1] z) {{ y, z = Loop<body = {body}>(n, go, x) }}"
+    text = f"""g (float[3] x, int64[1] n, bool[1] go) => (float[3] y, int64[N,1] z) {{
+        y, z = Loop<body = {body}>(n, go, x) }}"""
     agrees(
         text, {"x": X, "n": np.array([3]), "go": np.array([True])}, {"x": X, "n": np.array([0]), "go": np.array([True])}
     )
@@ -79,7 +81,8 @@ def test_constant_counts_and_conditions(constant: str, turns: int, go: int) -> N
 def test_carried_values_that_trade_places_and_stay() -> None:
     body = """b (int64 i, bool c, float[3] p, float[3] q, float[3] r, float[3] s) =>
         (bool c, float[3] q, float[3] r, float[3] t, float[3] s, float[3] q, float[3] t) { t = Add(p, q) }"""
-    text = f"""g (float[3] x, int64 n) => (float[3] p, float[3] q, float[3] r, float[3] s, float[N,3] u, float[N,3] v) {{
+    text = f"""g (float[3] x, int64 n) =>
+        (float[3] p, float[3] q, float[3] r, float[3] s, float[N,3] u, float[N,3] v) {{
         one = Neg(x) p, q, r, s, u, v = Loop<body = {body}>(n, , x, one, x, one) }}"""
     agrees(text, *({"x": X, "n": np.int64(n)} for n in (0, 1, 2, 3, 4, 9)))
 
@@ -98,6 +101,14 @@ def test_outputs_that_are_outer_values_constants_and_the_iteration() -> None:
         same(made.run({"x": X, "n": np.array(n)}), {"y": X if n else np.abs(X), **rows})
 
 
+def test_tensors_without_elements() -> None:
+    body = "b (int64 i, bool c, float[N] a) => (bool c, float[N] e, float[N] w) { e = Add(a, x) w = Neg(e) }"
+    text = f"g (float[N] x, int64 n) => (float[N] y, float[M,N] z) {{ y, z = Loop<body = {body}>(n, , x) }}"
+    agrees(text, *({"x": np.ones(size, np.float32), "n": np.int64(n)} for size, n in ((0, 0), (0, 3), (2, 3))))
+    made = cpuconv.compile(parse(text), strategy="heuristic")
+    same(made.run({"x": np.ones(2, np.float32), "n": np.array(0)}), {"z": np.zeros((0, 2), np.float32)})
+
+
 def test_no_carried_values() -> None:
     body = "b (int64 i, bool c) => (bool c, int64 w) { w = Mul(i, i) }"
     model = parse(f"g (int64 n) => (int64[N] y) {{ y = Loop<body = {body}>(n, n) }}")
@@ -110,7 +121,8 @@ def test_no_carried_values() -> None:
 def test_carried_values_that_grow() -> None:
     body = """b (int64 i, bool c, float[N] a, int64 k) => (bool c, float[M] e, int64 j)
         { e = Concat<axis = 0>(a, x) j = Size(e) }"""
-    text = f"g (float[3] x, int64 n) => (float[N] y, int64 k) <int64 z = {{0}}> {{ y, k = Loop<body = {body}>(n, , x, z) }}"
+    text = f"""g (float[3] x, int64 n) => (float[N] y, int64 k) <int64 z = {{0}}> {{
+        y, k = Loop<body = {body}>(n, , x, z) }}"""
     agrees(text, *({"x": X, "n": np.int64(n)} for n in (0, 1, 7)))
 
 
@@ -124,7 +136,8 @@ def test_carried_values_that_change_rank() -> None:
 
 
 def test_slices_by_the_iteration_and_what_is_found_in_the_body() -> None:
-    body = """b (int64 i, bool c, float[3] a) => (bool c, float[3] e, float[M] w) <int64[1] z = {0}, int64[1] one = {1}> {
+    body = """b (int64 i, bool c, float[3] a) => (bool c, float[3] e, float[M] w)
+        <int64[1] z = {0}, int64[1] one = {1}> {
         s = Unsqueeze(i, z) t = Add(s, one) v = Slice(x, s, t, z) w = Mul(v, v) e = Add(a, v) }"""
     text = f"g (float[3] x, int64 n) => (float[3] y, float[N,1] z) {{ y, z = Loop<body = {body}>(n, , x) }}"
     agrees(text, *({"x": X, "n": np.int64(n)} for n in (0, 1, 3)))
@@ -181,14 +194,17 @@ def test_lengths_of_a_scan_that_are_open() -> None:
 
 
 def test_any_number_of_states_and_inputs_and_more_outputs_than_inputs() -> None:
-    body = """b (float[2] a, int64 k, float[2] v, float[3] u) => (float[2] e, int64 j, float[2] w, float[3] p, float[2] f)
+    body = """b (float[2] a, int64 k, float[2] v, float[3] u) =>
+        (float[2] e, int64 j, float[2] w, float[3] p, float[2] f)
         <int64 one = {1}> { e = Add(a, v) f = Identity(e) j = Add(k, one) w = Mul(v, v) p = Neg(u) }"""
-    text = f"""g (float[2] s, int64 k, float[N,2] x, float[3,N] u) => (float[2] y, int64 j, float[N,2] w, float[N,3] p, float[N,2] e) {{
+    text = f"""g (float[2] s, int64 k, float[N,2] x, float[3,N] u) =>
+        (float[2] y, int64 j, float[N,2] w, float[N,3] p, float[N,2] e) {{
         y, j, w, p, e = Scan<num_scan_inputs = 2, scan_input_axes = [0, 1], body = {body}>(s, k, x, u) }}"""
     feed = {"s": np.float32([1, 2]), "k": np.int64(3), "x": np.ones((4, 2), np.float32)}
     agrees(text, {**feed, "u": np.arange(12, dtype=np.float32).reshape(3, 4)})
     body = "b (float[2] v, float u) => (float[2] w, float[2] o) { w = Mul(v, u) o = Identity(v) }"
-    text = f"g (float[4,2] x, float[4] u) => (float[4,2] y, float[4,2] z) {{ y, z = Scan<num_scan_inputs = 2, body = {body}>(x, u) }}"
+    text = f"""g (float[4,2] x, float[4] u) => (float[4,2] y, float[4,2] z) {{
+        y, z = Scan<num_scan_inputs = 2, body = {body}>(x, u) }}"""
     agrees(text, {"x": np.arange(8, dtype=np.float32).reshape(4, 2), "u": np.float32([1, 2, 3, 4])})
 
 
@@ -260,7 +276,7 @@ def test_branches(which: str, computed: bool) -> None:
     inputs, before = ("float[3] x, float s", "c = Less(s, s2)") if computed else ("float[3] x, bool c", "")
     text = _if(*BRANCHES[which], inputs=inputs, before=before)
     if computed:
-        text = text.replace(") {  c" if False else ") { c", ") <float s2 = {0}> { c", 1)
+        text = text.replace(") { c", ") <float s2 = {0}> { c", 1)
         feeds = [{"x": X, "s": np.float32(s)} for s in (-1, 1)]
     else:
         feeds = [{"x": X, "c": c} for c in (True, False)]
@@ -312,8 +328,10 @@ def test_many_feeds_take_few_programs() -> None:
 
 def test_bodies_within_bodies_read_values_two_levels_up() -> None:
     inner = "b2 (int64 j, bool c2, float[3] b) => (bool c2, float[3] f) { g1 = Add(b, x) h = Mul(g1, k) f = Add(h, a) }"
-    body = f"b (int64 i, bool c, float[3] a) => (bool c, float[3] e, float[3] e) {{ m = Add(i, n) e = Loop<body = {inner}>(m, , a) }}"
-    text = f"g (float[3] x, int64 n) => (float[3] y, float[N,3] z) <float[3] k = {{0.5, 0.25, 2}}> {{ y, z = Loop<body = {body}>(n, , x) }}"
+    body = f"""b (int64 i, bool c, float[3] a) => (bool c, float[3] e, float[3] w) {{
+        m = Add(i, n) e = Loop<body = {inner}>(m, , a) w = Identity(e) }}"""
+    text = f"""g (float[3] x, int64 n) => (float[3] y, float[N,3] z) <float[3] k = {{0.5, 0.25, 2}}> {{
+        y, z = Loop<body = {body}>(n, , x) }}"""
     agrees(text, *({"x": X, "n": np.int64(n)} for n in (0, 1, 2, 3)))
 
 
@@ -322,8 +340,10 @@ def test_an_if_in_a_scan_in_a_loop() -> None:
         "If (p) <then_branch = t () => (float q) { q = Mul(v, s) }, else_branch = f () => (float r) { r = Sub(v, k) }>"
     )
     scan = f"b2 (float s, float v) => (float s2, float w) {{ p = Less(v, s) w = {branch} s2 = Add(s, w) }}"
-    body = f"b (int64 i, bool c, float a) => (bool c, float e, float[3] w) {{ e, w = Scan<num_scan_inputs = 1, body = {scan}>(a, x) }}"
-    text = f"g (float[3] x, float a, int64 n) => (float y, float[N,3] z) <float k = {{0.5}}> {{ y, z = Loop<body = {body}>(n, , a) }}"
+    body = f"""b (int64 i, bool c, float a) => (bool c, float e, float[3] w) {{
+        e, w = Scan<num_scan_inputs = 1, body = {scan}>(a, x) }}"""
+    text = f"""g (float[3] x, float a, int64 n) => (float y, float[N,3] z) <float k = {{0.5}}> {{
+        y, z = Loop<body = {body}>(n, , a) }}"""
     agrees(text, *({"x": X, "a": np.float32(a), "n": np.int64(3)} for a in (0, 1, -2)))
 
 

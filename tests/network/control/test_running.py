@@ -106,7 +106,8 @@ def test_reports_name_the_operators_of_bodies() -> None:
         "body: Identity, Add, If, Sub",
     ) and timed.seconds > 0
     text = """g (float[3] x, bool c) => (float[3] y) { z = Not(c) w = And(z, c) y = If (w) <
-        then_branch = t () => (float[3] a) { b = Relu(x) a = Add(b, b) }, else_branch = e () => (float[3] a) { a = Neg(x) }> }"""
+        then_branch = t () => (float[3] a) { b = Relu(x) a = Add(b, b) },
+        else_branch = e () => (float[3] a) { a = Neg(x) }> }"""
     (row,) = [
         row
         for row in _compiled(text.replace("bool c", "float s").replace("z =", "c = Cast<to = 9>(s) z ="))
@@ -118,7 +119,8 @@ def test_reports_name_the_operators_of_bodies() -> None:
 
 
 def test_operators_without_kernels_in_bodies_are_told_and_refused_as_others() -> None:
-    body = "b (int64 i, bool c, float[3] a) => (bool c, float[3] e) { e = ai.onnx.ml.Scaler<offset = [0.0], scale = [2.0]>(a) }"
+    body = "b (int64 i, bool c, float[3] a) => (bool c, float[3] e)"
+    body += " { e = ai.onnx.ml.Scaler<offset = [0.0], scale = [2.0]>(a) }"
     text = f"g (float[3] x, int64 n) => (float[3] y) {{ y = Loop<body = {body}>(n, , x) }}"
     model = parse(text)
     model.opset_import.add(domain="ai.onnx.ml", version=3)
@@ -229,9 +231,9 @@ def test_weights_that_bodies_read_are_packed_once() -> None:
 def test_what_fails_in_a_body_names_node_and_iteration() -> None:
     body = """b (int64 i, bool c, float[3] a, int64[1] s) => (bool c, float[3] e, int64[1] r) <int64[1] one = {1}>
         { v = Reshape(a, s) e = Add(v, x) r = Add(s, one) }"""
-    made = _compiled(
-        f"g (float[3] x, int64 n) => (float[3] y, int64[1] s) <int64[1] z = {{3}}> {{ y, s = Loop<body = {body}>(n, , x, z) }}"
-    )
+    text = f"""g (float[3] x, int64 n) => (float[3] y, int64[1] s) <int64[1] z = {{3}}> {{
+        y, s = Loop<body = {body}>(n, , x, z) }}"""
+    made = _compiled(text)
     same(made.run({"x": X, "n": np.array(1)}), {"y": 2 * X})
     for _ in range(2):
         with pytest.raises(SourceError, match=r"Loop node 'y': iteration 1: Reshape node 'v'"):
