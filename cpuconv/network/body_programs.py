@@ -18,6 +18,7 @@ from cpuconv.network.control.bodies import Ends, as_inputs
 from cpuconv.network.control.flow import Flow
 from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.ports import arrays_for, sizes
+from cpuconv.network.running.caller import Caller
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.sizes.specialise import sized
 from cpuconv.runtime.stopping import Stop
@@ -122,16 +123,28 @@ class ProgramBody:
         return programs
 
 
-class ProgramStep:
-    """Runs of a body by one caller of its program, as long as shapes stay; addresses are given anew where they change.
+class _Side:
+    """A caller of a program, and the arrays that it has the addresses of."""
 
-    Memory of a run and a caller are taken once for all runs.
+    __slots__ = ("caller", "given", "written")
+
+    def __init__(self, caller: Caller | None, inputs: int, outputs: int) -> None:
+        self.caller = caller
+        self.given: list[np.ndarray | None] = [None] * inputs
+        self.written: list[np.ndarray | None] = [None] * outputs
+
+
+class ProgramStep:
+    """Runs of a body by its programs.
+
+    As long as shapes stay, two callers take turns: carried values trade memory, so that each of them has the right
+    addresses every other time. Callers and the memory of a run are taken once for all runs.
     """
 
     def __init__(self, body: ProgramBody) -> None:
         self._body = body
-        self._given: list[np.ndarray] = []  # what the caller has the addresses of
-        self._written: list[np.ndarray] = []
+        self._made: Program | None = None
+        self._turn = 0
 
     def __enter__(self) -> ProgramStep:
         return self
@@ -144,67 +157,75 @@ class ProgramStep:
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None], stop: Stop | None
     ) -> list[np.ndarray]:
         """As `Step` says."""
-        given = self._given
-        moved = [at for at, array in enumerate(inputs) if array is not given[at]] if given else range(len(inputs))
-        if not given or any(inputs[at].shape != given[at].shape or inputs[at].dtype != given[at].dtype for at in moved):
+        if self._made is None:
             self._begin(inputs)
-            moved, given = range(len(inputs)), self._given
-        if self._made.tail is not None:
+        if len(self._sides) < 2:
+            self._sides.append(_Side(self._caller(), len(inputs), len(self._values)))
+        side = self._sides[self._turn]
+        self._turn = 1 - self._turn
+        caller, given, written = side.caller, side.given, side.written
+        for at, array in enumerate(inputs):
+            if array is not given[at]:
+                if array.shape != self._shapes[at] or array.dtype != self._dtypes[at]:
+                    self._end()
+                    return self.run(inputs, outputs, stop)
+                given[at] = array
+                if caller is not None:
+                    caller.place(f"input {at}", array)
+        if caller is None:
             return self._run_with_tail(inputs, stop)
-        caller, written = self._caller, self._written
-        for at in moved:
-            caller.place(self._names[at], inputs[at])
-            given[at] = inputs[at]
-        for at, (output, shape, dtype, name) in enumerate(zip(outputs, *self._results, strict=True)):
-            if output is None or output.shape != shape or output.dtype != dtype:
-                output = aligned(shape, dtype)
-            if output is not written[at]:
-                caller.place(name, output)
+        for at, output in enumerate(outputs):
+            if output is None or output is not written[at]:
+                value = self._values[at]
+                if output is None or output.shape != value.shape or output.dtype != value.dtype:
+                    output = aligned(sizes(value), value.dtype)
                 written[at] = output
+                caller.place(f"output {at}", output)
         caller.run(stop)
+        made = [array for array in written if array is not None]  # all of them by now
         for at, array in self._constants:
-            written[at][...] = array
-        return [*written]
+            made[at][...] = array
+        return made
 
     def _begin(self, inputs: Sequence[np.ndarray]) -> None:
-        """Take the program for these inputs, a caller of it and memory."""
-        self._end()
+        """Take the program for these inputs, callers of it and memory."""
         self._programs = self._body.programs_for(inputs)
-        self._made = made = self._programs.find(tuple(array.shape for array in inputs))
-        self._given, executable = [*inputs], made.executable
-        values = executable.outputs
-        self._names = [f"input {at}" for at in range(len(inputs))]
-        self._results = (
-            [sizes(value) for value in values.values()],
-            [value.dtype for value in values.values()],
-            [f"output {at}" for at in range(len(values))],
-        )
-        fixed = executable.constant_outputs
-        self._constants = [(at, fixed[name]) for at, name in enumerate(values) if name in fixed]
-        self._written = [np.empty(0)] * len(values)  # nothing yet
-        if made.tail is None:
-            caller, arena = executable.callers.take(executable.caller), executable.arenas.take(executable.run_bytes)
-            if caller.start != arena.address or caller.looks:
-                caller.take_place(arena)
-            self._caller, self._arena = caller, arena
+        self._shapes, self._dtypes = tuple(array.shape for array in inputs), [array.dtype for array in inputs]
+        made = self._programs.find(self._shapes)
+        executable = made.executable
+        self._values, fixed = list(executable.outputs.values()), executable.constant_outputs
+        self._constants = [(at, fixed[name]) for at, name in enumerate(executable.outputs) if name in fixed]
+        self._sides: list[_Side] = []
+        self._turn, self._made = 0, made
+        self._arena = None if made.tail is not None else executable.arenas.take(executable.run_bytes)
+
+    def _caller(self) -> Caller | None:
+        """One more caller; None where sizes are found in the run."""
+        if self._made is None or self._arena is None:
+            return None
+        executable = self._made.executable
+        caller = executable.callers.take(executable.caller)
+        caller.take_place(self._arena)
+        return caller
 
     def _run_with_tail(self, inputs: Sequence[np.ndarray], stop: Stop | None) -> list[np.ndarray]:
         """A run in which sizes are found."""
         graph, made = self._body.ends.graph, self._made
+        assert made is not None and made.tail is not None
         outputs = arrays_for(made.executable.outputs, {}, inputs)
         made.executable.run(inputs, list(outputs.values()), stop=stop)
-        assert made.tail is not None
         known: Mapping[str, np.ndarray] = {**dict(zip(graph.inputs, inputs, strict=True)), **outputs}
         results = made.tail.finished(known, stop)
         return [results[name] for name in graph.outputs]
 
     def _end(self) -> None:
         """Give back what was taken."""
-        if not self._given:
+        made, self._made = self._made, None
+        if made is None:
             return
-        self._given = []
-        made = self._made
-        if made.tail is None:
-            made.executable.callers.give_back(self._caller)
+        for side in self._sides:
+            if side.caller is not None:
+                made.executable.callers.give_back(side.caller)
+        if self._arena is not None:
             made.executable.arenas.give_back(self._arena)
         self._programs.remember(made)

@@ -26,7 +26,7 @@ def infer(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
 
 
 def _if(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
-    _check(node, inputs[0], _FLAG, "condition")
+    check_one(node, inputs[0], _FLAG, "condition")
     ends: list[list[Value]] = []
     failed: SourceError | None = None
     for name in ("then_branch", "else_branch"):
@@ -50,11 +50,11 @@ def _if(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
 def _loop(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     trips, condition, *given = inputs
     carried: int = node["carried"]
-    _check(node, trips, _COUNT, "trip count")
-    _check(node, condition, _FLAG, "condition")
+    check_one(node, trips, _COUNT, "trip count")
+    check_one(node, condition, _FLAG, "condition")
     number, flag = Value(_shape(trips), _COUNT), Value(_shape(condition), _FLAG)
     first, *made = _outputs(node, node["body"], [number, flag, *_given(given)], sized)
-    _check(node, first, _FLAG, "condition that its body gives")
+    check_one(node, first, _FLAG, "condition that its body gives")
     before, after, rows = _given(given[:carried]), made[:carried], made[carried:]
     stays = _check_carried(node, before, after)
     counted = None if trips is None or trips.array is None else max(0, int(trips.array.reshape(-1)[0]))
@@ -122,6 +122,21 @@ def axis_of(node: Node, at: int, kind: str, rank: int) -> int:
     return axis % rank
 
 
+def check_one(node: Node, value: Value | None, dtype: np.dtype, name: str) -> None:
+    """See that a count or a condition is one number of a type.
+
+    Raises
+    ------
+    SourceError
+        It is not.
+    """
+    if value is None:
+        return
+    several = value.shape is not None and (len(value.shape) > 1 or any(size not in (1, None) for size in value.shape))
+    if several or value.dtype not in (dtype, None):
+        raise SourceError(f"{node.label}: the {name} must be one {dtype}, not {value}.")
+
+
 def added(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     """What each turn of a Loop or Scan adds to the outputs that are stacked; unknown where a body does not fit."""
     graph, given, carried = node["body"], _given(inputs), node["carried"]
@@ -145,21 +160,6 @@ def _outputs(node: Node, graph: Graph, values: Sequence[Value], sized: Sized) ->
 def _given(inputs: Inputs) -> list[Value]:
     """What a body is given: elements that are known once may be others in the next turn."""
     return [Value() if value is None else Value(value.shape, value.dtype) for value in inputs]
-
-
-def _check(node: Node, value: Value | None, dtype: np.dtype, name: str) -> None:
-    """See that a count or a condition is one number of a type.
-
-    Raises
-    ------
-    SourceError
-        It is not.
-    """
-    if value is None:
-        return
-    several = value.shape is not None and (len(value.shape) > 1 or any(size not in (1, None) for size in value.shape))
-    if several or value.dtype not in (dtype, None):
-        raise SourceError(f"{node.label}: the {name} must be one {dtype}, not {value}.")
 
 
 def _check_carried(node: Node, before: Sequence[Value], after: Sequence[Value]) -> bool:

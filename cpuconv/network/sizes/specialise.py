@@ -19,6 +19,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
 from cpuconv.network.control.bodies import Interpreted, as_inputs
 from cpuconv.network.control.flow import Flow
+from cpuconv.network.control.shapes import check_one
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
@@ -91,6 +92,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: C
         node = left.popleft()
         condition = known[node.inputs[0]].array if node.op == "If" else None
         if condition is not None:
+            check_one(node, known[node.inputs[0]], np.dtype(bool), "condition")
             body, own = _taken(node, bool(condition.all()), known)
             known |= own
             left.extendleft(reversed(body))
