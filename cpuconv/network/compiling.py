@@ -10,6 +10,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.isa.table import current
 from cpuconv.kernels.convolutions.convolve import ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
+from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
 from cpuconv.network.model import Model
 from cpuconv.network.program_builder import ProgramBuilder
@@ -60,19 +61,28 @@ def compiled(
 
 
 def _model(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Model:
-    settings = definition.settings
-
-    def part(graph: Graph) -> Model:
-        """A part of the network that runs for sizes which are found when it runs; packed weights are shared."""
-        return _model(Definition(graph, {}, settings, None, None), target, packed, making, auto=False)
-
-    programs = Programs(ProgramBuilder(definition, target, packed, part, auto=auto), making)
+    programs = _programs(definition, target, packed, making, auto=auto)
     outputs = definition.outputs
     if definition.is_fixed:
         with expecting(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
     return Model(definition, programs, outputs)
+
+
+def _programs(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Programs:
+    settings = definition.settings
+
+    def part(graph: Graph) -> Model:
+        """A part of the network that runs for sizes which are found when it runs; packed weights are shared."""
+        return _model(Definition(graph, {}, settings, None, None, part=True), target, packed, making, auto=False)
+
+    def body(graph: Graph) -> Programs:
+        """A body of a node; packed weights are shared."""
+        made = Definition(graph, {}, settings, None, None, part=True, body=True)
+        return _programs(made, target, packed, making, auto=False)
+
+    return Programs(ProgramBuilder(definition, target, packed, part, Bodies(body), auto=auto), making)
 
 
 def _usual() -> list[Wanted]:

@@ -50,9 +50,30 @@ class Definition:
         settings: Settings,
         source: Callable[[], Graph] | None,
         saved: Saved | None,
+        *,
+        part: bool = False,
+        body: bool = False,
     ) -> None:
+        """Hold what was compiled or loaded.
+
+        Parameters
+        ----------
+        graph : Graph
+        shapes : mapping of str to sequence of int
+            Of inputs by name, where the graph leaves them open.
+        settings : Settings
+        source : callable or None
+            Gives the graph again, when it has been let go of.
+        saved : Saved or None
+        part : bool
+            Whether it is a part of another network, which has warned of operators without kernels.
+        body : bool
+            Whether elements of inputs decide no sizes, as those of a body differ in each run; sizes that depend on them
+            are found in the run.
+        """
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
-        self.inputs, self.shape_inputs = bound_inputs(graph, shapes), shape_inputs(graph)
+        self._part = part
+        self.inputs, self.shape_inputs = bound_inputs(graph, shapes), () if body else shape_inputs(graph)
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
@@ -137,19 +158,19 @@ class Definition:
         named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
         options = self.settings.rewriting
         if not (noted or shape_arrays or self.is_fixed):
-            ready = self._templates.graph(shapes, graph, partial(_ready, graph, options))
+            ready = self._templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
             if ready is not None:
                 return Prepared(ready, [], None), None
-        return prepared(with_constants(graph, shape_arrays), named, options, noted=noted), None
+        return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
 
     def let_go(self) -> None:
         """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
         self.graph = None
 
 
-def _ready(graph: Graph, options: Rewriting, shapes: Mapping[str, Sequence[int]]) -> Graph | None:
+def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Graph | None:
     """What `prepared` gives, where all of it is one graph of known operators."""
     if any(node.meaning is not None for node in graph.nodes):
         return None
-    made = prepared(graph, shapes, options, noted=False)
+    made = prepared(graph, shapes, options, noted=False, quiet=quiet)
     return made.graph if made.tail is None else None

@@ -17,6 +17,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import files_of, give_back, own
+from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
 from cpuconv.network.reports.explain import Explanation
@@ -93,12 +94,21 @@ class ProgramBuilder:
         The weights that the programs share.
     arenas : Arenas
         The memory of runs, which they share too.
+    bodies : Bodies
+        Of its nodes, which its programs share.
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
 
     def __init__(
-        self, definition: Definition, target: Target, packed: Packed, part: Callable[[Graph], Network], *, auto: bool
+        self,
+        definition: Definition,
+        target: Target,
+        packed: Packed,
+        part: Callable[[Graph], Network],
+        bodies: Bodies,
+        *,
+        auto: bool,
     ) -> None:
         """Build none yet.
 
@@ -109,11 +119,12 @@ class ProgramBuilder:
         packed : Packed
         part : callable
             Makes a part of the network, which runs for sizes that are found when it runs, a network of its own.
+        bodies : Bodies
         auto : bool
         """
         self.definition, self.target, self.packed = definition, target, packed
         self.arenas = Arenas(target.idle_bytes)
-        self.auto, self._part = auto, part
+        self.auto, self._part, self.bodies = auto, part, bodies
         self._decisions: dict[tuple[int, int], Decisions] = {}  # by elements of inputs, and threads
 
     @property
@@ -135,6 +146,7 @@ class ProgramBuilder:
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
+        graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto:
@@ -145,7 +157,7 @@ class ProgramBuilder:
                 network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
                 executable = build(network_plan, self.target, self.packed, self.arenas)
-        tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
+        tail = None if late is None else Tail(stages(self.bodies.bound(_owned(late))), order, self._part)
         give_back(files)
         made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.told())
         if not definition.is_fixed:

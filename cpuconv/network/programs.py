@@ -46,7 +46,7 @@ class Programs:
         kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
-        return self.builder.arenas.nbytes + sum(made.nbytes for made in kept.values())
+        return self.builder.arenas.nbytes + self.builder.bodies.nbytes + sum(made.nbytes for made in kept.values())
 
     @property
     def threads(self) -> int:
@@ -132,7 +132,7 @@ class Programs:
 
     def kernels(self) -> frozenset[str]:
         """Names of the kernels that the programs of this process were built with."""
-        return frozenset().union(*(made.kernels for made in self._made().values()))
+        return self.builder.bodies.kernels().union(*(made.kernels for made in self._made().values()))
 
     def _made(self) -> dict[Any, ShapeProgram]:
         programs: dict[Any, ShapeProgram] = dict(self._remembered.items())

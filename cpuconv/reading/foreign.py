@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpuconv.errors import RunStopped, SourceError
+from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
 from cpuconv.graph.stopping import Stop, check
@@ -56,11 +56,6 @@ class Foreign:
             raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
-    def graphs(self) -> Iterator[tuple[Any, tuple[str, ...]]]:
-        """The graphs within the node, as messages, and the names that each reads and does not define."""
-        for attribute in wire.decode(self.proto, NodeProto).attribute:
-            yield from ((graph, tuple(dict.fromkeys(_captured(graph)))) for graph in _graphs(attribute))
-
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
 
@@ -89,24 +84,16 @@ class Foreign:
         arrays: Sequence[np.ndarray | None],
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
-        count: Callable[[int, int], None] | None = None,
     ) -> list[np.ndarray]:
-        """The outputs, computed in the types of the inputs.
-
-        `stop` is asked before each node, in the body of a Loop each time. `count` is told of each graph that is
-        evaluated, the body of a Loop each time: its nodes before, and the bytes of its results after. What they raise
-        ends the evaluation.
-        """
+        """The outputs, computed in the types of the inputs; `stop` is asked before."""
+        check(stop)
         _package(node)
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator if stop is None and count is None else _watched(stop, count)
         feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
         try:
             model = self._model([None if array is None else Value.of(array) for array in arrays])
-            results = iter(evaluator(model).run(None, feed))
-        except (RunStopped, SourceError):
-            raise
+            results = iter(ReferenceEvaluator(model).run(None, feed))
         except Exception as error:  # whatever an evaluator of any operator raises
             raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
         return [np.asarray(next(results) if name else None) for name in node.outputs]
@@ -143,33 +130,6 @@ def _package(node: Node) -> Any:
             " pip install 'cpuconv[onnx]'"
         ) from error
     return onnx
-
-
-def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any:
-    """ONNX's evaluator that asks before each node and tells of each graph; graphs within nodes have one too."""
-    from onnx.reference import ReferenceEvaluator
-
-    class Nodes(list):
-        def __iter__(self) -> Iterator[Any]:
-            for node in super().__iter__():
-                check(stop)
-                yield node
-
-    class Watched(ReferenceEvaluator):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.rt_nodes_ = Nodes(self.rt_nodes_)
-
-        def run(self, *args: Any, **options: Any) -> Any:
-            check(stop)  # a body may have no nodes
-            if count is None:
-                return super().run(*args, **options)
-            count(max(1, len(self.nodes_)), 0)
-            results = super().run(*args, **options)
-            count(0, sum(getattr(result, "nbytes", 0) for result in results))
-            return results
-
-    return Watched
 
 
 def captured(attribute: Any) -> Iterator[str]:

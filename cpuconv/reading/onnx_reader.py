@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
@@ -26,6 +27,7 @@ from cpuconv.protos.inlining import inlined
 from cpuconv.protos.messages import ModelProto
 from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted, restated
+from cpuconv.reading.bodies import control_form
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.reading.tensors import Files, Unread
@@ -104,21 +106,6 @@ def read_with_metadata(
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-def bodies(node: Node) -> list[Graph]:
-    """The graphs within a node; what they read of the graph around it are inputs of theirs too.
-
-    Raises
-    ------
-    SourceError
-        A graph is wrong in itself.
-    """
-    if not isinstance(node.meaning, Foreign):
-        return []
-    known = [value for value in node.attributes.values() if isinstance(value, Graph)]
-    opsets, label = node.meaning.opsets, node.label
-    return known or [_Reader(graph, opsets, Files(), label).graph(outer) for graph, outer in node.meaning.graphs()]
-
-
 def _load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
     """The model, the files that its constants may lie in, and what messages call it."""
     folder, name = None, "model"
@@ -179,10 +166,12 @@ def _metadata(model: Any) -> Metadata:
 
 
 class _Reader:
-    """One model, or a branch of one, on its way into a graph."""
+    """One model, or a body of one of its nodes, on its way into a graph; `outer` reads the graph around a body."""
 
-    def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files, name: str) -> None:
-        self.proto, self.opsets, self.files, self.name = proto, opsets, files, name
+    def __init__(
+        self, proto: Any, opsets: Mapping[str, int], files: Files, name: str, outer: _Reader | None = None
+    ) -> None:
+        self.proto, self.opsets, self.files, self.name, self.outer = proto, opsets, files, name, outer
         self.opset = opsets.get("", 0)
         if self.opset < OLDEST:
             raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
@@ -192,8 +181,8 @@ class _Reader:
         self.names = Names()
         self.types: dict[str, np.dtype] = {}  # of values, as they follow from those that their nodes read
 
-    def graph(self, outer: Sequence[str] = ()) -> Graph:
-        """The whole graph; `outer` are the names that it reads of the graph around it, which become inputs."""
+    def graph(self, captured: Sequence[str] = ()) -> Graph:
+        """The whole graph; `captured` are names of the graph around it that it may read, which become inputs."""
         if self.proto.sparse_initializer:
             raise SourceError("sparse constants are not supported.")
         for tensor in self.proto.initializer:
@@ -202,11 +191,15 @@ class _Reader:
             self.constants[tensor.name] = self.files.array(tensor)
         for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
             self.values[info.name] = value_of(info)
-        inputs = [info.name for info in self.proto.input if info.name not in self.constants]
-        for name in inputs:
-            if self.values[name].dtype is None:
-                raise SourceError(f"the input {name!r} must be a tensor of numbers.")
-        inputs += outer
+        inputs = [info.name for info in self.proto.input if self.outer or info.name not in self.constants]
+        for info in self.proto.input:
+            if info.name in inputs and self.values[info.name].dtype is None and not (self.outer and _is_open(info)):
+                raise SourceError(f"the input {info.name!r} must be a tensor of numbers.")
+        if self.outer:
+            for info in self.proto.output:
+                if not _is_open(info):
+                    raise SourceError(f"the output {info.name!r} must be a tensor of numbers.")
+            inputs += self.capture(captured)
         names = {*inputs, *self.constants, *(name for node in self.proto.node for name in node.output)}
         for name in names:
             if not isinstance(name, str):  # bytes, where it is no UTF-8
@@ -218,11 +211,32 @@ class _Reader:
         values = {name: value for name, value in self.values.items() if name not in self.constants}
         return Graph(tuple(inputs), tuple(outputs), tuple(self.nodes), self.constants, values, self.name)
 
+    def capture(self, names: Sequence[str]) -> list[str]:
+        """Take over what is known of values of the graph around a body; names of inputs for those not constant there.
+
+        What a body defines itself under such a name is another value; the input then has a name that nothing reads.
+        """
+        assert self.outer is not None
+        formal = {info.name for info in self.proto.input}
+        for name in formal.intersection(self.constants):
+            del self.constants[name]  # a default, where a body is always given a value
+        written = (name for node in self.proto.node for name in node.output)
+        own, known = {*written, *self.constants, *formal}, self.outer.constants
+        self.names.add(own)
+        types = {name: self.outer.type_of(name) for name in names if name not in own}
+        self.types |= {name: dtype for name, dtype in types.items() if dtype is not None}
+        self.constants |= {name: known[name] for name in names if name in known and name not in own}
+        self.values |= {name: self.outer.values.get(name, Value()) for name in names if name not in own}
+        return [self.fresh(name) if name in own else name for name in names if name not in known]
+
     def read(self, proto: Any) -> Iterator[Node]:
         """The nodes that a node of the model becomes; constants become none."""
         origin = proto.name or next(filter(None, proto.output), "")
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
+            return
+        if proto.domain in _DOMAIN and proto.op_type in control.BODIES:
+            yield self.control(proto, origin)
             return
         contrib = proto.op_type in (CONTRIB if proto.domain == DOMAIN else ALIKE)
         if not contrib:
@@ -265,25 +279,43 @@ class _Reader:
         array = self.constants.get(name)
         return array.dtype if array is not None else self.types.get(name, self.values.get(name, Value()).dtype)
 
+    def control(self, proto: Any, origin: str) -> Node:
+        """An If, Loop or Scan, its bodies read; what these read of the graph around them are inputs too.
+
+        Raises
+        ------
+        SourceError
+            A body is wrong in itself, or does not fit the node.
+        """
+        self.check(proto, origin)
+        graphs = {attribute.name: attribute.g for attribute in proto.attribute if attribute.HasField("g")}
+        names = tuple(dict.fromkeys(name for attribute in proto.attribute for name in captured(attribute)))
+        try:
+            bodies = {
+                name: _Reader(graph, self.opsets, self.files, graph.name or self.name, self).graph(names)
+                for name, graph in graphs.items()
+            }
+            numbers = {a.name: self.attribute(a) for a in proto.attribute if a.name not in graphs}
+            form = control_form(proto.op_type, self.opset, proto.input, bodies, numbers)
+            outer = [name for name in names if name not in self.constants]
+            inputs = (*form.inputs, *outer)
+            node = Node(proto.op_type, inputs, proto.output, form.attributes, origin, control.Control())
+            return control.check(node)
+        except (ArgumentError, SourceError) as error:
+            label = f"{proto.op_type} node {origin!r}"
+            raise SourceError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
+
     def foreign(self, proto: Any, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
-        branches = {}
-        if proto.op_type == "If":
-            for attribute in proto.attribute:
-                reader = _Reader(attribute.g, self.opsets, self.files, self.name)
-                reader.types = {
-                    name: dtype for name in captured(attribute) if (dtype := self.type_of(name)) is not None
-                }
-                branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         try:
             stated, opsets = restated(self.files.whole(proto), self.opsets)
             meaning = Foreign(wire.encode(stated), opsets, inputs)
         except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's
-        return Node(op, inputs, tuple(proto.output), branches, origin, meaning)
+        return Node(op, inputs, tuple(proto.output), {}, origin, meaning)
 
     def attribute(self, proto: Any) -> object:
         """An attribute as a plain value.
@@ -333,6 +365,11 @@ class _Reader:
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
         return dtype_of(number)
+
+
+def _is_open(info: Any) -> bool:
+    """Whether a body does not say what an input is, which then is what the body is given."""
+    return info.type.HasField("tensor_type") or not vars(info.type)
 
 
 def _constant(value: object) -> np.ndarray:

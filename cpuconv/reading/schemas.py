@@ -34,7 +34,7 @@ def check(node: Any, domain: str, opset: int, label: str) -> None:
         type, one that there is not, or lacks one.
     """
     known = definition(node.op_type, domain, opset)
-    count = _check_count(node.input, known.inputs, f"{label}: inputs")
+    count = _check_count(node.input, known.inputs, f"{label}: inputs", known.options)
     _check_count(node.output, known.outputs, f"{label}: outputs")
     for at, name in enumerate(node.input[:count]):
         if not name and known.options[min(at, len(known.options) - 1)] != "o":
@@ -104,11 +104,11 @@ def _names(types: int) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _check_count(names: Sequence[str], bounds: tuple[int, int], label: str) -> int:
-    """How many there are, without those at the end that are left out."""
+def _check_count(names: Sequence[str], bounds: tuple[int, int], label: str, options: str = "") -> int:
+    """How many there are, without those at the end that are left out, which may be among the fewest."""
     fewest, most = bounds
     count = len(names)
-    while count and not names[count - 1]:
+    while count and not names[count - 1] and not (count <= fewest and options[count - 1 : count] == "o"):
         count -= 1
     if count < fewest or count > most != UNBOUNDED:
         wanted = str(fewest) if fewest == most else f"{fewest} or more" if most == UNBOUNDED else f"{fewest} to {most}"

@@ -17,12 +17,13 @@ from onnx.backend.test import BackendTest  # noqa: E402
 from onnx.backend.test.loader import load_model_tests  # noqa: E402
 
 from cpuconv.errors import ArgumentError  # noqa: E402
+from cpuconv.graph.control import BODIES  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.integrations import onnx_backend  # noqa: E402
 from cpuconv.integrations.onnx_backend import CpuconvBackend  # noqa: E402
 
 ALL = "CPUCONV_ALL_BACKEND_TESTS" in os.environ  # those of operators without a row in the table too
-OPS = {*TABLE, "Dropout", "Upsample", "Constant"}
+OPS = {*TABLE, *BODIES, "Dropout", "Upsample", "Constant"}
 NUMBERS = {*map(np.dtype, ("?", *"bhiqBHIQ", "f4", "f8"))}
 FOREIGN = "sequence|strnorm|gradient"  # models of sequences, of strings and of training
 LIGHT = ("test_squeezenet", "test_shufflenet")

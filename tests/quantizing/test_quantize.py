@@ -240,19 +240,42 @@ def test_operators_that_onnx_evaluates_are_written_as_they_were(tmp_path):
     assert relative(run_all(model, feed)["y"], run_all(source, feed)["y"]) < 0.3
 
 
-def test_what_cannot_be_written_is_told_before_samples_are_run(tmp_path):
-    text = """g (float[1,4,6,6] x, bool c) => (float[1,4,6,6] y) {
+def test_control_flow_is_written_with_its_bodies(tmp_path):
+    """Bodies read outer values by name, weights and what was computed; in the file they are of its opset."""
+    text = """g (float[1,4,6,6] x, bool c, int64 n) => (float[1,4,6,6] y, float[N,4] z) {
         a = Conv(x, w)
-        y = If(c)<
-            then_branch=t () => (float[1,4,6,6] b) { b = Relu(a) },
-            else_branch=e () => (float[1,4,6,6] d) { d = Neg(a) }
+        r = Relu(a)
+        d = If(c)<
+            then_branch=t () => (float[1,4,6,6] b) { b = Relu(r) },
+            else_branch=e () => (float[1,4,6,6] b) { v = Conv(r, w) b = Neg(v) }
         >
+        e, z = Loop<body=l (int64 i, bool k, float[1,4,6,6] d) => (bool k, float[1,4,6,6] q, float[4] s) {
+            p, m = Split<axis=1, num_outputs=2>(d)
+            j = Concat<axis=1>(m, p)
+            q = Add(j, r)
+            s = ReduceSum<keepdims=0>(q, axes)
+        }>(n, , d)
+        y = Add(e, a)
     }"""
-    source = parse(text, 17)
+    rng, source = np.random.default_rng(0), parse(text, 18)
+    weight = (rng.standard_normal((4, 4, 1, 1)) / 2).astype(np.float32)
+    source.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    source.graph.initializer.append(numpy_helper.from_array(np.int64([0, 2, 3]), "axes"))
+    feed = {"x": rng.standard_normal((1, 4, 6, 6)).astype(np.float32)}
+    for c, n in ((True, 2), (False, 3)):
+        each = feed | {"c": np.array(c), "n": np.array(n)}
+        model = quantized(source, tmp_path, [each])
+        assert {"If", "Loop"} <= {node.op_type for node in model.graph.node}
+        for name in "yz":
+            assert relative(run_all(model, each)[name], run_all(source, each)[name]) < 0.3
+
+
+def test_what_cannot_be_written_is_told_before_samples_are_run(tmp_path):
+    source = parse("g (float[1,4,6,2] x) => (float[1,4,6,2] y) { a = Conv(x, w) y = DFT<axis=2>(a) }", 17)
     source.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "w"))
     told: list[object] = []
-    feed = {"x": np.ones((1, 4, 6, 6), np.float32), "c": np.array(True)}
-    with pytest.raises(SourceError, match="must be of opset 21"), pytest.warns(cpuconv.CpuconvWarning, match="If run"):
+    feed = {"x": np.ones((1, 4, 6, 2), np.float32)}
+    with pytest.raises(SourceError, match="must be of opset 21"), pytest.warns(cpuconv.CpuconvWarning, match="DFT run"):
         quantized(source, tmp_path, [feed], progress=lambda *state: told.append(state))
     assert not told and not list(tmp_path.iterdir())
 

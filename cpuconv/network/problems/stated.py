@@ -14,6 +14,7 @@ from typing import Any
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 from cpuconv.graph import ops
+from cpuconv.graph.control import bodies
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.network.interpret import run
 from cpuconv.network.problems.compiled import with_batch
@@ -22,7 +23,7 @@ from cpuconv.problem.arguments import padding, problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading.sources import Entry, merged
 from cpuconv.problem.types import ALL_F32, Types
-from cpuconv.reading.onnx_reader import bodies, read
+from cpuconv.reading.onnx_reader import read
 
 _AUTO_PAD = {"VALID": "valid", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower"}
 _SHAPE_BYTES = 1 << 15  # tensors of more are weights or images, whose values no shape follows from

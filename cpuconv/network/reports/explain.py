@@ -9,6 +9,8 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.model import Choice
+from cpuconv.graph.control import is_control
+from cpuconv.graph.control import summary as summary_of
 from cpuconv.graph.ir import Node
 from cpuconv.network.notes import Note
 from cpuconv.network.reports.rewrites import summary
@@ -196,12 +198,17 @@ def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
             node.op,
             "",
             "dense -> dense",
-            by if node.meaning is None else EVALUATOR,
+            reference_of(node, by),
             "",
             (),
         )
         for node in nodes
     ]
+
+
+def reference_of(node: Node, by: str = REFERENCE) -> str:
+    """What computes a node between kernels; of one of control flow the operators of its bodies."""
+    return summary_of(node) if is_control(node) else by if node.meaning is None else EVALUATOR
 
 
 def shortened(name: str) -> str:
@@ -226,7 +233,7 @@ def forms(node_plan: NodePlan) -> str:
 def algorithm(node_plan: NodePlan) -> str:
     """What computes a node, as far as there is a choice."""
     if node_plan.offer is None:
-        return REFERENCE if node_plan.node.meaning is None else EVALUATOR
+        return reference_of(node_plan.node)
     choice = choice_of(node_plan)
     return "view" if node_plan.offer.view else "" if choice is None else str(choice.candidate)
 

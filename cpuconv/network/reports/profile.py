@@ -13,7 +13,7 @@ from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.conv.choice.tuned import roofs
 from cpuconv.graph.ir import Node
-from cpuconv.network.reports.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
+from cpuconv.network.reports.explain import COPY, algorithm, forms, reference_of, shortened
 from cpuconv.network.reports.timing import Watched, time_works, watch_run
 from cpuconv.network.running.executable import CompiledNode, Executable
 
@@ -119,14 +119,13 @@ def of_references(figures: Sequence[tuple[Node, Sequence[tuple[float, int]]]]) -
     rows = []
     for node, runs in figures:
         seconds, size = (float(np.median(column)) for column in zip(*runs, strict=True))
-        by = REFERENCE if node.meaning is None else EVALUATOR
         name = node.origin or next(filter(None, node.outputs))
         rows.append(
             ProfileRow(
                 name=name,
                 op=node.op,
                 types="",
-                algorithm=by,
+                algorithm=reference_of(node),
                 layouts="dense -> dense",
                 seconds=seconds,
                 share=0.0,

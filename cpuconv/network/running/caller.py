@@ -96,6 +96,14 @@ class Caller:
         if self.looks:
             self._late.update(zip(self._names, given, strict=True))
 
+    def place(self, base: str, array: np.ndarray) -> None:
+        """Give the next runs one of the arrays anew, by its base: "input 0", "output 0" and so on."""
+        start = address(array)
+        for point in self._points:
+            point(base, start)
+        if self.looks:
+            self._late[base] = array
+
     def run(self, stop: Stop | None = None) -> None:
         """Run all segments; `stop` may end it between two kernels."""
         for call in self.calls:

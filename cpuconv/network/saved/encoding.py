@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError
+from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import MOST_AXES
 from cpuconv.graph.limits import check_nodes as check_protos
@@ -42,6 +43,7 @@ _MORE_DTYPES = (  # of the package ml_dtypes
 )  # fmt: skip
 _LONGEST = 1 << 16  # characters of the texts of an expression's subtrees, which repeat what they share
 _TYPES = ("to", "y")  # attributes that are types of elements
+_CONTROL = "control"  # in the place of the meaning of an If, Loop or Scan
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
 
 _SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
@@ -278,6 +280,8 @@ def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
     if isinstance(node.meaning, Foreign):
         proto = base64.b64encode(node.meaning.proto).decode()
         meaning = [proto, node.meaning.opsets, list(node.meaning.inputs)]
+    elif control.is_control(node):
+        meaning = _CONTROL
     elif node.meaning is not None:
         raise SourceError(f"{node.label} has a meaning of its own, which cannot be saved.")
     attributes = {name: _attribute_to_plain(value, keep) for name, value in node.attributes.items()}
@@ -293,6 +297,8 @@ def _node_from_plain(data: Any, find: Find) -> Node:
     must_be(str, op), must_be(str, origin), list_of(str, parts)
     if not any(names[1]):
         raise SourceError(f"a node {op} has no output")
+    if meaning == _CONTROL and op in control.BODIES:
+        return control.check(Node(op, *names, given, origin, control.Control(), tuple(parts)))
     if meaning is not None:
         return Node(op, *names, given, origin, _foreign(meaning, names[0]), tuple(parts))
     if op not in TABLE:

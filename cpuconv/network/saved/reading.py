@@ -216,8 +216,8 @@ class Saved:
         replaced, users = {raw for raw, _ in self._packed}, Counter[int | None]()
         for name in (*graph.outputs, *(name for node in graph.nodes for name in node.inputs)):
             users[self._numbers.get(id(graph.constants.get(name)))] += 1
-        raw = []
-        for array in arrays_of(graph):
+        raw = list(arrays_of(graph))[len(graph.constants) :]  # in attributes, such as bodies of nodes
+        for array in graph.constants.values():
             number = self._numbers.get(id(array))
             if number in replaced and users[number] == 1:
                 self._unchecked.add(number)

@@ -37,11 +37,22 @@ class Prepared(NamedTuple):
     tail: Graph | None
 
 
-def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
-    """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
+def prepared(
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int]],
+    options: Rewriting,
+    *,
+    noted: bool = True,
+    quiet: bool = False,
+) -> Prepared:
+    """The graph for inputs of these shapes, after all rewrites.
+
+    `noted`: with what they did. `quiet`: without warnings, as of `specialise`.
+    """
     from cpuconv.graph import passes  # a model that was saved is rewritten
 
     early = partial(passes.early, skip=options.skip_passes)
-    head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early if passes.is_early(graph) else None))
+    rewrite = early if passes.is_early(graph) else None
+    head, tail = cut(specialise(graph, shapes, strict=options.strict, quiet=quiet, early=rewrite))
     notes: list[Note] = []
     return Prepared(passes.apply(head, options.skip_passes, partial(note, notes) if noted else None), notes, tail)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import TABLE
 
@@ -17,11 +18,25 @@ def shape_inputs(graph: Graph) -> tuple[str, ...]:
     """The inputs whose elements sizes, or the branch of an If, depend on.
 
     An input that is read as it is counts whatever it is; one that others compute sizes from if it is a number or a row
-    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found in the run (`cutting`).
+    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found in the run (`cutting`). An If
+    is decided by inputs that are conditions themselves, and by others when it runs.
     """
     read = {name for node in graph.nodes for name in _parameters(node)}
+    conditions = {node.inputs[0] for node in graph.nodes if node.op == "If" and control.is_control(node)}
+    sizes, flags = _sources(graph, read), _sources(graph, conditions)
+    return tuple(
+        name
+        for name in graph.inputs
+        if name in read
+        or name in conditions
+        or (_is_row(graph, name) and (name in sizes or (name in flags and graph.value(name).dtype == np.bool_)))
+    )
+
+
+def _sources(graph: Graph, names: Collection[str]) -> set[str]:
+    """The values whose elements others are computed from."""
     found: set[str] = set()
-    left = [*read]
+    left = [*names]
     while left:
         name = left.pop()
         if name and name not in found:
@@ -29,7 +44,7 @@ def shape_inputs(graph: Graph) -> tuple[str, ...]:
             producer = graph.producer(name)
             if producer is not None and producer.op not in _SHAPES_ONLY:
                 left += producer.inputs
-    return tuple(name for name in graph.inputs if name in read or (name in found and _is_row(graph, name)))
+    return found
 
 
 def with_constants(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
@@ -39,10 +54,13 @@ def with_constants(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
 
 
 def _parameters(node: Node) -> Iterator[str]:
-    """The inputs of a node whose elements decide what its outputs are."""
+    """The inputs of a node whose elements decide what its outputs are, or what nodes in its bodies are."""
+    for body in control.bodies(node):
+        names = control.renamed(node, body)
+        yield from (names[name] for name in shape_inputs(body) if name in names)
     known = TABLE.get(node.op) if node.meaning is None else None
-    positions = (0,) if node.op == "If" else known.parameters if known is not None else ()
-    return (node.inputs[at] for at in positions if at < len(node.inputs))
+    positions = known.parameters if known is not None else ()
+    yield from (node.inputs[at] for at in positions if at < len(node.inputs))
 
 
 def _is_row(graph: Graph, name: str) -> bool:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
-from cpuconv.graph import ops
+from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.sizes import SIZES
 from cpuconv.names import MOST_HINT, Names
+from cpuconv.network.control.bodies import Interpreted, as_inputs
+from cpuconv.network.control.flow import Flow
+from cpuconv.network.control.shapes import check_one
 from cpuconv.network.folding import Folding, check_results, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
@@ -25,10 +28,16 @@ from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
 Rewrite = Callable[[Graph], Graph]
+Count = Callable[[int, int], None]  # is told of nodes that run, and of bytes that they make
 
 
 def specialise(
-    graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False, early: Rewrite | None = None
+    graph: Graph,
+    input_shapes: Sizes | None = None,
+    *,
+    strict: bool = False,
+    quiet: bool = False,
+    early: Rewrite | None = None,
 ) -> Graph:
     """The graph with shapes and dtypes of values, without nodes whose outputs are the same in every run.
 
@@ -41,6 +50,8 @@ def specialise(
         wherever the symbol stands.
     strict : bool
         Refuse operators that ONNX's reference evaluator would have to compute.
+    quiet : bool
+        Do not warn of them, as somebody has.
     early : callable or None
         A rewrite that sees the integers which weights are dequantised from, before these are computed.
 
@@ -68,12 +79,12 @@ def specialise(
     if early is not None:
         made = early(made)
         made = _specialised(made, {name: made.value(name) for name in made.inputs}, False)
-    _tell_foreign(made, strict)
+    _tell_foreign(made, strict, quiet)
     return made
 
 
-def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph:
-    """`specialise`; with `integers` constants are not dequantised."""
+def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: Count | None = None) -> Graph:
+    """`specialise`; with `integers` constants are not dequantised; `count` is told of runs of bodies."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
     folding = Folding(graph.constants.values())
@@ -83,11 +94,14 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
         node = left.popleft()
         condition = known[node.inputs[0]].array if node.op == "If" else None
         if condition is not None:
+            check_one(node, known[node.inputs[0]], np.dtype(bool), "condition")
             names = names or Names((*known, *(name for each in graph.nodes for name in each.outputs)))
-            body, own = _taken(node, bool(condition.all()), names)
+            body, own = _taken(node, bool(condition.all()), known, names)
             known |= own
             left.extendleft(reversed(body))
             continue
+        if control.is_control(node):
+            node = _ready(node, known, folding, count)
         inputs = [known[name] if name else None for name in node.inputs]
         outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding, integers)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
@@ -172,10 +186,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
     if any(array is not None and array.dtype == SIZES for array in arrays):
         return of_sizes(node, inputs, values)
-    if isinstance(node.meaning, Foreign):  # it may have a graph that runs many times
-        results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
-    else:
-        results = run(node, arrays, dtypes)
+    results = run(node, arrays, dtypes)
     check_results(node, [value.shape for value in values], results)
     return [_constant(array) for array in results]
 
@@ -197,29 +208,59 @@ def _constant(array: np.ndarray) -> Value:
     return Value.of(array)
 
 
-def _taken(node: Node, condition: bool, taken: Names) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under new names, which are `taken` then.
+def sized(graph: Graph, values: Sequence[Value], count: Count | None = None) -> Graph:
+    """A body of a node for inputs of these shapes and dtypes, or of open ones; runs of bodies in it are counted too."""
+    given = as_inputs(graph, values)
+    return _specialised(given, {name: given.value(name) for name in given.inputs}, False, count)
 
-    What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
-    """
+
+def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Count | None) -> Node:
+    """A node of control flow with what is constant in its bodies, which references run: those of constants, counted."""
+    arrays = {name: known[name].array for name in node.inputs if name}
+    if count is None and all(array is not None for array in arrays.values()):
+        count = partial(folding.step, node)
+    outer = node.inputs[control.captured_at(node) :]
+    node = control.holding(node, {name: array for name in outer if (array := arrays[name]) is not None})
+    body = partial(Interpreted, sized=partial(sized, count=count), changing=node.op == "Loop", count=count)
+    return replace(node, meaning=Flow(sized, body))
+
+
+def _taken(
+    node: Node, condition: bool, known: Mapping[str, Value], taken: Names
+) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under new names, which are `taken` then; constants that
+    are known too keep theirs."""
     branch: Graph = node["then_branch" if condition else "else_branch"]
-    if len(branch.outputs) < len(node.outputs):
-        raise SourceError(f"{node.label} has {len(node.outputs)} outputs where its branch has {len(branch.outputs)}.")
-    own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
-    names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
-    names |= {name: taken.fresh(f"{node.outputs[0][: MOST_HINT // 2]}/{name}") for name in own}
+    arrays = {name: array for name, array in branch.constants.items() if not _is(known.get(name), array)}
+    own = [*arrays, *(name for inner in branch.nodes for name in inner.outputs if name)]
+    first = next(filter(None, node.outputs))[: MOST_HINT // 2]
+    names = control.renamed(node, branch) | {name: taken.fresh(f"{first}/{name}") for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):
-        body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
-    return body, {names[name]: Value.of(array) for name, array in branch.constants.items()}
+        if outer:
+            body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
+    return body, {names[name]: Value.of(array) for name, array in arrays.items()}
 
 
-def _tell_foreign(graph: Graph, strict: bool) -> None:
+def _is(value: Value | None, array: np.ndarray) -> bool:
+    return value is not None and value.array is array
+
+
+def _foreign(graph: Graph) -> Iterator[str]:
+    """The operators of a graph, and of graphs within, that the reference evaluator computes."""
+    for node in graph.nodes:
+        if isinstance(node.meaning, Foreign):
+            yield node.op
+        for body in control.bodies(node):
+            yield from _foreign(body)
+
+
+def _tell_foreign(graph: Graph, strict: bool, quiet: bool) -> None:
     """Name the operators that the reference evaluator computes."""
-    foreign = dict.fromkeys(node.op for node in graph.nodes if node.meaning is not None)
+    foreign = dict.fromkeys(_foreign(graph))
     if foreign and strict:
         raise SourceError(f"{graph.name} has operators without kernels: {', '.join(foreign)}.")
-    if foreign:
+    if foreign and not quiet:
         warnings.warn(
             f"{graph.name}: {', '.join(foreign)} run through the reference evaluator of onnx, which is slow.",
             CpuconvWarning,

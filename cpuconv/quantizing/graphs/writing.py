@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.files import write_whole
 from cpuconv.errors import SourceError
+from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.reading.foreign import Foreign
@@ -53,7 +54,7 @@ def check_writable(graph: Graph, shrinking: Collection[str] = ()) -> None:
     opsets = _opsets(graph)
     _check_size(graph, sum(a.size if name in shrinking else a.nbytes for name, a in graph.constants.items()))
     for node in graph.nodes:
-        _node(node, opsets)
+        _node(node, opsets, graph.constants)
 
 
 def _check_size(graph: Graph, size: int) -> None:
@@ -64,18 +65,10 @@ def _check_size(graph: Graph, size: int) -> None:
 def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
     """The graph as a model."""
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     opsets = _opsets(graph)
-    nodes = [_node(node, opsets) for node in graph.nodes]
-    _name_apart(nodes)
-    made = helper.make_graph(
-        nodes,
-        graph.name,
-        [_info(name, graph.value(name)) for name in graph.inputs],
-        [_info(name, graph.value(name)) for name in graph.outputs],
-        [numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in graph.constants.items()],
-    )
+    made = _graph(graph, graph.inputs, opsets, {})
     model = helper.make_model(made, opset_imports=[helper.make_opsetid(*each) for each in opsets.items()])
     model.ir_version = max(_IR, helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True))
     model.producer_name = "cpuconv"
@@ -90,6 +83,28 @@ def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
     return model
 
 
+def _graph(
+    graph: Graph, inputs: Sequence[str], opsets: Mapping[str, int], outer: Mapping[str, np.ndarray]
+) -> onnx.GraphProto:
+    """A graph with these inputs as a message; constants that are `outer` ones of the same names are those."""
+    from onnx import helper, numpy_helper
+
+    known = {**outer, **graph.constants}
+    nodes = [_node(node, opsets, known) for node in graph.nodes]
+    _name_apart(nodes)
+    return helper.make_graph(
+        nodes,
+        graph.name,
+        [_info(name, graph.value(name)) for name in inputs],
+        [_info(name, graph.value(name)) for name in graph.outputs],
+        [
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
+            for name, array in graph.constants.items()
+            if outer.get(name) is not array
+        ],
+    )
+
+
 def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
     """Give nodes names of their own: what one node of the model became has its name in common."""
     taken = {""}
@@ -99,12 +114,20 @@ def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
         taken.add(node.name)
 
 
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, and those of the graphs within."""
+    for node in graph.nodes:
+        yield node
+        for body in control.bodies(node):
+            yield from _all_nodes(body)
+
+
 def _opsets(graph: Graph) -> dict[str, int]:
     """The version of each domain: `OPSET`, or what operators need that are newer or stay as they were read."""
     import onnx
 
     opsets = {"": OPSET}
-    for node in graph.nodes:
+    for node in _all_nodes(graph):
         if isinstance(node.meaning, Foreign):
             stated: Mapping[str, int] = node.meaning.opsets
         elif node.op in OWN or onnx.defs.has(node.op, OPSET):
@@ -116,17 +139,23 @@ def _opsets(graph: Graph) -> dict[str, int]:
 
 
 def _info(name: str, value: Value) -> onnx.ValueInfoProto:
-    """What a model says of an input or output."""
+    """What a model says of an input or output; bodies may leave open what they are given."""
+    import onnx
     from onnx import helper
 
+    if value.dtype is None and value.shape is None:
+        return onnx.ValueInfoProto(name=name)
     dtype = 0 if value.dtype is None else helper.np_dtype_to_tensor_dtype(value.dtype)
     return helper.make_tensor_value_info(name, dtype, None if value.shape is None else list(value.shape))
 
 
-def _node(node: Node, opsets: Mapping[str, int]) -> onnx.NodeProto:
+def _node(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
+    """A node as a message; `known` are the constants that it may read, those of outer graphs among them."""
     import onnx
     from onnx import helper
 
+    if control.is_control(node):
+        return _control(node, opsets, known)
     if isinstance(node.meaning, Foreign):
         proto = onnx.NodeProto.FromString(node.meaning.proto)
         _check_foreign(node, proto, opsets)
@@ -139,8 +168,45 @@ def _node(node: Node, opsets: Mapping[str, int]) -> onnx.NodeProto:
     for name in unknown:
         if node[name] != TABLE[node.op].attributes[name]:
             raise SourceError(f"{node.label} must do without {name}={node[name]} to be written for opset {opsets['']}.")
-    known = {name: value for name, value in attributes.items() if name in schema.attributes}
-    return helper.make_node(node.op, node.inputs, node.outputs, node.origin or None, **known)
+    stated = {name: value for name, value in attributes.items() if name in schema.attributes}
+    return helper.make_node(node.op, node.inputs, node.outputs, node.origin or None, **stated)
+
+
+def _control(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
+    """An If, Loop or Scan as ONNX writes it: its bodies read outer values by their names."""
+    from onnx import helper
+
+    attributes: dict[str, Any] = {}
+    for name in control.BODIES[node.op]:
+        body = _within(node, node[name])
+        attributes[name] = _graph(body, body.inputs[: control.formal(node)], opsets, known)
+    if node.op == "Scan":
+        if node["batched"]:
+            raise SourceError(f"{node.label} must be of opset 9 or newer to be written.")
+        attributes["num_scan_inputs"] = node["scanned"]
+        for name in ("input_axes", "output_axes", "input_directions", "output_directions"):
+            attributes[f"scan_{name}"] = list(node[name])
+    own = node.inputs[: control.captured_at(node)]
+    attributes = {name: value for name, value in attributes.items() if value != []}
+    return helper.make_node(node.op, own, node.outputs, node.origin or None, **attributes)
+
+
+def _within(node: Node, graph: Graph) -> Graph:
+    """A body that reads the values around its node as these are called there; its own of such names have others."""
+    outer = control.renamed(node, graph)
+    formal = graph.inputs[: control.formal(node)]
+    own = [*formal, *graph.constants, *(name for inner in graph.nodes for name in inner.outputs if name)]
+    names = outer | {name: f"{node.outputs[0]}/{name}" for name in own if name in outer.values()}
+    read = tuple(name for name in outer.values() if name not in graph.constants)
+    made = Graph(
+        (*(names.get(name, name) for name in formal), *dict.fromkeys(read)),
+        tuple(names.get(name, name) for name in graph.outputs),
+        tuple(inner.reads(names).writes(names) for inner in graph.nodes),
+        {names.get(name, name): array for name, array in graph.constants.items()},
+        {names.get(name, name): value for name, value in graph.values.items()},
+        graph.name,
+    )
+    return made
 
 
 def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:

@@ -75,7 +75,7 @@ def looping(op: str, operands: int, within: int = 0, **constants: object) -> onn
     attributes = {"axis": 0} if op == "Concat" else {}
     node = _loop([helper.make_node(op, ["v"] * operands, ["w"], **attributes)], constants)
     for _ in range(within):
-        node.output[0] = "w"
+        node.output[0], node.input[2] = "w", "v"
         node = _loop([node], constants)
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]

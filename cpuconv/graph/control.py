@@ -1,0 +1,158 @@
+"""The form of If, Loop and Scan nodes: bodies are graphs in attributes, and read outer values as inputs of the node.
+
+==== ============================== ============================== ================================
+op   inputs of the node             inputs of a body               outputs of a body
+==== ============================== ============================== ================================
+If   condition, captured            captured                       those of the node
+Loop trip count, condition,         iteration, condition,          condition, carried, scan outputs
+     carried, captured              carried, captured
+Scan [lengths,] carried, scanned,   carried, scanned, captured     carried, scan outputs
+     captured
+==== ============================== ============================== ================================
+
+Captured values are those of outer graphs that a body reads; all bodies of a node have the same ones. What is constant
+among them becomes a constant of the bodies (`holding`), as which it is packed once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.errors import SourceError
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.runtime.stopping import Stop
+
+BODIES: dict[str, tuple[str, ...]] = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+"""The attributes of each operator that are graphs."""
+_NUMBERS = {"If": (), "Loop": ("carried",), "Scan": ("carried", "scanned", "batched")}
+_LISTS = {"Scan": ("input_axes", "output_axes", "input_directions", "output_directions")}
+
+
+class Control:
+    """The meaning of a node of control flow that nothing runs yet; `cpuconv.network.control` gives one that runs."""
+
+    def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+        """Nothing is known of the outputs."""
+        return [Value()] * len(node.outputs)
+
+    def evaluate(
+        self,
+        node: Node,
+        arrays: Sequence[np.ndarray | None],
+        dtypes: Sequence[np.dtype | None],
+        stop: Stop | None = None,
+    ) -> list[np.ndarray]:
+        """Refuse to run."""
+        raise RuntimeError(f"{node.label} is not ready to run")
+
+
+def is_control(node: Node) -> bool:
+    """Whether a node is an If, a Loop or a Scan."""
+    return isinstance(node.meaning, Control)
+
+
+def bodies(node: Node) -> list[Graph]:
+    """The graphs within a node of control flow; those of other nodes are not looked for."""
+    return [node[name] for name in BODIES[node.op]] if is_control(node) else []
+
+
+def leading(node: Node) -> int:
+    """Number of inputs of a node in front of those that its bodies are given."""
+    return 1 if node.op == "If" else 2 if node.op == "Loop" else node["batched"]
+
+
+def captured_at(node: Node) -> int:
+    """Position of the first captured input of a node."""
+    scanned = node["scanned"] if node.op == "Scan" else 0
+    return leading(node) + scanned + (0 if node.op == "If" else node["carried"])
+
+
+def formal(node: Node) -> int:
+    """Number of inputs of a body in front of the captured ones."""
+    return captured_at(node) - (leading(node) if node.op != "Loop" else 0)
+
+
+def check(node: Node) -> Node:
+    """The node, if bodies, inputs and outputs fit together.
+
+    Raises
+    ------
+    SourceError
+        They do not.
+    """
+    names = {*BODIES[node.op], *_NUMBERS[node.op], *_LISTS.get(node.op, ())}
+    if node.attributes.keys() != names or not all(isinstance(node[name], Graph) for name in BODIES[node.op]):
+        raise SourceError(f"{node.label} must have the attributes {', '.join(sorted(names))}.")
+    for name in _NUMBERS[node.op]:
+        if type(node[name]) is not int or node[name] < 0:
+            raise SourceError(f"{node.label}: {name!r} must be a number from 0 on, not {node[name]!r}.")
+    for name in _LISTS.get(node.op, ()):
+        if not isinstance(node[name], (list, tuple)) or any(type(item) is not int for item in node[name]):
+            raise SourceError(f"{node.label}: {name!r} must be a list of integers, not {node[name]!r}.")
+    own = captured_at(node)
+    given, outputs = len(node.inputs) - own, len(node.outputs)
+    fewest = 0 if node.op == "If" else node["carried"] + (node.op == "Loop")
+    for graph in bodies(node):
+        if len(graph.inputs) != formal(node) + given or given < 0:
+            raise SourceError(
+                f"{node.label} gives its body {formal(node)} values, where the body has"
+                f" {len(graph.inputs) - max(0, given)} inputs."
+            )
+        if len(graph.outputs) < max(fewest, outputs + (node.op == "Loop")):
+            raise SourceError(
+                f"{node.label} has {outputs} outputs and {fewest} values that its body must give, where the body has"
+                f" {len(graph.outputs)} outputs."
+            )
+        if node.op == "Scan":
+            _check_scan(node, len(graph.outputs) - node["carried"])
+    needed = node.inputs[leading(node) :] if node.op != "If" else node.inputs
+    if not all(needed) or (node.op == "If" and not node.inputs):
+        raise SourceError(f"{node.label} must not leave out values that its body reads.")
+    return node
+
+
+def _check_scan(node: Node, outputs: int) -> None:
+    """See that axes and directions are stated for each scanned input and output."""
+    for kind, count in (("input", node["scanned"]), ("output", outputs)):
+        axes, directions = node[f"{kind}_axes"], node[f"{kind}_directions"]
+        if len(axes) != count or len(directions) != count or not {*directions} <= {0, 1}:
+            raise SourceError(
+                f"{node.label} must have an axis and a direction, 0 or 1, for each of its {count} scan {kind}s, not"
+                f" {list(axes)} and {list(directions)}."
+            )
+
+
+def renamed(node: Node, graph: Graph) -> dict[str, str]:
+    """What a body's captured values are called in the graph around the node."""
+    return dict(zip(graph.inputs[formal(node) :], node.inputs[captured_at(node) :], strict=True))
+
+
+def holding(node: Node, known: Mapping[str, np.ndarray]) -> Node:
+    """The node, its bodies with constants in the place of captured values that are known; names are those outside."""
+    own, skipped = captured_at(node), formal(node)
+    places = [at for at, name in enumerate(node.inputs[own:]) if name in known]
+    if not places:
+        return node
+    changed: dict[str, Graph] = {}
+    for name in BODIES[node.op]:
+        graph: Graph = node[name]
+        arrays = {graph.inputs[skipped + at]: known[node.inputs[own + at]] for at in places}
+        inputs = tuple(each for each in graph.inputs if each not in arrays)
+        changed[name] = replace(graph, inputs=inputs, constants={**graph.constants, **arrays})
+    kept = tuple(name for at, name in enumerate(node.inputs) if at < own or at - own not in places)
+    return replace(node, inputs=kept, attributes={**node.attributes, **changed})
+
+
+def summary(node: Node) -> str:
+    """What a node runs, for reports: the operators of its bodies."""
+    parts = [(name.removesuffix("_branch"), _operators(node[name])) for name in BODIES[node.op]]
+    return "; ".join(f"{name}: {text}" for name, text in parts)
+
+
+def _operators(graph: Graph) -> str:
+    counts = Counter(node.op for node in graph.nodes)
+    return ", ".join(op if count == 1 else f"{count} {op}" for op, count in counts.items()) or "nothing"
