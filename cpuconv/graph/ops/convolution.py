@@ -147,7 +147,9 @@ def _infer_quantized(node: Node, inputs: Inputs) -> list[Value]:
 
 def quantization(node: Node) -> Quantization:
     """What the integers of a QuantizedConv or QuantizedLinear mean."""
-    return Quantization(**{name: node[name] for name in SCALES})
+    numbers = {name: node[name] for name in SCALES}
+    alone = {name: value.item() for name, value in numbers.items() if isinstance(value, np.ndarray) and value.size == 1}
+    return Quantization(**numbers | alone)
 
 
 def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:

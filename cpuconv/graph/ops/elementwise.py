@@ -19,7 +19,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, near
+from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, near
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
@@ -185,14 +185,18 @@ FORMS: dict[str, Form] = {
 """What operators are as expressions of their operands."""
 
 
-_FLOATS = "x*: float32|number ~(S...) -> y: float32 (S...)"
 _MEANT = "scale: number, zero?: number"
+_TWO = "a: float32|number ~(S...), b: float32|number ~(S...) -> y: float32 (S...)"
+_MANY = "x*: float32|number ~(S...) -> y: float32 (S...)"
 SIGNATURES = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "PRelu"), _TWO),
+    **dict.fromkeys(("Min", "Max", "Sum", "Mean"), _MANY),
+    "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
     "Elementwise": "x*: uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
     "QuantizeLinear": f"x: float32 (S...), {_MEANT} -> y: uint8|int8 (S...)",
     "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_MEANT} -> y: float32 (S...)",
 }
-"""Of those that do not read and give float32 alone."""
+"""Of those that are no functions of one tensor of float32."""
 
 
 def expression_of(node: Node, inputs: Inputs) -> Expression | None:
@@ -339,7 +343,7 @@ def _place(call: Call, position: int, output: Place) -> Place:
 def native(*rows: Op) -> tuple[Op, ...]:
     """Rows of a family with offers and kernel calls for those that `FORMS` has."""
     kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "in_place": True}
-    signatures = {op.name: SIGNATURES.get(op.name, _FLOATS) for op in rows if op.name in FORMS}
+    signatures = {op.name: SIGNATURES.get(op.name, FLOATS) for op in rows if op.name in FORMS}
     return tuple(replace(op, **kernels, signature=signatures[op.name]) if op.name in signatures else op for op in rows)
 
 
