@@ -10,6 +10,7 @@ import ctypes
 import functools
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -126,11 +127,12 @@ def _new_memory_file() -> int:
 
 
 def may_gain_execution() -> bool:
-    """Whether memory that was written may become executable, as compilers need."""
-    system = _system()
-    page = mmap.mmap(-1, mmap.PAGESIZE)
+    """Whether memory that was written may become executable, as compilers need. Linux alone is asked."""
+    if sys.platform != "linux":
+        return True
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    return bool(system.mprotect(address, mmap.PAGESIZE, _CODE) == 0)
+    return bool(_system().mprotect(address, mmap.PAGESIZE, _CODE) == 0)
 
 
 @functools.cache

@@ -278,11 +278,11 @@ def test_outputs_are_written_whole_or_not_at_all(
     told = capsys.readouterr()
     assert "net.onnx" in told.err and told.err.count("\n") == 1 and told.out == ""
 
-    def full(source: str, target: Path) -> None:
+    def full(handle: int) -> None:
         raise OSError("no space left on the disk")
 
     folder = tmp_path / "out"
-    monkeypatch.setattr("os.chmod", full)  # of the first file, complete under another name
+    monkeypatch.setattr("os.fsync", full)  # of the first file, complete under another name
     assert main([*common, str(folder)]) == FAILED
     assert capsys.readouterr().err == "cpuconv: no space left on the disk\n"
     assert list(folder.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -256,6 +257,24 @@ def test_a_file_that_is_replaced_stays_what_it_was_to_who_has_loaded_it(path):
     loaded.save(path)
     same(cpuconv.load(path).run(X), first.run(X))
     assert path.stat().st_mode & 0o777 == 0o644 and os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are read from Linux's /proc")
+def test_models_keep_no_descriptors(path, tmp_path):
+    onnx.save(source(), tmp_path / "net.onnx")
+    shapes = {"x": (1, 3, 8, 12)}
+
+    def made() -> list[cpuconv.Model]:
+        given = tmp_path / "net.onnx"
+        return [cpuconv.load(path), cpuconv.compile(given, threads=1, strategy="heuristic", input_shapes=shapes)]
+
+    compiled().save(path)
+    models = made()  # and what is opened once in a process
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        models += made()
+    assert len(os.listdir("/proc/self/fd")) == before
+    same(models[0].run(X), models[-2].run(X))
 
 
 def test_a_model_is_saved_whole_or_not_at_all(path, monkeypatch):
