@@ -81,7 +81,9 @@ def _einsum(node: Any, inputs: Sequence[Any], y: int) -> int:
     terms = node["equation"].replace(" ", "").partition("->")[0].split(",")
     if "." in node["equation"]:
         return math.prod(map(_size, inputs))
-    sizes = {letter: size for term, value in zip(terms, inputs, strict=False) for letter, size in zip(term, value.shape)}
+    sizes = {
+        letter: size for term, value in zip(terms, inputs, strict=False) for letter, size in zip(term, value.shape)
+    }
     return math.prod(sizes.values()) * len(inputs)
 
 
