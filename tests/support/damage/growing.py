@@ -14,13 +14,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorPro
 
 Make = Callable[[int], bytes]
 Shape = Sequence[int | str] | None
-_FLOAT, _FLOAT16, _BOOL = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BOOL
-_NODE, _ATTRIBUTE, _PERM = (
-    1,
-    5,
-    8,
-)  # numbers of fields: nodes of a graph, attributes of a node, integers of an attribute
-_INITIALIZER, _GRAPH = 5, 7
+_FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
+_GRAPH, _NODE, _INITIALIZER, _ATTRIBUTE, _INTS = 7, 1, 5, 5, 8  # numbers of fields
 _IMAGE = (1, 2, 4, 4)
 _CONSTANTS: dict[str, np.ndarray] = {
     "row": np.float32([1.5, 2, 3]), "column": np.float32([[1.5], [2]]), "two": np.float32(2), "zero": np.float32(0),
