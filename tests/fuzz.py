@@ -2,7 +2,7 @@
 
 Each target of `support.damage.fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are
 made first. Ends with code 1, and the file that did it, where a reader raised something else than its errors, took more
-than a minute or more than two gigabytes; with code 77 where the package atheris cannot be had.
+than five seconds or more than a gigabyte; with code 77 where the package atheris cannot be had.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune.interpreter import python
 PACKAGES = ["autotune", "cpuconv", "layouts"]  # whose branches count
 KERNELS = ["functions", "isa", "kernels", "memory", "runtime", "solvers"]  # rooms of cpuconv whose code Numba compiles
 _NONE = 77
-_SLOW, _MEGABYTES, _LONGEST = 60, 2048, 1 << 16  # seconds, memory and bytes of one file
+_SLOW, _MEGABYTES, _LONGEST = 5, 1024, 1 << 16  # seconds, memory and bytes of one file
 _CRASHES = Path(tempfile.gettempdir(), "cpuconv-fuzz")
 _SHARES = {"onnx": 0.4, "saved": 0.3, "wisdom": 0.1, "problem": 0.05, "operands": 0.15}
 _DONE = re.compile(r"Done (\d+) runs in")

@@ -95,7 +95,7 @@ def _einsum(node: Any, inputs: Sequence[Any], y: int) -> int:
     terms = node["equation"].replace(" ", "").partition("->")[0].split(",")
     if "." in node["equation"]:
         return math.prod(map(_size, inputs))
-    sizes = {letter: size for term, value in zip(terms, inputs, strict=False) for letter, size in zip(term, value.shape)}
+    sizes = dict(zip("".join(terms), (size for value in inputs for size in value.shape), strict=False))
     return math.prod(sizes.values()) * len(inputs)
 
 
@@ -166,7 +166,7 @@ class Folding:
 
     def __init__(self, constants: Iterable[np.ndarray] = ()) -> None:
         self._bytes = self._steps = 0
-        self._operations = MOST_OPERATIONS + PER_ELEMENT * sum(array.size for array in constants)
+        self._operations: float = MOST_OPERATIONS + PER_ELEMENT * sum(array.size for array in constants)
         self._room: float | None = None
 
     def allows(self, node: Node, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> bool:

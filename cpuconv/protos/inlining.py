@@ -105,8 +105,7 @@ class _Inlining:
             ],
         )
 
-    def _node(
-        self, node: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Iterator[Any]:
+    def _node(self, node: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Iterator[Any]:
         """What becomes of a node; of one in a body, its outputs get new names unless `names` has them."""
         given = list(self._given(node, attributes))
         if attributes is not None:

@@ -99,9 +99,7 @@ def _normalization(graph: Graph, node: Node) -> Affine | None:
         return Affine(scale, bias - mean * scale)
 
 
-def chain_behind(
-    graph: Graph, name: str, axis: int, shape: Sequence[int], total: Affine
-) -> tuple[list[Node], Affine]:
+def chain_behind(graph: Graph, name: str, axis: int, shape: Sequence[int], total: Affine) -> tuple[list[Node], Affine]:
     """The nodes that follow a value, each read by the next alone, and what they compute of what `total` is of.
 
     The chain ends before numbers that float32 does not hold: what follows is a chain of its own.

@@ -55,7 +55,7 @@ class _Piece:
     def absorbing(self, producer: _Piece) -> _Piece:
         """The piece with the expression of one of its operands in the place of that operand."""
         own = [name for name in self.names if name != producer.output]
-        names = tuple(dict.fromkeys([*own, *producer.names]))
+        names = tuple(dict.fromkeys([*own, *producer.names])) if {*own} - {*producer.names} else producer.names
         operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
         inner = producer.value
         if names != producer.names:  # else its operands stay what they are

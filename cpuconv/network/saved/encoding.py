@@ -117,8 +117,7 @@ def value_from_plain(data: Any) -> Value:
     """What `value_to_plain` gave."""
     dtype, shape = _items(data, 2)
     if shape is not None:
-        symbols = [size for size in must_be(list, shape) if size is not None and type(size) is not str]
-        sizes_of(symbols)
+        sizes_of([0 if size is None or type(size) is str else size for size in must_be(list, shape)])
     return Value(None if shape is None else tuple(shape), None if dtype is None else dtype_of(dtype))
 
 
