@@ -28,8 +28,10 @@ test-arm: $(VENV)/.has-dev  ## the tests on an emulated ARM; says so, with code 
 	$(BIN)/python tests/cpus.py --arm
 
 FUZZ_SECONDS ?= 600
-fuzz: $(VENV)/.has-dev  ## the readers of models, wisdom and problems, guided by coverage; code 77 where atheris cannot be had
+FUZZ_FIRST ?= 0
+fuzz: $(VENV)/.has-dev  ## random models, and the readers of models, wisdom and problems, guided by coverage; code 77 where atheris cannot be had
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python tests/random_models.py --seconds $(FUZZ_SECONDS) --count 1000000 --first $(FUZZ_FIRST)
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the other engines

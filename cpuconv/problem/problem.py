@@ -34,6 +34,9 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: fie
 
 # Names of numbers and tuples, how long these are, and the least that each number may be.
 _NUMBERS = (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads")))
+_FARTHEST = (
+    1 << 31
+)  # step of a window: a longer one leads past any input as well, and takes more than a word with others
 _TUPLES = (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1))
 
 
@@ -143,6 +146,12 @@ class ConvProblem:
         bottom = max(0, (self.oh - 1) * self.stride[0] + rows - self.h - top)
         right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
+        if max(self.stride) > _FARTHEST:
+            put(
+                self,
+                "stride",
+                tuple(min(step, max(_FARTHEST, size)) for step, size in zip(self.stride, (high, wide), strict=True)),
+            )
 
     def changed(self, **fields: Any) -> ConvProblem:
         """The problem with other groups, layouts, threads or types, which must be right: nothing is checked again."""

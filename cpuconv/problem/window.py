@@ -60,6 +60,8 @@ class Window:
             outputs = list(map(_positions, sizes, strides, reach, near, far, [up] * rank))
         if any(count < 0 for count in outputs):
             raise ValueError(f"a window of {reach} on an input of {tuple(sizes)} with padding {(*near, *far)}")
+        spans = map(sum, zip(sizes, near, far, strict=True))  # beyond which a step leads nowhere, however far
+        strides = tuple(min(step, max(1, span)) for step, span in zip(strides, spans, strict=True))
         return cls(tuple(sizes), tuple(kernel), strides, dilations, tuple(near), tuple(far), tuple(outputs))
 
     def taps(self) -> Iterator[tuple[Index, Index, Index]]:

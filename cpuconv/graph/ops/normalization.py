@@ -65,7 +65,7 @@ def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
     """Mean 0 and variance 1 over each group of channels, then a scale and a bias over channels."""
     x = arrays[0]
     scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
-    grouped = x.reshape(len(x), node["num_groups"], -1)
+    grouped = x.reshape(len(x), node["num_groups"], math.prod(x.shape[1:]) // node["num_groups"])
     return _standard(grouped, (2,), node["epsilon"])[0].reshape(x.shape) * scale + bias
 
 
