@@ -8,7 +8,7 @@ import pytest
 import cpuconv
 from cpuconv.errors import SourceError
 from support.graph.flow import agrees, arrays, by_runtime, same
-from support.graphs import parse
+from support.graphs import parse, programs_of
 
 pytest.importorskip("onnxruntime")
 
@@ -332,7 +332,21 @@ def test_many_feeds_take_few_programs() -> None:
     made = cpuconv.compile(parse(text), strategy="heuristic")
     for k in range(5):
         same(made.run({"x": X + k}), {"y": np.maximum(X + k, 0)})
-    assert len(made._programs) == 1
+    assert len(programs_of(made)) == 1
+
+
+@pytest.mark.parametrize(("given", "programs"), [("bool", 2), ("bool[1]", 2), ("bool[3]", 1), ("float[3]", 1)])
+def test_conditions_of_which_each_has_a_program(given: str, programs: int) -> None:
+    """Those that are computed from one condition alone."""
+    then, other = BRANCHES["alike"]
+    before = "f = Cast<to = 1>(p) s = ReduceMax<keepdims = 0>(f) c = Cast<to = 9>(s)"
+    made = cpuconv.compile(
+        parse(_if(then, other, inputs=f"float[3] x, {given} p", before=before)), strategy="heuristic"
+    )
+    for flag in (True, False, True):
+        p = np.full(made.inputs[1].shape or (), flag, made.inputs[1].dtype)
+        same(made.run({"x": X, "p": p}), {"y": np.maximum(X, 0) if flag else -X})
+    assert len(programs_of(made)) == programs
 
 
 # --- within one another ----------------------------------------------------------------------------------------------

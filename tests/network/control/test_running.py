@@ -209,6 +209,12 @@ def test_programs_of_bodies_are_made_once() -> None:
     assert list(programs_of(made).builder.bodies._made.values()) == bodies and len(programs) == 2
 
 
+def test_kernels_of_bodies_are_told_with_those_of_the_network() -> None:
+    made = _compiled(PLAIN)
+    made.run({"x": X, "n": np.array(3)})
+    assert any("elementwise" in name for name in programs_of(made).kernels())
+
+
 def test_weights_that_bodies_read_are_packed_once() -> None:
     body = "b (int64 i, bool c, float[1,64] a) => (bool c, float[1,64] e) { m = MatMul(a, w) e = Tanh(m) }"
     text = f"""g (float[1,64] x, int64 n) => (float[1,64] y, float[1,64] u) {{
