@@ -305,7 +305,7 @@ _SEQUENCE = helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, [3])
 REFUSED = {
     "a sequence": ([_I, _C, _SEQUENCE], [_C, _SEQUENCE], "the input 'a' must be a tensor of numbers"),
     "too few inputs": ([_I, _C], [_C, _C], "gives its body 3 values, where the body has 2 inputs"),
-    "too few outputs": ([_I, _C, _A], [_C], "2 values that its body must give, where the body has 1 outputs"),
+    "too few outputs": ([_I, _C, _A], [_C], "has 1 outputs where its body has 0"),
     "an unknown value": ([_I, _C, _A], [_C, helper.make_tensor_value_info("q", 1, [3])], "'q'"),
 }
 
