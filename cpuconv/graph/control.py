@@ -95,18 +95,19 @@ def check(node: Node) -> Node:
             raise SourceError(f"{node.label}: {name!r} must be a list of integers, not {node[name]!r}.")
     own = captured_at(node)
     given, outputs = len(node.inputs) - own, len(node.outputs)
-    fewest = 0 if node.op == "If" else node["carried"] + (node.op == "Loop")
+    carried = 0 if node.op == "If" else node["carried"]
     for graph in bodies(node):
         if len(graph.inputs) != formal(node) + given or given < 0:
             raise SourceError(
                 f"{node.label} gives its body {formal(node)} values, where the body has"
                 f" {len(graph.inputs) - max(0, given)} inputs."
             )
-        if len(graph.outputs) < max(fewest, outputs + (node.op == "Loop")):
-            raise SourceError(
-                f"{node.label} has {outputs} outputs and {fewest} values that its body must give, where the body has"
-                f" {len(graph.outputs)} outputs."
-            )
+        made = len(graph.outputs) - (node.op == "Loop")  # without the condition
+        what = "branch" if node.op == "If" else "body"
+        if made < outputs:
+            raise SourceError(f"{node.label} has {outputs} outputs where its {what} has {max(made, 0)}.")
+        if made < carried:
+            raise SourceError(f"{node.label} carries {carried} values where its body gives {max(made, 0)}.")
         if node.op == "Scan":
             _check_scan(node, len(graph.outputs) - node["carried"])
     needed = node.inputs[leading(node) :] if node.op != "If" else node.inputs

@@ -88,7 +88,7 @@ class Flow(Control):
             while turn < most and goes_on:
                 number.fill(turn)
                 turns.run(turn, stop)
-                goes_on = always or turns.inputs[1].item()
+                goes_on = always or _flag(node, turns.inputs[1])
                 turn += 1
         last = turns.inputs[2 : 2 + carried]
         return [*last, *self._rows(node, stacks, turn, list(map(Value.of, (number, flag, *given))))]

@@ -29,7 +29,8 @@ def shape_inputs(graph: Graph) -> tuple[str, ...]:
         for name in graph.inputs
         if name in read
         or name in conditions
-        or (_is_row(graph, name) and (name in sizes or (name in flags and graph.value(name).dtype == np.bool_)))
+        or (name in sizes and _is_row(graph, name))
+        or (name in flags and _is_flag(graph, name))
     )
 
 
@@ -66,3 +67,9 @@ def _parameters(node: Node) -> Iterator[str]:
 def _is_row(graph: Graph, name: str) -> bool:
     shape = graph.value(name).shape
     return shape is not None and len(shape) <= 1
+
+
+def _is_flag(graph: Graph, name: str) -> bool:
+    """Whether a value is one bool."""
+    value = graph.value(name)
+    return value.dtype == np.bool_ and value.shape is not None and all(size == 1 for size in value.shape)
