@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.locks import Lock
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
+from cpuconv.graph.ops.drawing import restarted
 from cpuconv.isa.table import current
 from cpuconv.kernels.convolutions.convolve import ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
@@ -52,7 +53,7 @@ def compiled(
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
-    definition = Definition(graph, shapes, Settings.of(target, options or Rewriting()), source, saved)
+    definition = Definition(restarted(graph), shapes, Settings.of(target, options or Rewriting()), source, saved)
     packed = Packed(None if saved is None else saved.packed) if packed is None else packed
     return _model(definition, target, packed, Lock(brief=False), auto=auto)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.drawing import DRAWING
 from cpuconv.protos import elements, wire
 from cpuconv.protos.messages import NodeProto
 from cpuconv.reading.tensors import outside
@@ -58,6 +60,11 @@ class Foreign:
         """The graphs within the node, as messages, and the names that each reads and does not define."""
         for attribute in wire.decode(self.proto, NodeProto).attribute:
             yield from ((graph, tuple(dict.fromkeys(_captured(graph)))) for graph in _graphs(attribute))
+
+    @lazy
+    def draws(self) -> bool:
+        """Whether a graph within the node draws random numbers."""
+        return any(map(_draws, (graph for graph, _ in self.graphs())))
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
@@ -168,6 +175,12 @@ def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any
             return results
 
     return Watched
+
+
+def _draws(graph: Any) -> bool:
+    """Whether a node of a graph, or of one within it, draws random numbers."""
+    inner = (each for node in graph.node for attribute in node.attribute for each in _graphs(attribute))
+    return any(node.op_type in DRAWING for node in graph.node) or any(map(_draws, inner))
 
 
 def captured(attribute: Any) -> Iterator[str]:

@@ -309,8 +309,13 @@ class _Reader:
 
     def constant(self, value: object, hint: str) -> str:
         """The name of a new constant: integers are int64, other numbers float32."""
+        return self.array(_constant(value), hint)
+
+    def array(self, value: np.ndarray, hint: str) -> str:
+        """The name of a new constant, of the array's own type."""
         name = self.fresh(hint)
-        self.constants[name] = _constant(value)
+        value.flags.writeable = False
+        self.constants[name] = value
         return name
 
     def rank(self, name: str) -> int | None:

@@ -10,6 +10,7 @@ from cpuconv.graph.ops import (
     arithmetic,
     convolution,
     detection,
+    drawing,
     elementwise,
     indexing,
     joining,
@@ -46,6 +47,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     sampling,
     recurrent,
     detection,
+    drawing,
     quantised,
     quantised_recurrent,
 )

@@ -30,6 +30,7 @@ from cpuconv.graph.ops.base import (
     integers,
     like_first,
 )
+from cpuconv.graph.ops.casting import convert
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.graph.sizes import sizes_array
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
@@ -130,6 +131,12 @@ def expand(node: Node, arrays: Arrays) -> np.ndarray:
     """Broadcast with a shape, either way."""
     x, sizes = arrays[0], integers(arrays[1])
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
+
+
+def cast(node: Node, arrays: Arrays) -> np.ndarray:
+    """The elements as another type: the attribute's, or that of the second input."""
+    dtype = arrays[1].dtype if node.op == "CastLike" else node["to"]
+    return convert(arrays[0], dtype, bool(node["saturate"]), node["round_mode"])
 
 
 def _infer_cast(node: Node, inputs: Inputs) -> list[Value]:
@@ -301,7 +308,8 @@ def _reshaping(
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
     """An operator that only changes the type; kernels have the case that it stays."""
-    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), lower=_lower_cast, view=_view_same)
+    ways: dict[str, Any] = {"offers": _offer_cast(rule), "lower": _lower_cast, "view": _view_same}
+    return Op(name, rule, cast, attributes, **rest, widened=False, **ways)
 
 
 _FLOATS = (F16.outside, BF16.outside, FLOAT32)

@@ -21,6 +21,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
+from cpuconv.graph.ops.drawing import DRAWING, Draws
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
@@ -37,8 +38,9 @@ _PLAIN_DTYPES = (
 )  # fmt: skip
 _MORE_DTYPES = (  # of the package ml_dtypes
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
+_TYPES = ("dtype", "output_dtype", "precision")  # attributes of types, whose defaults are ONNX's numbers
 _LONGEST = 1 << 16  # characters of an expression
 _MOST_AXES = 32
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
@@ -149,6 +151,8 @@ def _attribute_to_plain(value: Any, keep: Keep) -> Any:
         return {"array": _array_to_plain(value, keep)}
     if isinstance(value, np.dtype):
         return {"dtype": _dtype_name(value)}
+    if isinstance(value, Draws):
+        return {"seed": value.seed}
     if isinstance(value, Expression):
         return {"expression": _expression_to_plain(value)}
     if isinstance(value, Graph):
@@ -170,6 +174,8 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
         return _array_from_plain(content, find)
     if kind == "dtype":
         return dtype_of(content)
+    if kind == "seed":
+        return Draws(must_be(float, content))
     if kind == "expression":
         return _expression_from_plain(content)
     if kind == "graph":
@@ -319,6 +325,12 @@ def _check_attributes(node: Node) -> None:
     """See that attributes are of the types of their defaults, where these say any."""
     for name, default in TABLE[node.op].attributes.items():
         value = node[name]
+        if isinstance(value, Draws) or (name == "seed" and value is not None):
+            if not (isinstance(value, Draws) and name == "seed" and node.op in DRAWING):
+                raise SourceError(f"{node.label}: the attribute {name!r} is {_shown(value)}")
+            continue
+        if isinstance(value, np.dtype) and name in _TYPES:
+            continue
         kinds: tuple[type, ...] = _ALSO.get(type(default), (type(default),))
         stated = default is not None and default is not REQUIRED
         if (stated and type(value) not in kinds) or isinstance(value, Graph):

@@ -16,6 +16,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.sizes import SIZES
 from cpuconv.network.folding import Folding, check_values
 from cpuconv.network.interpret import run
@@ -158,6 +159,8 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
+        return values
+    if draws(node) or (isinstance(node.meaning, Foreign) and node.meaning.draws):
         return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
