@@ -38,6 +38,9 @@ class Reader(Protocol):
     def rank(self, name: str) -> int | None:
         """Axes of a value, where the model states them."""
 
+    def fixed(self, name: str) -> np.ndarray | None:
+        """The elements of a constant that nobody may feed; of others nothing is decided."""
+
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
 
@@ -146,7 +149,8 @@ def _drawing(reader: Reader, node: Node) -> list[Node]:
 def _no_dropout(reader: Reader, node: Node) -> list[Node]:
     """At inference nothing is dropped: the output is the input, and the mask is all true. Training may be computed."""
     training = node.inputs[2] if len(node.inputs) > 2 else ""
-    if training and (training not in reader.constants or reader.constants[training].any()):
+    known = reader.fixed(training) if training else np.zeros(())
+    if known is None or known.any():
         return _drawing(reader, node)
     nodes = [Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.origin)]
     if any(node.outputs[1:]):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
 OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
+_DEFAULTS_SINCE = 4  # of the format: before, every initializer had to be listed as an input
 _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
 _VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # fields of attributes by their types
@@ -95,7 +96,8 @@ def read_with_metadata(
         raise SourceError(f"{name}: {error}") from error
     try:
         opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
-        return _Reader(inlined(model), opsets, files, name).graph(), metadata
+        reader = _Reader(inlined(model), opsets, files, name)
+        return reader.graph(defaults=model.ir_version >= _DEFAULTS_SINCE), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
@@ -183,13 +185,18 @@ class _Reader:
         self.opset = opsets.get("", 0)
         if self.opset < OLDEST:
             raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
-        self.constants: dict[str, np.ndarray] = {}
+        self.constants = _Consulted()
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
+        self.defaults: list[str] = []
         self.names = {name for node in self.proto.node for name in node.output}
 
-    def graph(self, outer: Sequence[str] = ()) -> Graph:
-        """The whole graph; `outer` are the names that it reads of the graph around it, which become inputs."""
+    def graph(self, outer: Sequence[str] = (), *, defaults: bool = False) -> Graph:
+        """The whole graph; `outer` are the names that it reads of the graph around it, which become inputs.
+
+        With `defaults`, initializers that are inputs may be fed, but for those whose elements decide how a node is
+        read.
+        """
         if self.proto.sparse_initializer:
             raise SourceError("sparse constants are not supported.")
         for tensor in self.proto.initializer:
@@ -199,6 +206,7 @@ class _Reader:
         for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
             self.values[info.name] = value_of(info)
         inputs = [info.name for info in self.proto.input if info.name not in self.constants]
+        self.defaults = [info.name for info in self.proto.input if defaults and self.is_default(info.name)]
         for name in inputs:
             if self.values[name].dtype is None:
                 raise SourceError(f"the input {name!r} must be a tensor of numbers.")
@@ -211,7 +219,14 @@ class _Reader:
             self.nodes += self.read(node)
         outputs = [info.name for info in self.proto.output]
         values = {name: value for name, value in self.values.items() if name not in self.constants}
-        return Graph(tuple(inputs), tuple(outputs), tuple(self.nodes), self.constants, values, self.name)
+        ends, constants = (tuple(inputs), tuple(outputs)), dict(self.constants)
+        stated = {name: self.values[name] for name in self.defaults if name not in self.constants.consulted}
+        return Graph(*ends, tuple(self.nodes), constants, values, self.name, stated)
+
+    def is_default(self, name: str) -> bool:
+        """Whether an input has an initializer that is as the input is stated."""
+        array, value = dict.get(self.constants, name), self.values[name]
+        return array is not None and array.dtype == value.dtype and value.fits(array.shape)
 
     def read(self, proto: Any) -> Iterator[Node]:
         """The nodes that a node of the model becomes; constants become none."""
@@ -320,12 +335,39 @@ class _Reader:
 
     def rank(self, name: str) -> int | None:
         """Axes of a value, where the model states them."""
-        shape = self.constants[name].shape if name in self.constants else self.values.get(name, Value()).shape
+        array = dict.get(self.constants, name)
+        shape = self.values.get(name, Value()).shape if array is None else array.shape
         return None if shape is None else len(shape)
+
+    def fixed(self, name: str) -> np.ndarray | None:
+        """The elements of a constant that nobody may feed; of others nothing is decided."""
+        return None if name in self.defaults else dict.get(self.constants, name)
 
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
         return dtype_of(number)
+
+
+class _Consulted(dict[str, np.ndarray]):
+    """Constants, and the names of those whose elements were asked for.
+
+    Attributes
+    ----------
+    consulted : set of str
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.consulted: set[str] = set()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.consulted.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The elements of a constant, or a default."""
+        self.consulted.add(name)
+        return super().get(name, default)
 
 
 def _constant(value: object) -> np.ndarray:

@@ -250,6 +250,11 @@ def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
         "nodes": [_node_to_plain(node, keep) for node in graph.nodes],
         "constants": {name: _array_to_plain(array, keep) for name, array in graph.constants.items()},
         "values": {name: value_to_plain(value) for name, value in sorted(graph.values.items())},
+        **(
+            {"defaults": {name: value_to_plain(value) for name, value in graph.defaults.items()}}
+            if graph.defaults
+            else {}
+        ),
     }
 
 
@@ -262,8 +267,8 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
         It is something else, or a graph that is wrong in itself.
     """
     check_nodes(data)
-    fields = must_be(dict, data)
-    if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values"}:
+    fields = {"defaults": {}, **must_be(dict, data)}
+    if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values", "defaults"}:
         raise SourceError(f"a graph has the fields {_shown(sorted(fields))}")
     constants = must_be(dict, fields["constants"])
     return Graph(
@@ -273,7 +278,17 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
         {name: _array_from_plain(array, find) for name, array in constants.items()},
         {name: value_from_plain(value) for name, value in must_be(dict, fields["values"]).items()},
         must_be(str, fields["name"]),
+        _defaults(must_be(dict, fields["defaults"]), constants),
     )
+
+
+def _defaults(data: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Value]:
+    """What is stated of constants that may be fed."""
+    stated = {name: value_from_plain(value) for name, value in data.items()}
+    for name, value in stated.items():
+        if name not in constants or value.dtype is None:
+            raise SourceError(f"there is no constant {_shown(name)} that may be fed")
+    return stated
 
 
 def _node_to_plain(node: Node, keep: Keep) -> list[Any]:

@@ -97,7 +97,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph
     folded = {name: value for name, value in known.items() if name not in kept and value.array is not None}
     constants = {name: value.array for name, value in folded.items() if value.array is not None}
     values = {name: Value(value.shape, value.dtype) for name, value in known.items() if name not in constants}
-    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
+    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values, defaults={}).live()
     exact = {name: as_constant(folded[name]) for name, array in made.constants.items() if array.dtype == SIZES}
     return replace(made, constants={**made.constants, **exact}) if exact else made
 
