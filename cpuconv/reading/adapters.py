@@ -112,7 +112,7 @@ def _without_broadcast(reader: Reader, node: Node) -> list[Node]:
 
 
 def flattened(reader: Reader, node: Node) -> list[Node]:
-    """Softmax over all axes from `axis` on: as a matrix, and back. Of the last axis it is what it is today."""
+    """Softmax, or one like it, over all axes from `axis` on: as a matrix, and back. Of the last axis it is as today."""
     x, (y,), axis = node.inputs[0], node.outputs, node.attributes.get("axis", 1)
     rank = reader.rank(x)
     if axis == -1 or (rank is not None and axis in (-1, rank - 1)):
@@ -240,7 +240,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Scatter",), math.inf, _renamed("ScatterElements")),
     Adapter(("TopK",), 10, _as_inputs("k")),
     Adapter(("Split",), 13, _as_inputs("split")),
-    Adapter(("Softmax", "LogSoftmax"), 13, flattened),
+    Adapter(("Softmax", "LogSoftmax", "Hardmax"), 13, flattened),
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
     Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _quantised),
     Adapter(("GridSample",), 20, _grid_sample),

@@ -18,6 +18,7 @@ from cpuconv.graph.ops import (
     matrix,
     moving,
     normalization,
+    plain,
     pooling,
     quantised,
     quantised_recurrent,
@@ -48,6 +49,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     recurrent,
     detection,
     drawing,
+    plain,
     quantised,
     quantised_recurrent,
 )

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.functions.casting import wide
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, is_float
-from cpuconv.graph.ops.casting import wide
 
 _BOOL = np.dtype(bool)
 _USUAL_RATIO = 0.5  # of what Dropout drops

@@ -20,7 +20,6 @@ from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, given, near
-from cpuconv.graph.ops.casting import quantised_type
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
@@ -220,6 +219,11 @@ def _compact(node: Node, operands: _Operands) -> tuple[tuple[int, ...], Expressi
 
 def _operands(inputs: Inputs) -> _Operands:
     return tuple(map(_operand, range(len(inputs)), inputs))
+
+
+def quantised_type(node: Node, zero: Any) -> np.dtype:
+    """The type of what a QuantizeLinear gives: that of its zero point, or what the node states."""
+    return zero.dtype if zero is not None else node["output_dtype"] or U8.dtype
 
 
 def _type_of(node: Node, inputs: Inputs) -> np.dtype:

@@ -16,13 +16,13 @@ from cpuconv.conv.choice.rows import rows_operand, rows_problem
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import restored, solvable, way
 from cpuconv.elements import OF_DTYPE, S32
+from cpuconv.functions.casting import convert, is_integer, limits, wide
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, is_float
 from cpuconv.graph.ops.by_solvers import offer, steps
-from cpuconv.graph.ops.casting import convert, is_integer, limits, quantised_type, wide
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
-from cpuconv.graph.ops.elementwise import native
+from cpuconv.graph.ops.elementwise import native, quantised_type
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
 from cpuconv.graph.ops.planes import is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F16
+from cpuconv.functions.casting import convert
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import (
@@ -30,7 +31,6 @@ from cpuconv.graph.ops.base import (
     integers,
     like_first,
 )
-from cpuconv.graph.ops.casting import convert
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.graph.sizes import sizes_array
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as

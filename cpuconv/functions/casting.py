@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
-
-from cpuconv.graph.ir import Node
-from cpuconv.graph.ops.base import is_float
 
 _INTEGERS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}  # bits of those that NumPy lacks
 _SATURATED = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")  # as attributes say
@@ -21,11 +16,6 @@ ROUND_MODES = ("up", "down", "nearest")
 def is_integer(dtype: np.dtype) -> bool:
     """Whether a type is one of integers, those of less than a byte among them."""
     return dtype.kind in "iu" or dtype.name in _INTEGERS
-
-
-def quantised_type(node: Node, zero: Any) -> np.dtype:
-    """The type of what a QuantizeLinear gives: that of its zero point, or what the node states."""
-    return zero.dtype if zero is not None else node["output_dtype"] or np.dtype(np.uint8)
 
 
 def limits(dtype: np.dtype) -> tuple[int, int]:
@@ -69,7 +59,7 @@ def convert(x: np.ndarray, dtype: np.dtype, saturate: bool = True, round_mode: s
     if dtype.name in _SATURATED and saturate:
         largest = float(ml_dtypes.finfo(dtype).max)
         x = np.clip(x.astype(np.float64), -largest, largest)
-    if is_float(dtype) and dtype.name not in (*_SATURATED, "bfloat16"):
+    if dtype.kind == "f" and dtype.name not in _SATURATED:
         return x
     return _nearly(x) if dtype.name == "bfloat16" else _nearly(x).astype(dtype)
 
