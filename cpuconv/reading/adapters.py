@@ -21,6 +21,7 @@ class Reader(Protocol):
     """What adapters ask of the reader of a model."""
 
     opset: int
+    absent: set[str]  # optional values that are not there
 
     @property
     def constants(self) -> MutableMapping[str, np.ndarray]:
@@ -214,12 +215,49 @@ def _quantised(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, inputs=inputs, output_dtype=None, precision=types.get("precision"))]
 
 
+def _root_mean_square(reader: Reader, node: Node) -> list[Node]:
+    """Elements over the root of the mean of their squares, times a scale."""
+    (x, scale), rank, axis = node.inputs, reader.rank(node.inputs[0]), node.attributes.get("axis", -1)
+    if axis >= 0 and rank is None:
+        raise SourceError(f"{node.label} has an 'axis' from the front, which needs the rank of its input.")
+    axes = range(axis - (rank or 0) if axis >= 0 else axis, 0)
+    parts = ("square", "mean", "epsilon", "sum", "root", "quotient", "alike")
+    square, mean, epsilon, total, root, y, alike = (reader.fresh(f"{node.outputs[0]}.{part}") for part in parts)
+    number = reader.constant(node.attributes.get("epsilon", 1e-5), epsilon)
+    chain: list[tuple[str, tuple[str, ...], str]] = [
+        ("Mul", (x, x), square),
+        ("ReduceMean", (square, reader.constant(list(axes), f"{mean}.axes")), mean),
+        ("CastLike", (number, x), epsilon),
+        ("Add", (mean, epsilon), total),
+        ("Sqrt", (total,), root),
+        ("Div", (x, root), y),
+        ("CastLike", (y, scale), alike),
+        ("Mul", (alike, scale), node.outputs[0]),
+    ]
+    return [Node(op, inputs, (output,), {}, node.origin) for op, inputs, output in chain]
+
+
+def _optional(reader: Reader, node: Node) -> list[Node]:
+    """A value that may be left out is the value itself; whether it is there is known when a model is read."""
+    name = node.inputs[0] if node.inputs else ""
+    there = bool(name) and name not in reader.absent
+    if node.op == "OptionalHasElement":
+        name = reader.array(np.array(there), f"{node.outputs[0]}.there")
+    elif node.op == "Optional" and not there:
+        reader.absent.update(node.outputs)
+        return []
+    elif not there:
+        raise SourceError(f"{node.label}: there is no element in {name!r}.")
+    return [Node("Identity", (name,), node.outputs, {}, node.origin)]
+
+
 def _refused(reader: Reader, node: Node) -> list[Node]:
     raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
 
 
 _REDUCTIONS = tuple(name for name in TABLE if name.startswith("Reduce") and name != "ReduceSum")
-REPLACED = ("Scatter", "Upsample")  # operators that become others
+_OPTIONAL = ("Optional", "OptionalGetElement", "OptionalHasElement")
+REPLACED = ("Scatter", "Upsample", "RMSNormalization", *_OPTIONAL)  # operators that become others
 
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu")
 
@@ -244,6 +282,8 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
     Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _quantised),
     Adapter(("GridSample",), 20, _grid_sample),
+    Adapter(("RMSNormalization",), math.inf, _root_mean_square),
+    Adapter(_OPTIONAL, math.inf, _optional),
     Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
 )
 

@@ -26,6 +26,7 @@ from cpuconv.protos.messages import ModelProto
 from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
+from cpuconv.reading.evaluated import OPERATORS, check_evaluated
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.reading.tensors import Files, Unread
 
@@ -183,12 +184,11 @@ class _Reader:
     def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files, name: str) -> None:
         self.proto, self.opsets, self.files, self.name = proto, opsets, files, name
         self.opset = opsets.get("", 0)
-        if self.opset < OLDEST:
-            raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
         self.constants = _Consulted()
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
         self.defaults: list[str] = []
+        self.absent: set[str] = set()
         self.names = {name for node in self.proto.node for name in node.output}
 
     def graph(self, outer: Sequence[str] = (), *, defaults: bool = False) -> Graph:
@@ -218,6 +218,9 @@ class _Reader:
         for node in self.proto.node:
             self.nodes += self.read(node)
         outputs = [info.name for info in self.proto.output]
+        for info in self.proto.output:
+            if info.type.HasField("sequence_type") or info.type.HasField("map_type"):
+                raise SourceError(f"the output {info.name!r} must be a tensor, not a sequence or a map.")
         values = {name: value for name, value in self.values.items() if name not in self.constants}
         ends, constants = (tuple(inputs), tuple(outputs)), dict(self.constants)
         stated = {name: self.values[name] for name in self.defaults if name not in self.constants.consulted}
@@ -248,7 +251,7 @@ class _Reader:
                 ]
                 return
             except ArgumentError as error:  # a form of the operator that the table does not know
-                if contrib:
+                if contrib or proto.op_type not in OPERATORS[""]:
                     raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
             except (TypeError, ValueError) as error:
                 raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error
@@ -263,13 +266,23 @@ class _Reader:
             It is not.
         """
         domain, label = "" if proto.domain in _DOMAIN else proto.domain, f"{proto.op_type} node {origin!r}"
+        if not domain and self.opset < OLDEST and not self.is_as_in_the_oldest(proto.op_type):
+            raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
         if domain not in self.opsets or not operators.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
             raise SourceError(f"{label}: there is no operator {proto.op_type!r}{of}.")
         schemas.check(proto, domain, self.opsets[domain], label)
 
+    def is_as_in_the_oldest(self, op: str) -> bool:
+        """Whether an operator of an opset that is not read is the same in the oldest one that is."""
+        known = operators.has(op, "") and operators.definition(op, "", OLDEST).since
+        return bool(known) and known <= self.opset
+
     def foreign(self, proto: Any, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
+        texts = {each.name: each.s.decode() for each in proto.attribute if each.type == messages.STRING}
+        domain = "" if proto.domain in _DOMAIN else proto.domain
+        check_evaluated(proto.op_type, domain, texts, f"{proto.op_type} node {origin!r}")
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         branches = {}
@@ -290,7 +303,7 @@ class _Reader:
         Raises
         ------
         ArgumentError
-            It is a graph or a type, which no operator of the table has.
+            It is a graph, which no operator of the table has.
         """
         if proto.type in _VALUES:
             return getattr(proto, _VALUES[proto.type])
@@ -302,6 +315,8 @@ class _Reader:
             return [text.decode() for text in proto.strings]
         if proto.type == messages.TENSOR:
             return self.files.array(proto.t)
+        if proto.type == messages.TYPE_PROTO:
+            return proto.tp
         raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
     def constant_node(self, proto: Any) -> np.ndarray:

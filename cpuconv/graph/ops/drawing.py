@@ -1,8 +1,8 @@
 """Operators that draw random numbers: other ones each time that they run.
 
-Source: ONNX operators of these names. Without a seed numbers come from the system's entropy. With one, the n-th draw of
-a node is that of a Philox generator whose key is the seed and n: it depends on no other node, and no two threads share
-a generator.
+Source: ONNX operators of these names. Without a seed numbers come from the system's entropy. With one, the first
+draw of a node is that of NumPy's `RandomState` of the seed, as in ONNX's evaluator, and the n-th one that of the seed
+and n: it depends on no other node, and no two threads share a generator.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ class Draws:
     def __reduce__(self) -> tuple[Any, ...]:
         return Draws, (self.seed,)
 
-    def generator(self) -> np.random.Generator:
+    def generator(self) -> np.random.RandomState:
         """What gives the numbers of the next draw; several threads may ask at once."""
-        key = np.array([np.float64(self.seed).view(np.uint64), next(self._numbers)], np.uint64)
-        return np.random.Generator(np.random.Philox(key=key))
+        number = next(self._numbers)
+        if not (0 <= self.seed < 1 << 32 and self.seed == int(self.seed)):
+            return np.random.RandomState([*np.array(self.seed).reshape(1).view(np.uint32).tolist(), number])
+        return np.random.RandomState([int(self.seed), number] if number else int(self.seed))
 
 
 def restarted(graph: Graph) -> Graph:
@@ -70,7 +72,7 @@ def draws(node: Node) -> bool:
     return any(isinstance(value, Graph) and any(map(draws, value.nodes)) for value in node.attributes.values())
 
 
-def _generator(node: Node) -> np.random.Generator:
+def _generator(node: Node) -> np.random.Generator | np.random.RandomState:
     seed: Draws | None = node["seed"]
     return np.random.default_rng() if seed is None else seed.generator()
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now
@@ -129,6 +130,8 @@ def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None],
         dtypes = [None if place is None else place.dtype for place in host.outputs]
         for place, result in zip(host.outputs, run(host.node, arrays, dtypes, stop=stop), strict=False):
             if place is not None:
+                if result.shape != place.shape:
+                    raise SourceError(f"{host.node.label} gives {result.shape}, and must give {place.shape}.")
                 view(place)[...] = result
 
     return call

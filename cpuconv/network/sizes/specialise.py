@@ -172,7 +172,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
         results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
     else:
         results = run(node, arrays, dtypes)
-    return [_constant(array) for array in results]
+    return [Value() if isinstance(array, list) else _constant(array) for array in results]
 
 
 def is_open(values: Iterable[Value | None]) -> bool:
