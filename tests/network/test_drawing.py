@@ -9,9 +9,12 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.reading.onnx_reader import read  # noqa: E402
+from cpuconv.quantizing.graphs.writing import proto_of  # noqa: E402
+from cpuconv.reading.onnx_reader import Metadata, read  # noqa: E402
 from support.graphs import one_node, parse  # noqa: E402
 
 X = np.linspace(0, 1, 6000, dtype=np.float32).reshape(6, 1000)
@@ -32,7 +35,8 @@ def model(op: str, seed: float | None = None, rows: object = 6) -> onnx.ModelPro
         stated = "" if seed is None else f"seed = {seed:.0f}"
     drawn = DRAWN[op].format(stated).replace("<>", "")
     body = f"{{ d = {drawn} y = Mul(d, two) z = Sub(y, d) }}"
-    return parse(f"g (float[{rows},1000] x) => (float[] y, float[] z) {CONSTANTS} {body}")
+    ends = f"(float[{rows},1000] x) => (float[{rows},1000] y, float[{rows},1000] z)"
+    return parse(f"g {ends} {CONSTANTS} {body}")
 
 
 def compiled(*args, **options) -> cpuconv.Model:
@@ -163,6 +167,32 @@ def test_types(number):
 def test_types_that_are_no_floats():
     with pytest.raises(SourceError, match="RandomNormalLike node 'y0' cannot take .*floats, not int64"):
         cpuconv.compile(one_node("RandomNormalLike", [np.arange(3)])[0])
+
+
+@pytest.mark.parametrize("op", DRAWN)
+@pytest.mark.parametrize("seed", [None, 7.0])
+def test_a_graph_is_written_as_it_was_read(op, seed):
+    again = proto_of(read(model(op, seed)), Metadata())
+    made = cpuconv.compile(again, strategy="heuristic")
+    assert all_differ(runs(made))
+    if seed is not None:
+        np.testing.assert_array_equal(runs(cpuconv.compile(again, strategy="heuristic")), runs(compiled(op, seed)))
+
+
+@pytest.mark.parametrize("seed", [-3.0, 2.5, 1e20, np.inf, np.nan])
+def test_seeds_of_any_kind(seed):
+    source, _ = one_node("RandomUniform", [], shape=[50], seed=seed)
+    first, second = (cpuconv.compile(source, strategy="heuristic") for _ in range(2))
+    draws = [[each.run({})["y0"] for _ in range(3)] for each in (first, second)]
+    np.testing.assert_array_equal(*draws)
+    assert all_differ(draws[0])
+
+
+def test_the_first_draw_is_that_of_onnx():
+    source, _ = one_node("RandomNormal", [], shape=[50], seed=5.0, mean=1.0, scale=2.0)
+    with np.errstate(all="ignore"):
+        (expected,) = ReferenceEvaluator(source).run(None, {})
+    np.testing.assert_allclose(cpuconv.compile(source, strategy="heuristic").run({})["y0"], expected, rtol=1e-6)
 
 
 def test_what_follows_from_shapes_alone_is_still_known():

@@ -27,11 +27,11 @@ class Draws:
 
     Parameters
     ----------
-    seed : float
+    seed : int or float
     """
 
     def __init__(self, seed: float) -> None:
-        self.seed = float(seed)
+        self.seed = seed
         self._numbers = itertools.count()
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Draws:
         """What gives the numbers of the next draw; several threads may ask at once."""
         number = next(self._numbers)
         if not (0 <= self.seed < 1 << 32 and self.seed == int(self.seed)):
-            return np.random.RandomState([*np.array(self.seed).reshape(1).view(np.uint32).tolist(), number])
+            return np.random.RandomState([*np.array([self.seed], np.float64).view(np.uint32).tolist(), number])
         return np.random.RandomState([int(self.seed), number] if number else int(self.seed))
 
 

@@ -130,7 +130,7 @@ def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None],
         dtypes = [None if place is None else place.dtype for place in host.outputs]
         for place, result in zip(host.outputs, run(host.node, arrays, dtypes, stop=stop), strict=False):
             if place is not None:
-                if result.shape != place.shape:
+                if result.shape != place.shape and 0 not in place.shape:
                     raise SourceError(f"{host.node.label} gives {result.shape}, and must give {place.shape}.")
                 view(place)[...] = result
 

@@ -175,7 +175,7 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
     if kind == "dtype":
         return dtype_of(content)
     if kind == "seed":
-        return Draws(must_be(float, content))
+        return Draws(content if type(content) is int else must_be(float, content))
     if kind == "expression":
         return _expression_from_plain(content)
     if kind == "graph":
