@@ -257,3 +257,21 @@ def test_a_default_that_is_an_output():
     results = made.run({"x": x, "w": w})
     assert results["w"].tolist() == [7, 7] and results["y"].tolist() == [7, 7]
     assert not np.may_share_memory(results["w"], w)
+
+
+def test_a_default_that_branches_read():
+    text = """g (float[2] x, bool c, float[2] w) => (float[2] y) {
+        y = If(c) <then_branch = t () => (float[2] a) { a = Add(x, w) },
+                   else_branch = e () => (float[2] b) { b = Identity(w) }> }"""
+    feed, others = {"x": drawn(2), "c": np.array(True)}, ({"w": drawn(2)}, {"c": np.array(False)})
+    same(listed(text, w=drawn(2)), feed, *others, {"w": drawn(2), "c": np.array(False)})
+
+
+def test_a_default_of_open_sizes():
+    same(
+        listed("g (float[N] x, float[N] w) => (float[N] y) { y = Add(x, w) }", w=drawn(4)),
+        {"x": drawn(4)},
+        {"w": drawn(4)},
+    )
+    made = cpuconv.compile(listed("g (float[N] x, float[N] w) => (float[N] y) { y = Add(x, w) }", w=drawn(4)))
+    assert made.run({"x": np.zeros(6, np.float32), "w": np.ones(6, np.float32)})["y"].tolist() == [1] * 6

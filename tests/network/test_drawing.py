@@ -198,3 +198,24 @@ def test_the_first_draw_is_that_of_onnx():
 def test_what_follows_from_shapes_alone_is_still_known():
     text = "g (float[3,4] x) => (int64[2] y) { r = RandomNormalLike(x) y = Shape(r) }"
     assert cpuconv.compile(parse(text), strategy="heuristic").run({"x": X[:3, :4]})["y"].tolist() == [3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:.*Loop run through")
+def test_draws_within_a_loop_of_constants():
+    text = """g (float[1] x) => (float[] y) {
+        n = Constant<value = int64 {3}>() c = Constant<value = bool {1}>() i = Constant<value = float[2] {0.0, 0.0}>()
+        y = Loop(n, c, i) <body = b (int64 k, bool a, float[2] s) => (bool o, float[2] t) {
+            o = Identity(a) r = RandomNormalLike(s) t = Add(s, r) }> }"""
+    made = cpuconv.compile(parse(text), strategy="heuristic")
+    assert all_differ([made.run({"x": X[0, :1]})["y"] for _ in range(3)])
+
+
+def test_draws_within_a_branch():
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        y = If(c) <then_branch = t () => (float[2] a) { a = RandomNormalLike<seed = 3.0>(x) },
+                   else_branch = e () => (float[2] b) { b = Neg(x) }> }"""
+    made, again = (cpuconv.compile(parse(text), strategy="heuristic") for _ in range(2))
+    feed = {"x": X[0, :2], "c": np.array(True)}
+    drawn = [made.run(feed)["y"] for _ in range(3)]
+    assert all_differ(drawn)
+    np.testing.assert_array_equal(drawn, [again.run(feed)["y"] for _ in range(3)])
