@@ -90,6 +90,8 @@ def _floats(node: Node, shape: Sequence[Any], otherwise: np.dtype) -> list[Value
 
 
 def _infer_shape(node: Node, inputs: Inputs) -> list[Value]:
+    if not all(isinstance(size, int) and size >= 0 for size in node["shape"]):
+        raise ValueError(f"the shape is {node['shape']}")
     return _floats(node, node["shape"], np.dtype(np.float32))
 
 

@@ -64,9 +64,10 @@ def _infer_max_roi_pool(node: Node, inputs: Inputs) -> list[Value]:
     x, rois = inputs
     if len(x.shape) != 4 or len(rois.shape) != 2 or rois.shape[1] != 5:
         raise ValueError("there must be images of (N, C, H, W), and a batch index and two corners for each region")
-    if len(node["pooled_shape"]) != 2 or min(node["pooled_shape"]) < 1:
+    height, width = node["pooled_shape"]
+    if not all(isinstance(size, int) and size > 0 for size in (height, width)):
         raise ValueError(f"the pooled_shape is {node['pooled_shape']}")
-    return [Value((rois.shape[0], x.shape[1], *node["pooled_shape"]), x.dtype)]
+    return [Value((rois.shape[0], x.shape[1], height, width), x.dtype)]
 
 
 def max_roi_pool(node: Node, arrays: Arrays) -> np.ndarray:

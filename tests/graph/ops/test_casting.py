@@ -229,3 +229,24 @@ def test_signs_are_turned_where_the_type_is_an_attribute():
     got = cpuconv.compile(model, strategy="heuristic")(x)
     whole = np.clip(np.rint(x / np.float32(0.01)), -128, 127) * np.float32(0.01)
     np.testing.assert_allclose(got, np.einsum("oi,nihw->nohw", w[:, :, 0, 0], whole), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "int8", "float8_e4m3fn"])
+def test_weights_of_a_product_in_blocks(name):
+    dtype, x = dtype_of(name), RNG.standard_normal((3, 64)).astype(np.float32)
+    low, high = QUANTISED.get(name, (-100, 100))
+    w, zero = (RNG.integers(low, high + 1, shape).astype(np.float32).astype(dtype) for shape in ((64, 8), (4, 8)))
+    zero = zero if name in QUANTISED else np.zeros((4, 8), np.float32).astype(dtype)
+    scale = RNG.uniform(0.01, 0.02, (4, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"], axis=0, block_size=16),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(array, key) for key, array in {"w": w, "s": scale, "z": zero}.items()]
+    ends = [onnx.helper.make_tensor_value_info(key, 1, shape) for key, shape in (("x", [3, 64]), ("y", [3, 8]))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    made = cpuconv.compile(model, strategy="heuristic", strict=True)
+    numbers = (w.astype(np.float32) - zero.astype(np.float32).repeat(16, 0)) * scale.repeat(16, 0)
+    np.testing.assert_allclose(made(x), x @ numbers, rtol=1e-4, atol=1e-4)
+    assert [row.op for row in made.explain().operators] == ["Linear"]  # of float32 weights
