@@ -74,6 +74,11 @@ def test_a_seed_repeats_the_draws_from_the_beginning(op, rows, tmp_path):
         np.testing.assert_array_equal(runs(cpuconv.compile(graph, strategy="heuristic")), expected)
 
 
+def test_timing_takes_no_draws():
+    timed = cpuconv.compile(model("RandomNormal", 7.0), strategy="profile", threads="auto")
+    np.testing.assert_array_equal(runs(timed), runs(compiled("RandomNormal", 7.0)))
+
+
 def test_draws_go_on_over_sizes():
     one, other = compiled("RandomNormalLike", 3.0, "N"), compiled("RandomNormalLike", 3.0, "N")
     long = [runs(one, 1, X[:rows])[0].ravel() for rows in (2, 5, 2, 5)]

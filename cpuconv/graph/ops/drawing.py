@@ -8,7 +8,9 @@ and n: it depends on no other node, and no two threads share a generator.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,19 @@ from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, is_float
 
 _BOOL = np.dtype(bool)
 _USUAL_RATIO = 0.5  # of what Dropout drops
+
+
+_TIMED = ContextVar("timed", default=False)  # whether what runs is timed, and its results are thrown away
+
+
+@contextmanager
+def timed_draws() -> Iterator[None]:
+    """Within it, draws of seeds are not counted: networks that are timed before their first run begin at the first."""
+    before = _TIMED.set(True)
+    try:
+        yield
+    finally:
+        _TIMED.reset(before)
 
 
 class Draws:
@@ -42,7 +57,7 @@ class Draws:
 
     def generator(self) -> np.random.RandomState:
         """What gives the numbers of the next draw; several threads may ask at once."""
-        number = next(self._numbers)
+        number = 0 if _TIMED.get() else next(self._numbers)
         if not (0 <= self.seed < 1 << 32 and self.seed == int(self.seed)):
             return np.random.RandomState([*np.array([self.seed], np.float64).view(np.uint32).tolist(), number])
         return np.random.RandomState([int(self.seed), number] if number else int(self.seed))
