@@ -160,7 +160,8 @@ def compile(
         metric or relative_rms,
         progress,
     )
-    if chosen.graph is not graph:
+    if chosen.graph is not graph:  # of whose weights integers were made
+        chosen = chosen._replace(graph=replace(chosen.graph, defaults={}))
         made["source"] = lambda: chosen.graph
     return compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made).with_table(
         chosen.table
@@ -298,7 +299,10 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
 
     def again() -> Graph:
         if _identity(path) != known:
-            raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
+            raise SourceError(
+                f"{path} must be as it was when the model was compiled, for the model to be saved or to"
+                " take other arrays for its initializers."
+            )
         from cpuconv.reading.onnx_reader import read
 
         return read(path)

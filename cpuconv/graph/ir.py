@@ -8,7 +8,7 @@ name says which tensor is meant.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -175,6 +175,8 @@ class Graph:
         What is known of the other values, by name.
     name : str
         Of the network.
+    defaults : Mapping[str, Value]
+        What is stated of those constants that a caller may feed in the place of their arrays.
 
     Raises
     ------
@@ -188,6 +190,7 @@ class Graph:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
     name: str = "graph"
+    defaults: Mapping[str, Value] = field(default_factory=dict)
     _held: dict[str, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -196,6 +199,7 @@ class Graph:
         object.__setattr__(self, "_held", dict(self.constants))
         object.__setattr__(self, "constants", MappingProxyType(self._held))
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+        object.__setattr__(self, "defaults", MappingProxyType(dict(self.defaults)))
         object.__setattr__(self, "nodes", tuple(self.nodes))
         if not self._is_in_order():
             self._check_names()
@@ -300,6 +304,17 @@ class Graph:
             nodes=nodes,
             constants={**self.constants, **(constants or {})},
             values={**self.values, **(values or {})},
+        )
+
+    def opened(self, names: Collection[str]) -> Graph:
+        """The graph with some of its defaults as inputs, behind the others."""
+        added = {name: value for name, value in self.defaults.items() if name in names}
+        return replace(
+            self,
+            inputs=(*self.inputs, *added),
+            constants={name: array for name, array in self.constants.items() if name not in added},
+            values={**self.values, **added},
+            defaults={},
         )
 
     def live(self) -> Graph:

@@ -152,7 +152,9 @@ class InferenceSession:
             graph, self._metadata = read_with_metadata(path_or_bytes)
             graph = with_sizes(graph, sizes)
             self._model = api.compile(graph, threads=threads, precision=precision or FULL, idle_bytes=idle)
-        self._dtypes = {port.name: port.dtype for port in self._model.inputs}
+        self._required = [port.name for port in self._model.inputs]
+        self._inputs = (*self._model.inputs, *self._model.defaults)
+        self._dtypes = {port.name: port.dtype for port in self._inputs}
         self._names = [port.name for port in self._model.outputs]
 
     # --- running --------------------------------------------------------------------------------------------------
@@ -188,7 +190,8 @@ class InferenceSession:
         names = self._asked(output_names)
         with terminating():
             results = self._model.run(self._fed(input_feed), stop=stop_of(run_options))
-        return [results[name] for name in names]
+        given = [results[name] for name in dict.fromkeys(names)]
+        return given if len(given) == len(names) else [results[name].copy() for name in names]
 
     def run_async(
         self,
@@ -227,7 +230,7 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """An object to bind arrays to inputs and outputs with, for `run_with_iobinding`."""
-        return IOBinding(self._model.inputs, self._model.outputs)
+        return IOBinding(self._inputs, self._model.outputs)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run the network on bound inputs, and write the outputs that were asked for.
@@ -260,7 +263,7 @@ class InferenceSession:
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """A feed with every input, as arrays."""
-        missing = [name for name in self._dtypes if name not in feed]
+        missing = [name for name in self._required if name not in feed]
         if missing:
             raise ArgumentError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         return {name: self._array(name, given) for name, given in feed.items()}
@@ -285,8 +288,8 @@ class InferenceSession:
         return [_described(port) for port in self._model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Constants that a feed may replace: none."""
-        return []
+        """Name, shape and type of each initializer that a feed may replace: those that the model lists as inputs."""
+        return [_described(port) for port in self._model.defaults]
 
     def get_modelmeta(self) -> Metadata:
         """What the model says about itself."""

@@ -44,7 +44,8 @@ class Prepared(BackendRep):
             arrays = [inputs] if isinstance(inputs, np.ndarray) else inputs
             inputs = {port.name: array for port, array in zip(self.model.inputs, arrays, strict=True)}
         results = self.model.run(inputs)
-        return namedtupledict("Outputs", list(results))(*results.values())
+        names = [port.name for port in self.model.outputs]
+        return namedtupledict("Outputs", names)(*(results[name] for name in names))
 
 
 class CpuconvBackend(Backend):

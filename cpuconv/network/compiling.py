@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from autotune.locks import Lock
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
+from cpuconv.graph.ops.drawing import restarted
 from cpuconv.isa.table import current
 from cpuconv.kernels.convolutions.convolve import ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
-from cpuconv.network.model import Model
+from cpuconv.network.model import Model, Opened
+from cpuconv.network.ports import sizes
 from cpuconv.network.program_builder import ProgramBuilder
 from cpuconv.network.programs import Programs
 from cpuconv.network.running.packed import Packed
@@ -55,6 +58,9 @@ def compiled(
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     """
+    graph = restarted(graph)
+    if source is None and graph.defaults:
+        source = partial(_given, graph)
     definition = Definition(graph, shapes, Settings.of(target, options or Rewriting()), source, saved)
     packed = Packed(None if saved is None else saved.packed) if packed is None else packed
     return _model(definition, target, packed, Lock(brief=False), auto=auto)
@@ -67,7 +73,19 @@ def _model(definition: Definition, target: Target, packed: Packed, making: Lock,
         with expecting(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
-    return Model(definition, programs, outputs)
+
+    def reopened(names: Collection[str]) -> Opened:
+        """The network with some defaults as inputs, made from what was read; weights that stay are shared."""
+        graph = definition.original()
+        shapes = {name: sizes(value) for name, value in definition.inputs.items() if value.concrete}
+        again = Definition(graph.opened(names), shapes, definition.settings, None, None)
+        return Opened(_model(again, target, packed, making, auto=auto), {name: graph.constants[name] for name in names})
+
+    return Model(definition, programs, outputs, reopened)
+
+
+def _given(graph: Graph) -> Graph:
+    return graph
 
 
 def _programs(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Programs:

@@ -32,6 +32,10 @@ class Definition:
         Its inputs, with the sizes that are stated.
     outputs : mapping of str to Value
         Its outputs, as far as they are known before sizes are.
+    order : tuple of str
+        Its outputs as they are listed, where one may occur twice.
+    defaults : mapping of str to Value
+        What is stated of the constants that may be fed.
     shape_inputs : tuple of str
         Those inputs whose elements decide sizes.
     settings : Settings
@@ -74,6 +78,8 @@ class Definition:
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
         self._part = part
         self.inputs, self.shape_inputs = bound_inputs(graph, shapes), () if body else shape_inputs(graph)
+        self.order, self.defaults = graph.outputs, graph.defaults
+        graph = _once(graph)
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
@@ -149,11 +155,7 @@ class Definition:
             if program is not None:
                 return program.prepared, program.decisions if self.follows else None
             self.saved.check_graph()
-        graph = self.graph
-        if graph is None:
-            if self._source is None:
-                raise SourceError(f"{self.name} cannot be saved: it was not made by cpuconv.compile.")
-            graph = self._source()
+        graph = self.original() if self.graph is None else self.graph
         check_unchanged(graph.constants.values())
         named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
         options = self.settings.rewriting
@@ -163,9 +165,29 @@ class Definition:
                 return Prepared(ready, [], None), None
         return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
 
+    def original(self) -> Graph:
+        """The graph as it was read.
+
+        Raises
+        ------
+        SourceError
+            It is not there any more.
+        """
+        if self.saved is not None:
+            self.saved.check_graph()
+        if self._source is None:
+            raise SourceError(f"{self.name} cannot be saved: it was not made by cpuconv.compile.")
+        return _once(self._source())
+
     def let_go(self) -> None:
         """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
         self.graph = None
+
+
+def _once(graph: Graph) -> Graph:
+    """The graph with each of its outputs listed once."""
+    outputs = tuple(dict.fromkeys(graph.outputs))
+    return graph if outputs == graph.outputs else replace(graph, outputs=outputs)
 
 
 def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Graph | None:

@@ -50,6 +50,8 @@ def check_results(node: Node, shapes: Sequence[Sequence[Any] | None], results: S
         A result is not.
     """
     for shape, result in zip(shapes, results, strict=False):
+        if isinstance(result, list):  # a sequence of tensors has none
+            continue
         value = Value(None if shape is None else tuple(shape), result.dtype)
         if not value.fits(result.shape):
             raise SourceError(f"{node.label}: an output must be {value} by its inputs, and comes as {result.shape}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import is_float
@@ -76,12 +76,15 @@ def interpret(
         check_results(node, [value.shape for value in values], results)
         if timed is not None:
             seconds = time.perf_counter() - start
-            timed(node, seconds, sum(array.nbytes for array in (*given, *results) if array is not None))
+            timed(node, seconds, sum(getattr(array, "nbytes", 0) for array in (*given, *results)))
         arrays.update(zip(node.outputs, results, strict=False))
         for name in dict.fromkeys(node.inputs):
             left[name] = left.get(name, 0) - 1
             if not left[name] and not graph.gives(name):
                 del arrays[name]
+    for name in graph.outputs:
+        if isinstance(arrays[name], list):
+            raise SourceError(f"The output {name!r} must be a tensor; it is a sequence of {len(arrays[name])}.")
     return {name: arrays[name] for name in graph.outputs}
 
 
@@ -92,6 +95,8 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
     """
     if wide or node.meaning is not None:
         return [Value()] * len(node.outputs)
+    if any(isinstance(array, list) for array in arrays):
+        raise SourceError(f"{node.label} must be given tensors, not a sequence of them.")
     values = ops.meaning(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
     check_values(node, values)
     return values

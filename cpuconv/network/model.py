@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from autotune.locks import Lock
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
@@ -24,22 +25,43 @@ if TYPE_CHECKING:
     from cpuconv.network.reports.profile import Profile
 
 
+class Opened(NamedTuple):
+    """A model in which some of another one's defaults are inputs, and the arrays that these have where none is fed."""
+
+    model: Model
+    arrays: Mapping[str, np.ndarray]
+
+
 class Model:
     """A network; made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it at once.
 
     Attributes
     ----------
     inputs, outputs : tuple of Port
-        Names, shapes (symbols kept) and dtypes.
+        Names, shapes (symbols kept) and dtypes. An output that the model lists twice is there twice.
+    defaults : tuple of Port
+        Inputs that have an initializer, which a feed may leave out.
     """
 
-    def __init__(self, definition: Definition, programs: Programs, outputs: Mapping[str, Value]) -> None:
-        """Hold what `compiling` made, and outputs as far as they are known."""
-        self._definition, self._programs = definition, programs
+    def __init__(
+        self,
+        definition: Definition,
+        programs: Programs,
+        outputs: Mapping[str, Value],
+        reopened: Callable[[Collection[str]], Opened],
+    ) -> None:
+        """Hold what `compiling` made, and outputs as far as they are known.
+
+        `reopened` makes the model in which some of the defaults are inputs.
+        """
+        self._definition, self._programs, self._reopened = definition, programs, reopened
         self._precisions: PrecisionTable | None = None
-        self.inputs, self.outputs = (
-            tuple(Port(name, value.shape, value.dtype) for name, value in ends.items())
-            for ends in (definition.inputs, outputs)
+        self._opened: Opened | None = None
+        self._opening = Lock(brief=False)
+        listed = [(name, outputs[name]) for name in definition.order]
+        self.inputs, self.outputs, self.defaults = (
+            tuple(Port(name, value.shape, value.dtype) for name, value in ends)
+            for ends in (definition.inputs.items(), listed, definition.defaults.items())
         )
 
     def __repr__(self) -> str:
@@ -73,7 +95,8 @@ class Model:
         Parameters
         ----------
         feed : mapping of str to array
-            An array for each input, of its shape and dtype. One that is not C-contiguous is copied.
+            An array for each input, of its shape and dtype. One that is not C-contiguous is copied. Of `defaults` any
+            may be fed too; the first feed of one compiles the network anew, with it as an input.
         out : mapping of str to numpy.ndarray, or None
             C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
             None for outputs whose sizes depend on elements.
@@ -106,6 +129,8 @@ class Model:
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", f"a {type(stop).__name__}"))
+        if self.defaults and (opened := self._opened_for(feed)) is not None:
+            return opened.model.run({**opened.arrays, **feed}, out, stop=stop)
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
@@ -144,6 +169,8 @@ class Model:
 
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
+        if self.defaults and (opened := self._opened_for(feed)) is not None:
+            return opened.model.profile({**opened.arrays, **feed}, runs, watch=watch)
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         outputs = arrays_for(made.executable.outputs, {}, arrays)
@@ -152,6 +179,19 @@ class Model:
             return head
         values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
         return combined([head, *made.tail.profiles(values, int(runs))])
+
+    def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
+        """The model in which the defaults that are fed are inputs; None where none is fed."""
+        names = {port.name for port in self.defaults if port.name in feed} if isinstance(feed, Mapping) else set()
+        if not names:
+            return None
+        opened = self._opened
+        if opened is None or not names <= opened.arrays.keys():
+            with self._opening:
+                opened = self._opened
+                if opened is None or not names <= opened.arrays.keys():
+                    opened = self._opened = self._reopened(names.union(opened.arrays if opened else ()))
+        return opened
 
     def explain(self) -> Explanation:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
@@ -237,7 +277,7 @@ class Model:
 
         definition, programs = self._definition, self._programs
         with programs.making:
-            graph = definition.graph
+            graph = definition.original() if definition.defaults else definition.graph
             if graph is not None:
                 check_unchanged(graph.constants.values())
                 graph = replace(graph, values={**graph.values, **definition.inputs})
@@ -247,6 +287,7 @@ class Model:
                 definition.name,
                 definition.inputs,
                 {port.name: Value(port.shape, port.dtype) for port in self.outputs},
+                definition.order,
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
             names = programs.kernels() if kernels else None

@@ -16,6 +16,7 @@ from autotune.machine.cores import thread_counts
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
+from cpuconv.graph.ops.drawing import timed_draws
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.memory.arenas import Arenas
 from cpuconv.network.running.building import build
@@ -36,7 +37,11 @@ def fastest(
         network_plan = laid_out(asked)
         made[count] = network_plan, build(network_plan, asked, packed, arenas)
     programs = {count: executable for count, (_, executable) in made.items()}
-    seconds = timed(programs) if target.strategy == "profile" else {n: modelled(each) for n, each in programs.items()}
+    if target.strategy == "profile":
+        with timed_draws():
+            seconds = timed(programs)
+    else:
+        seconds = {count: modelled(each) for count, each in programs.items()}
     return made[min(seconds, key=lambda count: (seconds[count], count))]
 
 

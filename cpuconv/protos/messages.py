@@ -140,4 +140,5 @@ NodeProto: Any = MESSAGES["NodeProto"]
 TensorProto: Any = MESSAGES["TensorProto"]
 
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)  # types of attributes
+TYPE_PROTO = 13
 EXTERNAL = 1  # location of a tensor's data: in another file

@@ -14,6 +14,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node
 from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.drawing import DRAWING, Draws
 from cpuconv.protos.messages import STRING, AttributeProto
 
 
@@ -21,6 +22,7 @@ class Reader(Protocol):
     """What adapters ask of the reader of a model."""
 
     opset: int
+    absent: set[str]  # optional values that are not there
 
     @property
     def constants(self) -> MutableMapping[str, np.ndarray]:
@@ -32,8 +34,14 @@ class Reader(Protocol):
     def constant(self, value: object, hint: str) -> str:
         """The name of a new constant: integers are int64, other numbers float32."""
 
+    def array(self, value: np.ndarray, hint: str) -> str:
+        """The name of a new constant, of the array's own type."""
+
     def rank(self, name: str) -> int | None:
         """Axes of a value, where the model states them."""
+
+    def fixed(self, name: str) -> np.ndarray | None:
+        """The elements of a constant that nobody may feed; of others nothing is decided."""
 
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
@@ -106,7 +114,7 @@ def _without_broadcast(reader: Reader, node: Node) -> list[Node]:
 
 
 def flattened(reader: Reader, node: Node) -> list[Node]:
-    """Softmax over all axes from `axis` on: as a matrix, and back. Of the last axis it is what it is today."""
+    """Softmax, or one like it, over all axes from `axis` on: as a matrix, and back. Of the last axis it is as today."""
     x, (y,), axis = node.inputs[0], node.outputs, node.attributes.get("axis", 1)
     rank = reader.rank(x)
     if axis == -1 or (rank is not None and axis in (-1, rank - 1)):
@@ -130,11 +138,22 @@ def _without_training(reader: Reader, node: Node) -> list[Node]:
     ]
 
 
+def _drawing(reader: Reader, node: Node) -> list[Node]:
+    """The type as NumPy's, and a seed with the draws that it has made."""
+    stated = node.attributes.get("dtype")
+    dtype = stated and reader.dtype(stated)
+    if stated and dtype is None:
+        raise SourceError(f"{node.label}: the attribute 'dtype' must be a type of numbers, not {stated}.")
+    seed = node.attributes.get("seed")
+    return [_changed(node, dtype=dtype, seed=None if seed is None else Draws(seed))]
+
+
 def _no_dropout(reader: Reader, node: Node) -> list[Node]:
-    """At inference nothing is dropped: the output is the input, and the mask is all true."""
+    """At inference nothing is dropped: the output is the input, and the mask is all true. Training may be computed."""
     training = node.inputs[2] if len(node.inputs) > 2 else ""
-    if training and (training not in reader.constants or reader.constants[training].any()):
-        raise ArgumentError(must("training_mode", "a constant false", training))
+    known = reader.fixed(training) if training else np.zeros(())
+    if known is None or known.any():
+        return _drawing(reader, node)
     nodes = [Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.origin)]
     if any(node.outputs[1:]):
         shape = reader.fresh(f"{node.outputs[1]}.shape")
@@ -165,10 +184,11 @@ def _resize(reader: Reader, node: Node) -> list[Node]:
 
 
 def _cast(reader: Reader, node: Node) -> list[Node]:
-    """The type as NumPy's; those of less than two bytes that are no integers round in ways of their own."""
-    dtype = reader.dtype(node.attributes.get("to", 0))
-    if dtype is None or (dtype.kind not in "biuf" and dtype.name != "bfloat16"):
-        raise ArgumentError(must("to", "an integer, bool, float16, bfloat16, float32 or float64", dtype))
+    """The type as NumPy's."""
+    to = node.attributes.get("to", 0)
+    dtype = reader.dtype(to)
+    if dtype is None or dtype.kind == "c":
+        raise SourceError(f"{node.label}: the attribute 'to' must be a type of numbers, not {to}.")
     return [_changed(node, to=dtype)]
 
 
@@ -178,23 +198,67 @@ def _grid_sample(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
 
-def _of_bytes(reader: Reader, node: Node) -> list[Node]:
-    """Whole numbers of a byte or more, by a scale for all or for each part of an axis."""
-    x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else ""
-    dtypes = [reader.constants[name].dtype for name in (x, zero) if name in reader.constants]
-    blocks = any(node.attributes.get(name) for name in ("block_size", "output_dtype", "precision"))
-    if blocks or any(dtype.kind not in "iuf" or dtype.name.startswith(_SMALL) for dtype in dtypes):
-        raise ArgumentError(must("zero point", "of a byte or more, and not of blocks", dtypes))
-    return [node]
+def _quantised(reader: Reader, node: Node) -> list[Node]:
+    """Types as NumPy's; that of the output of QuantizeLinear by a zero point."""
+    stated = {name: node.attributes.get(name) or None for name in ("output_dtype", "precision")}
+    types = {name: reader.dtype(number) for name, number in stated.items() if number is not None}
+    for name, dtype in types.items():
+        if dtype is None:
+            raise SourceError(f"{node.label}: the attribute {name!r} must be a type of numbers, not {stated[name]}.")
+    inputs, dtype = node.inputs, types.get("output_dtype")
+    if node.op == "DequantizeLinear":
+        return [_changed(node, output_dtype=dtype)]
+    zero = inputs[2] if len(inputs) > 2 else ""
+    if zero and dtype is not None and zero in reader.constants and reader.constants[zero].dtype != dtype:
+        raise SourceError(f"{node.label}: the zero point must be of 'output_dtype', {dtype}.")
+    if not zero and dtype is not None:
+        inputs = (*inputs[:2], reader.array(np.zeros((), dtype), f"{node.outputs[0]}.zero"))
+    return [_changed(node, inputs=inputs, output_dtype=None, precision=types.get("precision"))]
+
+
+def _root_mean_square(reader: Reader, node: Node) -> list[Node]:
+    """Elements over the root of the mean of their squares, times a scale."""
+    (x, scale), rank, axis = node.inputs, reader.rank(node.inputs[0]), node.attributes.get("axis", -1)
+    if axis >= 0 and rank is None:
+        raise SourceError(f"{node.label} has an 'axis' from the front, which needs the rank of its input.")
+    axes = range(axis - (rank or 0) if axis >= 0 else axis, 0)
+    parts = ("square", "mean", "epsilon", "sum", "root", "quotient", "alike")
+    square, mean, epsilon, total, root, y, alike = (reader.fresh(f"{node.outputs[0]}.{part}") for part in parts)
+    number = reader.constant(node.attributes.get("epsilon", 1e-5), epsilon)
+    chain: list[tuple[str, tuple[str, ...], str]] = [
+        ("Mul", (x, x), square),
+        ("ReduceMean", (square, reader.constant(list(axes), f"{mean}.axes")), mean),
+        ("CastLike", (number, x), epsilon),
+        ("Add", (mean, epsilon), total),
+        ("Sqrt", (total,), root),
+        ("Div", (x, root), y),
+        ("CastLike", (y, scale), alike),
+        ("Mul", (alike, scale), node.outputs[0]),
+    ]
+    return [Node(op, inputs, (output,), {}, node.origin) for op, inputs, output in chain]
+
+
+def _optional(reader: Reader, node: Node) -> list[Node]:
+    """A value that may be left out is the value itself; whether it is there is known when a model is read."""
+    name = node.inputs[0] if node.inputs else ""
+    there = bool(name) and name not in reader.absent
+    if node.op == "OptionalHasElement":
+        name = reader.array(np.array(there), f"{node.outputs[0]}.there")
+    elif node.op == "Optional" and not there:
+        reader.absent.update(node.outputs)
+        return []
+    elif not there:
+        raise SourceError(f"{node.label}: there is no element in {name!r}.")
+    return [Node("Identity", (name,), node.outputs, {}, node.origin)]
 
 
 def _refused(reader: Reader, node: Node) -> list[Node]:
     raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
 
 
-_SMALL = ("int2", "int4", "uint2", "uint4", "float8")  # whose kind is that of other integers or floats
 _REDUCTIONS = tuple(name for name in TABLE if name.startswith("Reduce") and name != "ReduceSum")
-REPLACED = ("Dropout", "Scatter", "Upsample")  # operators that become others
+_OPTIONAL = ("Optional", "OptionalGetElement", "OptionalHasElement")
+REPLACED = ("Scatter", "Upsample", "RMSNormalization", *_OPTIONAL)  # operators that become others
 
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu")
 
@@ -203,6 +267,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Gemm",), 7, _without_broadcast),
     Adapter(("Cast",), math.inf, _cast),
     Adapter(("Dropout",), math.inf, _no_dropout),
+    Adapter(tuple(DRAWING - {"Dropout"}), math.inf, _drawing),
     Adapter(("BatchNormalization",), math.inf, _without_training),
     Adapter(("Upsample",), 9, _as_inputs("scales")),
     Adapter(("Upsample",), math.inf, _resize),
@@ -214,10 +279,12 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Scatter",), math.inf, _renamed("ScatterElements")),
     Adapter(("TopK",), 10, _as_inputs("k")),
     Adapter(("Split",), 13, _as_inputs("split")),
-    Adapter(("Softmax", "LogSoftmax"), 13, flattened),
+    Adapter(("Softmax", "LogSoftmax", "Hardmax"), 13, flattened),
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
-    Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _of_bytes),
+    Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _quantised),
     Adapter(("GridSample",), 20, _grid_sample),
+    Adapter(("RMSNormalization",), math.inf, _root_mean_square),
+    Adapter(_OPTIONAL, math.inf, _optional),
     Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
 )
 

@@ -21,15 +21,14 @@ _NEVER = -1e30  # what is added to a score that must not count
 def attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
     """Attention of a tensor to itself; its product with all weights, which are floats, and a sum come before."""
     x, w, bias, mask, past, added = map(made.input, range(6))
-    product = made.add("Add", made.add("MatMul", x, w), bias)
-    _self_attention(made, product, (w, mask, past, added), num_heads, scale, **attributes)
+    _self_attention(made, made.add("MatMul", x, w), (bias, mask, past, added), num_heads, scale, **attributes)
 
 
 def quantised_attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
     """The same, of bytes."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = map(made.input, range(9))
-    product = made.add("Add", made.scaled_product((x, x_scale, x_zero), (w, w_scale, w_zero)), bias)
-    _self_attention(made, product, (w, mask, past, ""), num_heads, scale, **attributes)
+    product = made.scaled_product((x, x_scale, x_zero), (w, w_scale, w_zero))
+    _self_attention(made, product, (bias, mask, past, ""), num_heads, scale, **attributes)
 
 
 def _self_attention(
@@ -37,17 +36,16 @@ def _self_attention(
     mask_filter_value: float = -10000.0, unidirectional: int = 0, **others: Any,
 ) -> None:  # fmt: skip
     """`product` (B, S, 3H) has queries, keys and values side by side."""
-    w, mask, past, added = inputs
+    bias, mask, past, added = inputs
     for name, value in others.items():
         if value:
             raise ArgumentError(must(name, "left out", value))
-    weights = made.reader.constants.get(w)
-    if weights is None or past or any(made.node.outputs[1:]):
-        raise ArgumentError(must("inputs", "constant weights, no past", made.node.inputs))
+    if past or any(made.node.outputs[1:]):
+        raise ArgumentError(must("inputs", "without a past, and outputs without a present", made.node.inputs))
+    product = made.add("Add", product, bias) if bias else product
     queries, keys, values = (_heads(made, part, num_heads) for part in made.cut(product, 2, 3))
     hidden = _hidden(made, keys, mask, mask_filter_value, unidirectional, queries)
-    scale = scale or (weights.shape[1] // 3 // num_heads) ** -0.5
-    _attended(made, queries, keys, values, [*hidden, added], made.number(scale))
+    _attended(made, queries, keys, values, [*hidden, added], made.number(scale) if scale else _usual(made, queries))
 
 
 def multi_head_attention(
@@ -107,7 +105,9 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
         if rank > 3:
             raise ArgumentError(must("mask", "of (B), (B, T) or (B, S, T)", rank))
         if rank == 1:
-            last = made.add("Unsqueeze", made.add("Cast", mask, to=np.dtype(np.int64)), made.integers(1))
+            batch = made.add("Slice", made.add("Shape", keys), made.integers(0), made.integers(1))
+            rows = made.add("Concat", batch, made.integers(1), axis=0)  # one count each, as no other form is known
+            last = made.add("Reshape", made.add("Cast", mask, to=np.dtype(np.int64)), rows)
             mask, rank = made.add("Less", made.counted(keys, 2), last), 2
         seen = made.add("Cast", mask, to=_FLOAT)
         hidden = made.add("Mul", made.add("Sub", made.number(1.0), seen), made.number(value))

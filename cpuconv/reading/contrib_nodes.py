@@ -60,9 +60,7 @@ class Builder:
 
     def array(self, value: np.ndarray) -> str:
         """A constant of the array's own type."""
-        name = self.reader.fresh(f"{self.node.outputs[0]}.constant")
-        self.reader.constants[name] = np.ascontiguousarray(value)
-        return name
+        return self.reader.array(np.array(value, order="C"), f"{self.node.outputs[0]}.constant")
 
     def spanned(self, x: str) -> list[str]:
         """Bytes that span floats, their scale and their zero point."""

@@ -22,9 +22,13 @@ _UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they 
 
 
 def value_of(info: Any) -> Value:
-    """What a model says of a value; sizes below 1, and symbols that say so, stand for unknown ones."""
-    tensor = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
+    """What a model says of a value, of an optional one as if it was there.
+
+    Sizes below 1, and symbols that say so, stand for unknown ones.
+    """
+    stated = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+    tensor = stated.tensor_type
+    if not stated.HasField("tensor_type"):
         return Value()
     if not tensor.HasField("shape"):
         return Value(None, dtype_of(tensor.elem_type))
@@ -84,19 +88,20 @@ class Foreign:
         arrays: Sequence[np.ndarray | None],
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
-    ) -> list[np.ndarray]:
-        """The outputs, computed in the types of the inputs; `stop` is asked before."""
+    ) -> list[Any]:
+        """The outputs, computed in the types of the inputs; a sequence of tensors is a list. `stop` is asked before."""
         check(stop)
         _package(node)
         from onnx.reference import ReferenceEvaluator
 
         feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
         try:
-            model = self._model([None if array is None else Value.of(array) for array in arrays])
+            model = self._model([None if array is None else _value(array) for array in arrays])
             results = iter(ReferenceEvaluator(model).run(None, feed))
         except Exception as error:  # whatever an evaluator of any operator raises
             raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
-        return [np.asarray(next(results) if name else None) for name in node.outputs]
+        found = [next(results) if name else None for name in node.outputs]
+        return [_as_stated(node, result, dtype) for result, dtype in zip(found, dtypes, strict=True)]
 
     def _model(self, inputs: Iterable[Value | None]) -> onnx.ModelProto:
         """A model of this node alone, its inputs of the given types."""
@@ -106,12 +111,31 @@ class Foreign:
         node = onnx.NodeProto.FromString(self.proto)
         typed = {
             name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            if value.dtype is not None
+            else helper.make_tensor_sequence_value_info(name, onnx.TensorProto.FLOAT, None)
             for name, value in zip(self.inputs, inputs, strict=True)
             if value is not None
         }
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", list(typed.values()), outputs)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
+
+
+def _value(array: Any) -> Value:
+    """What an operand is; of a sequence nothing is stated."""
+    return Value() if isinstance(array, list) else Value.of(array)
+
+
+def _as_stated(node: Node, result: Any, dtype: np.dtype | None) -> Any:
+    """A result in its type by ONNX's shape inference."""
+    if isinstance(result, list):
+        return result
+    array = np.asarray(result)
+    if dtype is not None and array.dtype != dtype:
+        if array.dtype.kind != dtype.kind:
+            raise SourceError(f"{node.label} gives {array.dtype} in ONNX's reference evaluator, and must give {dtype}.")
+        array = array.astype(dtype)
+    return array
 
 
 def _package(node: Node) -> Any:

@@ -29,6 +29,7 @@ from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted, restated
 from cpuconv.reading.bodies import control_form
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
+from cpuconv.reading.evaluated import OPERATORS, check_evaluated
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.reading.tensors import Files, Unread
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import onnx
 
 OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
+_DEFAULTS_SINCE = 4  # of the format: before, every initializer had to be listed as an input
 _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
 _VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # fields of attributes by their types
@@ -99,7 +101,8 @@ def read_with_metadata(
     try:
         stated = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
         opsets = {domain: stated[domain] for domain in operators.domains() if domain in stated}
-        return _Reader(inlined(model), opsets, files, name).graph(), metadata
+        reader = _Reader(inlined(model), opsets, files, name)
+        return reader.graph(defaults=model.ir_version >= _DEFAULTS_SINCE), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
@@ -173,16 +176,20 @@ class _Reader:
     ) -> None:
         self.proto, self.opsets, self.files, self.name, self.outer = proto, opsets, files, name, outer
         self.opset = opsets.get("", 0)
-        if self.opset < OLDEST:
-            raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
-        self.constants: dict[str, np.ndarray] = {}
+        self.constants = _Consulted()
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
+        self.defaults: list[str] = []
+        self.absent: set[str] = set()
         self.names = Names()
         self.types: dict[str, np.dtype] = {}  # of values, as they follow from those that their nodes read
 
-    def graph(self, captured: Sequence[str] = ()) -> Graph:
-        """The whole graph; `captured` are names of the graph around it that it may read, which become inputs."""
+    def graph(self, captured: Sequence[str] = (), *, defaults: bool = False) -> Graph:
+        """The whole graph; `captured` are names of the graph around it that it may read, which become inputs.
+
+        With `defaults`, initializers that are inputs may be fed, but for those whose elements decide how a node is
+        read.
+        """
         if self.proto.sparse_initializer:
             raise SourceError("sparse constants are not supported.")
         for tensor in self.proto.initializer:
@@ -192,6 +199,7 @@ class _Reader:
         for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
             self.values[info.name] = value_of(info)
         inputs = [info.name for info in self.proto.input if self.outer or info.name not in self.constants]
+        self.defaults = [info.name for info in self.proto.input if defaults and self.is_default(info.name)]
         for info in self.proto.input:
             if info.name in inputs and self.values[info.name].dtype is None and not (self.outer and _is_open(info)):
                 raise SourceError(f"the input {info.name!r} must be a tensor of numbers.")
@@ -208,8 +216,18 @@ class _Reader:
         for node in self.proto.node:
             self.nodes += self.read(node)
         outputs = [info.name for info in self.proto.output]
+        for info in self.proto.output:
+            if info.type.HasField("sequence_type") or info.type.HasField("map_type"):
+                raise SourceError(f"the output {info.name!r} must be a tensor, not a sequence or a map.")
         values = {name: value for name, value in self.values.items() if name not in self.constants}
-        return Graph(tuple(inputs), tuple(outputs), tuple(self.nodes), self.constants, values, self.name)
+        ends, constants = (tuple(inputs), tuple(outputs)), dict(self.constants)
+        stated = {name: self.values[name] for name in self.defaults if name not in self.constants.consulted}
+        return Graph(*ends, tuple(self.nodes), constants, values, self.name, stated)
+
+    def is_default(self, name: str) -> bool:
+        """Whether an input has an initializer that is as the input is stated."""
+        array, value = dict.get(self.constants, name), self.values[name]
+        return array is not None and array.dtype == value.dtype and value.fits(array.shape)
 
     def capture(self, names: Sequence[str]) -> list[str]:
         """Take over what is known of values of the graph around a body; names of inputs for those not constant there.
@@ -252,7 +270,7 @@ class _Reader:
                 ]
                 return
             except ArgumentError as error:  # a form of the operator that the table does not know
-                if contrib:
+                if contrib or proto.op_type not in OPERATORS[""]:
                     raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
             except (TypeError, ValueError) as error:
                 raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error
@@ -267,6 +285,8 @@ class _Reader:
             It is not.
         """
         domain, label = "" if proto.domain in _DOMAIN else proto.domain, f"{proto.op_type} node {origin!r}"
+        if not domain and self.opset < OLDEST and not self.is_as_in_the_oldest(proto.op_type):
+            raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
         if domain not in self.opsets or not operators.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
             raise SourceError(f"{label}: there is no operator {proto.op_type!r}{of}.")
@@ -276,7 +296,7 @@ class _Reader:
 
     def type_of(self, name: str) -> np.dtype | None:
         """The type of a value, as far as it is known."""
-        array = self.constants.get(name)
+        array = dict.get(self.constants, name)  # whose elements decide nothing here
         return array.dtype if array is not None else self.types.get(name, self.values.get(name, Value()).dtype)
 
     def control(self, proto: Any, origin: str) -> Node:
@@ -305,8 +325,16 @@ class _Reader:
             label = f"{proto.op_type} node {origin!r}"
             raise SourceError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
 
+    def is_as_in_the_oldest(self, op: str) -> bool:
+        """Whether an operator of an opset that is not read is the same in the oldest one that is."""
+        known = operators.has(op, "") and operators.definition(op, "", OLDEST).since
+        return bool(known) and known <= self.opset
+
     def foreign(self, proto: Any, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
+        texts = {each.name: each.s.decode() for each in proto.attribute if each.type == messages.STRING}
+        domain = "" if proto.domain in _DOMAIN else proto.domain
+        check_evaluated(proto.op_type, domain, texts, f"{proto.op_type} node {origin!r}")
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         try:
@@ -323,7 +351,7 @@ class _Reader:
         Raises
         ------
         ArgumentError
-            It is a graph or a type, which no operator of the table has.
+            It is a graph, which no operator of the table has.
         """
         if proto.type in _VALUES:
             return getattr(proto, _VALUES[proto.type])
@@ -335,6 +363,8 @@ class _Reader:
             return [text.decode() for text in proto.strings]
         if proto.type == messages.TENSOR:
             return self.files.array(proto.t)
+        if proto.type == messages.TYPE_PROTO:
+            return proto.tp
         raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
     def constant_node(self, proto: Any) -> np.ndarray:
@@ -353,14 +383,24 @@ class _Reader:
 
     def constant(self, value: object, hint: str) -> str:
         """The name of a new constant: integers are int64, other numbers float32."""
+        return self.array(_constant(value), hint)
+
+    def array(self, value: np.ndarray, hint: str) -> str:
+        """The name of a new constant, of the array's own type."""
         name = self.fresh(hint)
-        self.constants[name] = _constant(value)
+        value.flags.writeable = False
+        self.constants[name] = value
         return name
 
     def rank(self, name: str) -> int | None:
         """Axes of a value, where the model states them."""
-        shape = self.constants[name].shape if name in self.constants else self.values.get(name, Value()).shape
+        array = dict.get(self.constants, name)
+        shape = self.values.get(name, Value()).shape if array is None else array.shape
         return None if shape is None else len(shape)
+
+    def fixed(self, name: str) -> np.ndarray | None:
+        """The elements of a constant that nobody may feed; of others nothing is decided."""
+        return None if name in self.defaults else dict.get(self.constants, name)
 
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
@@ -370,6 +410,28 @@ class _Reader:
 def _is_open(info: Any) -> bool:
     """Whether a body does not say what an input is, which then is what the body is given."""
     return info.type.HasField("tensor_type") or not vars(info.type)
+
+
+class _Consulted(dict[str, np.ndarray]):
+    """Constants, and the names of those whose elements were asked for.
+
+    Attributes
+    ----------
+    consulted : set of str
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.consulted: set[str] = set()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.consulted.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The elements of a constant, or a default."""
+        self.consulted.add(name)
+        return super().get(name, default)
 
 
 def _constant(value: object) -> np.ndarray:

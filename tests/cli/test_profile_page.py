@@ -36,7 +36,7 @@ ROWS = [
     ROW,
     replace(ROW, name="x" * 200, op=COPY, algorithm="", seconds=2e-4, share=0.1, gflops=None, bound="bandwidth (L2)"),
     replace(ROW, name=HOSTILE, op="Relu", seconds=4e-4, share=0.2, bound="overhead", roof_share=0.05),
-    replace(ROW, op="Hardmax", algorithm="evaluator", seconds=3e-4, share=0.15, host=True, bound="bandwidth (memory)"),
+    replace(ROW, op="Sinh", algorithm="evaluator", seconds=3e-4, share=0.15, host=True, bound="bandwidth (memory)"),
     replace(ROW, op="Softmax", seconds=1e-4, share=0.05, bound="", roof="", roof_share=None, gflops=None),
 ]
 SPANS = [
@@ -47,7 +47,7 @@ PROFILE = Profile(ROWS, 1.4e-3, 2, Watched(1.4e-3, SPANS))
 NETWORK = """g (float[1,8,20,20] x) => (float[1,1600] y) <float[16,8,3,3] w, int64[2] s = {1, -1}> {
     a = Conv<pads = [1, 1, 1, 1]>(x, w)
     b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)
-    c = Hardmax(b)
+    c = Sinh(b)
     d = Relu(c)
     y = Reshape(d, s)
 }"""
@@ -83,7 +83,7 @@ def test_each_operator_has_its_place_in_a_watched_run(tmp_path, threads):
         mine = sorted((span.start, span.end) for span in watched.spans if span.worker == worker)
         assert all(first[1] <= second[0] for first, second in zip(mine, mine[1:], strict=False))
     (host,) = (row for row in told.rows if row.host)
-    assert (host.op, host.kind, host.shape) == ("Hardmax", "reference", (1, 16, 10, 10))
+    assert (host.op, host.kind, host.shape) == ("Sinh", "reference", (1, 16, 10, 10))
     np.testing.assert_array_equal(made(x), before)
     assert made.profile({"x": x}, 1).watched is None
 
@@ -129,7 +129,7 @@ def test_the_command_writes_a_page_beside_what_it_prints(tmp_path, capsys):
     model, file = str(network(tmp_path)), tmp_path / "out.html"
     assert main(["profile", model, "--runs", "1", "--html", str(file), "--json"]) == OK
     told = json.loads(capsys.readouterr().out)
-    assert [row["op"] for row in told["rows"] if row["host"]] == ["Hardmax"] and told["watched"]["spans"]
+    assert [row["op"] for row in told["rows"] if row["host"]] == ["Sinh"] and told["watched"]["spans"]
     text = file.read_text(encoding="utf-8")
     assert "Profile of net" in text and text.count("<tr id=") == len(told["rows"])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["net.onnx", "out.html"]

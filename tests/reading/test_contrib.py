@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
+from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN  # noqa: E402
 from support import saturation  # noqa: E402
 from support.graph.contributed import FORMULAS, agree  # noqa: E402
@@ -55,6 +56,11 @@ CASES = [
     ("QuickGelu", [X], {"alpha": 1.5}, (), 1e-5),
     ("SkipLayerNormalization", [_floats(2, 3, 8), _floats(2, 3, 8), _floats(8), _floats(8)], {}, (2, 3), 1e-5),
     ("Attention", [_floats(2, 5, 8), _floats(8, 24), _floats(24)], {"num_heads": 2}, (1, 2), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24)], {"num_heads": 2}, (1,), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24), _floats(24)], {"num_heads": 2}, (), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24)], {"num_heads": 4, "unidirectional": 1}, (), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24), _floats(24)], {"num_heads": 2}, (1,), 1e-5),
+    ("Attention", [_floats(2, 5, 8), _floats(8, 24), None, np.int32([3, 5])], {"num_heads": 2}, (1,), 1e-5),
     (
         "Attention",
         [_floats(2, 5, 8), _floats(8, 24), _floats(24), np.int32([[1, 1, 1, 0, 0], [1] * 5])],
@@ -84,6 +90,14 @@ CASES = [
         + [RNG.uniform(0.01, 0.02, 24).astype(np.float32)],
         {"num_heads": 4},
         (1, 2, 3, 4),
+        1e-5,
+    ),
+    (
+        "QAttention",
+        [_bytes(2, 5, 8), _weights(8, 24), _floats(24), np.float32(0.01), np.float32(0.02)]
+        + [None, np.uint8(120), np.int8(0)],
+        {"num_heads": 2},
+        (),
         1e-5,
     ),
     ("QLinearAdd", [*_quantised(2, 3), *_quantised(2, 3), *TO_BYTES], {}, (), 1),
@@ -191,6 +205,21 @@ CASES = [
 ]
 
 
+def test_attention_without_a_bias_that_onnx_runtime_asks_for():
+    arrays = [_bytes(2, 5, 8), _weights(8, 24), _floats(24) * 0, np.float32(0.01), np.float32(0.02)]
+    expected = run(*one_node("QAttention", arrays, 1, 17, (1, 2), DOMAIN, num_heads=2))[0]
+    for fixed in ((), (1,)):
+        model = one_node("QAttention", [*arrays[:2], None, *arrays[3:]], 1, 17, fixed, DOMAIN, num_heads=2)
+        np.testing.assert_allclose(run(*model)[0], expected, rtol=1e-5)
+
+
+def test_a_mask_of_another_form_is_refused():
+    """Ends and starts of what is seen: of two sequences four numbers."""
+    arrays = [_floats(1, 5, 8), _floats(8, 24), None, np.int32([3, 1])]
+    with pytest.raises(SourceError, match="node 'y0'"):
+        run(*one_node("Attention", arrays, 1, 17, (1,), DOMAIN, num_heads=2))
+
+
 def test_every_operator_has_a_case():
     formulas = {case.op for case in FORMULAS}
     assert CONTRIB.keys() | ALIKE.keys() == {case[0] for case in CASES} | formulas | {"QLinearReduceMean"}
@@ -213,7 +242,8 @@ def _signed(arrays: list) -> bool:
 def test_as_onnx_runtime(op, arrays, attributes, fixed, limit, bits):
     if _signed(arrays):
         saturation.need(bits)
-        arrays = [saturation.narrowed(each, bits) if each.dtype == np.int8 else each for each in arrays]
+        signed = [each is not None and each.dtype == np.int8 for each in arrays]
+        arrays = [saturation.narrowed(each, bits) if is_ else each for each, is_ in zip(arrays, signed, strict=True)]
     model, feed = one_node(op, arrays, 1, 17, fixed, "" if op == "QLinearMatMul" else DOMAIN, **attributes)
     (expected,) = runtime_session(runtime, model).run(None, feed)
     (got,) = run(model, feed)

@@ -32,7 +32,7 @@ def test_as_the_formula(case):
         ("QuickGelu", [X], {"beta": 1.5}, "QuickGelu node 'y0' is not written as its operator"),
         ("PackedAttention", [X], {}, "there is no operator 'PackedAttention' of domain 'com.microsoft'"),
         ("Attention", [X] * 3, {}, "Attention node 'y0' is not written as its operator"),
-        ("Attention", [X] * 3, {"num_heads": 2}, "'inputs' must be constant weights"),
+        ("Attention", [X] * 5, {"num_heads": 2}, "Attention node 'y0': Argument 'inputs' must be without a past"),
         ("MultiHeadAttention", [X] * 7, {"num_heads": 2}, "'inputs' must be without a past"),
         ("EmbedLayerNormalization", [X], {"mean": 2}, "is not written as its operator"),
         ("MatMulNBits", [X] * 3, {"K": 4, "N": 4, "block_size": 16}, "'weights' must be constant"),

@@ -157,20 +157,20 @@ def test_functions_of_the_model_are_inlined():
 
 
 def test_operators_that_the_table_does_not_know_run_in_the_evaluator():
-    model, feed = one_node("Hardmax", [X], axis=1)
+    model, feed = one_node("Sinh", [X])
     (node,) = read(model).nodes
-    assert node.op == "Hardmax" and node.meaning is not None
-    with pytest.warns(match="Hardmax run through the reference evaluator"):
+    assert node.op == "Sinh" and node.meaning is not None
+    with pytest.warns(match="Sinh run through the reference evaluator"):
         (got,) = run(model, feed)
     close(got, ReferenceEvaluator(model).run(None, feed)[0])
-    with pytest.raises(SourceError, match="has operators without kernels: Hardmax"):
+    with pytest.raises(SourceError, match="has operators without kernels: Sinh"):
         made(model, feed, strict=True)
 
 
 def test_a_form_that_the_table_does_not_know_runs_in_the_evaluator():
-    model, feed = one_node("Cast", [X], to=TensorProto.FLOAT8E4M3FN)
+    model, _ = one_node("BatchNormalization", [X, *[X[0, :, 0, 0]] * 4], 3, training_mode=1)
     (node,) = read(model).nodes
-    assert node.op == "ai.onnx.Cast" and node.meaning is not None
+    assert node.op == "ai.onnx.BatchNormalization" and node.meaning is not None
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
@@ -193,13 +193,13 @@ def test_subgraphs_read_values_of_the_graph_around_them():
 
 
 def test_the_evaluator_serves_nodes_whose_inputs_are_renamed():
-    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Identity(x) y = Hardmax <axis = 1> (a) }")
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Identity(x) y = Sinh(a) }")
     feed = {"x": np.float32([[1, 3, 2], [0, -1, -2]])}
-    with pytest.warns(match="Hardmax"):
+    with pytest.warns(match="Sinh"):
         graph = noops.run(specialise(read(model)))
-    assert [str(node) for node in graph.nodes] == ["y = Hardmax(x)"]
+    assert [str(node) for node in graph.nodes] == ["y = Sinh(x)"]
     (got,) = interpret(graph, feed).values()
-    close(got, np.float32([[0, 1, 0], [1, 0, 0]]))
+    close(got, np.sinh(feed["x"]))
 
 
 # --- data in files of its own ---------------------------------------------------------------------------------------

@@ -33,12 +33,12 @@ def test_without_onnx_a_model_is_read(monkeypatch):
 
 
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):
-    data = parse("g (float[4] x) => (float[4] y) { y = Bernoulli(x) }").SerializeToString()
+    data = parse("g (float[4] x) => (float[4] y) { y = Acos(x) }").SerializeToString()
     graph = read(data)
     for name in ("onnx", "onnx.shape_inference"):
         monkeypatch.setitem(sys.modules, name, None)
     (node,) = graph.nodes
-    message = r"Bernoulli.*has no kernel; the package onnx computes it.*pip install 'cpuconv\[onnx\]'"
+    message = r"Acos.*has no kernel; the package onnx computes it.*pip install 'cpuconv\[onnx\]'"
     with pytest.raises(SourceError, match=message):
         node.meaning.infer(node, [Value((4,), np.dtype(np.float32))])
     with pytest.raises(SourceError, match=message):

@@ -19,7 +19,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, near
+from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given, near
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
@@ -210,12 +210,13 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    given = {inputs[position].dtype for position in (0, *tree.operands)}  # the output is of the first one's type
+    types = {inputs[position].dtype for position in (0, *tree.operands)}  # the output is of the first one's type
     if node.op == "QuantizeLinear":
-        return tree if given == {FLOAT32} and _type_of(node, inputs) in _BYTES else None
+        types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # of the quotient
+        return tree if types == {FLOAT32} and _type_of(node, inputs) in _BYTES else None
     if node.op in ("DequantizeLinear", "Elementwise"):
-        return tree if given <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
-    return tree if given == {FLOAT32} else None
+        return tree if types <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
+    return tree if types == {FLOAT32} else None
 
 
 _Operands = tuple[Expression | None, ...]
@@ -240,18 +241,26 @@ def _operands(inputs: Inputs) -> _Operands:
     return tuple(map(_operand, range(len(inputs)), inputs))
 
 
+def quantised_type(node: Node, zero: Any) -> np.dtype:
+    """The type of what a QuantizeLinear gives: that of its zero point, or what the node states."""
+    return zero.dtype if zero is not None else node["output_dtype"] or U8.dtype
+
+
 def _type_of(node: Node, inputs: Inputs) -> np.dtype:
     """Of the output."""
     if node.op == "QuantizeLinear":
-        return U8.dtype if len(inputs) < 3 or inputs[2] is None else inputs[2].dtype
-    return inputs[1].dtype if node.op == "DequantizeLinear" else node.attributes.get("to") or inputs[0].dtype
+        return quantised_type(node, given(inputs, 2))
+    if node.op == "DequantizeLinear":
+        return node["output_dtype"] or inputs[1].dtype
+    return node.attributes.get("to") or inputs[0].dtype
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
     if value is None:
         return None
-    if value.array is not None and value.array.size == 1 and not np.isnan(value.array).any():
-        return Constant(float(value.array.reshape(())))
+    if value.array is not None and value.array.size == 1:
+        number = float(value.array.reshape(()))
+        return Operand(position) if math.isnan(number) else Constant(number)
     return Operand(position)
 
 

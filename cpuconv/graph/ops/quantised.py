@@ -7,7 +7,7 @@ compute them while the network runs. QuantizedLinear is ours: rewrites make it o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from cpuconv.conv.choice.rows import rows_operand, rows_problem
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import restored, solvable, way
 from cpuconv.elements import OF_DTYPE, S32
+from cpuconv.functions.casting import convert, is_integer, limits, wide
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, is_float
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
-from cpuconv.graph.ops.elementwise import native
+from cpuconv.graph.ops.elementwise import native, quantised_type
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
 from cpuconv.graph.ops.planes import is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED
@@ -29,6 +30,7 @@ from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.elementwise.span import span_step
 from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
 from cpuconv.kernels.paired.matmul_bytes import seconds as product_seconds
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import Types
@@ -44,51 +46,76 @@ def _along(vector: np.ndarray | None, axis: int, rank: int) -> np.ndarray | int:
     return vector.reshape(()) if vector.size == 1 else vector.reshape(-1, *[1] * (rank - 1 - axis_in(axis, rank)))
 
 
+def _parts(vector: np.ndarray | None, node: Node, shape: Sequence[int]) -> np.ndarray:
+    """A scale or zero point of all, of each part along the node's axis, or of each block there, as an operand."""
+    if vector is None or vector.size == 1 or not node["block_size"]:
+        return np.asarray(_along(vector, node["axis"], len(shape)))
+    axis = axis_in(node["axis"], len(shape))
+    return np.repeat(vector, node["block_size"], axis).take(range(shape[axis]), axis)
+
+
 def _saturated(x: np.ndarray, zero: np.ndarray | int, dtype: np.dtype) -> np.ndarray:
     """Rounded to even, moved to the zero point, and cut off at the ends of the type."""
-    bounds = np.iinfo(dtype)
-    return np.clip(np.rint(x) + zero, bounds.min, bounds.max).astype(dtype)
+    return np.clip(np.rint(x) + zero, *limits(dtype)).astype(dtype)
 
 
 def _check_parts(node: Node, x: Any, *vectors: Any) -> None:
-    """See that scales and zero points are one number, or one for each part along the axis."""
+    """See that scales and zero points are one number, one for each part along the axis, or one for each block."""
     for vector in vectors:
         if vector is None or math.prod(vector.shape) == 1:
             continue
-        if vector.shape != (x.shape[axis_in(node["axis"], len(x.shape))],):
-            raise ValueError(f"scales of shape {vector.shape}")
+        expected = list(x.shape)
+        axis, size = axis_in(node["axis"], len(expected)), node["block_size"]
+        if size < 0:
+            raise ValueError(f"the block_size is {size}")
+        expected = [*expected[:axis], divide(expected[axis], size), *expected[axis + 1 :]] if size else [expected[axis]]
+        if list(vector.shape) != expected:
+            raise ValueError(f"scales and zero points must be one, or of shape {tuple(expected)}, not {vector.shape}")
+
+
+def _check_quantised(dtype: np.dtype) -> None:
+    if not is_integer(dtype) and not dtype.name.startswith(("float8_e4", "float8_e5", "float6", "float4")):
+        raise ValueError(f"numbers of {dtype} are no quantised ones")
 
 
 def _infer_quantize(node: Node, inputs: Inputs) -> list[Value]:
     x, zero = inputs[0], given(inputs, 2)
     _check_parts(node, x, inputs[1], zero)
-    dtype = _UINT8 if zero is None else zero.dtype
-    np.iinfo(dtype)
+    dtype = quantised_type(node, zero)
+    _check_quantised(dtype)
     return [Value(x.shape, dtype)]
 
 
 def quantize(node: Node, arrays: Arrays) -> np.ndarray:
-    """round(x / scale) + zero point, cut off at the ends of the type.
+    """round(x / scale) + zero point, cut off at the ends of the type; the quotient in the type of the scale.
 
-    The quotient is of x's own type, as everywhere, and of integers of the scale's.
+    A node may state another `precision`. Types of floats have no zero point but 0, and round as Cast does.
     """
     x, scale, zero = *arrays[:2], given(arrays, 2)
-    dtype = x.dtype if is_float(x.dtype) else scale.dtype
-    quotient = x.astype(dtype) / np.asarray(_along(scale, node["axis"], x.ndim), dtype)
-    return _saturated(quotient, _along(zero, node["axis"], x.ndim), _UINT8 if zero is None else zero.dtype)
+    kind, dtype = node["precision"] or scale.dtype, quantised_type(node, zero)
+    kind = kind if is_float(kind) else FLOAT32  # of integers, and of powers of two
+    quotient = wide(x.astype(kind) / _parts(scale, node, x.shape).astype(kind))
+    point = wide(_parts(zero, node, x.shape))
+    if is_integer(dtype):
+        return _saturated(quotient, point.astype(np.float64), dtype)
+    return convert(quotient + point, dtype, bool(node["saturate"]))
 
 
 def _infer_dequantize(node: Node, inputs: Inputs) -> list[Value]:
-    _check_parts(node, inputs[0], *inputs[1:3])
-    np.iinfo(inputs[0].dtype)
-    return [Value(inputs[0].shape, inputs[1].dtype)]
+    _check_parts(node, *inputs)
+    _check_quantised(inputs[0].dtype)
+    dtype = node["output_dtype"] or inputs[1].dtype
+    return [Value(inputs[0].shape, dtype if is_float(dtype) else FLOAT32)]
 
 
 def dequantize(node: Node, arrays: Arrays) -> np.ndarray:
-    """(x - zero point) * scale."""
+    """(x - zero point) * scale, in the scale's type, or a stated one."""
     x, scale, zero = *arrays[:2], given(arrays, 2)
-    difference = x.astype(np.int64) - np.asarray(_along(zero, node["axis"], x.ndim)).astype(np.int64)
-    return difference.astype(scale.dtype) * _along(scale, node["axis"], x.ndim)
+    kind = node["output_dtype"] or scale.dtype
+    kind = kind if is_float(kind) else FLOAT32
+    exact = np.int64 if is_integer(x.dtype) else np.float64
+    difference = wide(x).astype(exact) - wide(_parts(zero, node, x.shape)).astype(exact)
+    return difference.astype(kind) * _parts(scale, node, x.shape).astype(kind)
 
 
 def _infer_dynamic(node: Node, inputs: Inputs) -> list[Value]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F16
+from cpuconv.functions.casting import convert
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import (
@@ -131,6 +132,12 @@ def expand(node: Node, arrays: Arrays) -> np.ndarray:
     """Broadcast with a shape, either way."""
     x, sizes = arrays[0], integers(arrays[1])
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
+
+
+def cast(node: Node, arrays: Arrays) -> np.ndarray:
+    """The elements as another type: the attribute's, or that of the second input."""
+    dtype = arrays[1].dtype if node.op == "CastLike" else node["to"]
+    return convert(arrays[0], dtype, bool(node["saturate"]), node["round_mode"])
 
 
 def _infer_cast(node: Node, inputs: Inputs) -> list[Value]:
@@ -303,7 +310,7 @@ def _reshaping(
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
     """An operator that only changes the type; kernels have the case that it stays."""
     kernels: dict[str, Any] = {"offers": _offer_cast(rule), "lower": _lower_cast, "view": _view_same}
-    return Op(name, rule, identity, attributes, **rest, **kernels, signature=_CASTS)
+    return Op(name, rule, cast, attributes, **rest, widened=False, **kernels, signature=_CASTS)
 
 
 _FLOATS = (F16.outside, BF16.outside, FLOAT32)

@@ -2,7 +2,7 @@
 
 Patterns: constants of the same type, shape and bits; nodes of the same operator with the same inputs and attributes,
 arrays among them compared by their bits. Equal in every bit, as operators of the table always give the same for the
-same.
+same, but for those that draw random numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, joined
+from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.passes.rewriting import without
 from cpuconv.graph.sizes import bits, own
 
@@ -60,7 +61,7 @@ def nodes(graph: Graph) -> Graph:
     equal: list[tuple[Node, Sequence[str]]] = []
     same: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if node.meaning is not None:
+        if node.meaning is not None or draws(node):
             continue
         inputs = tuple(names.get(name, name) for name in node.inputs)
         first = known.setdefault((node.op, inputs, frozen(node.attributes), tuple(map(bool, node.outputs))), node)

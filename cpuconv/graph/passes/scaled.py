@@ -12,6 +12,7 @@ from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.kernels.binding.place import FLOAT32
 
 BYTES = (U8.dtype, S8.dtype)
+_PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes: types of floats
 
 
 class Scaled(NamedTuple):
@@ -36,10 +37,14 @@ def scaled(graph: Graph, node: Node | None, op: str) -> Scaled | None:
     """What a node of such an operator reads or gives, its scale and zero point being constants."""
     if node is None or node.op != op or node.meaning is not None or node["block_size"]:
         return None
+    if (node[_PRECISIONS[op]] or FLOAT32) != FLOAT32:
+        return None
     scale, zero = (constant(graph, operand(node, at)) for at in (1, 2))
     name = node.inputs[0] if op == "DequantizeLinear" else node.outputs[0]
     dtype = graph.value(name).dtype
     if scale is None or (zero is None and operand(node, 2)) or scale.dtype != FLOAT32 or not (scale > 0).all():
+        return None
+    if dtype is None or dtype.kind not in "iu":  # of less than a byte, or floats
         return None
     return Scaled(name, scale.ravel(), np.zeros(1, dtype) if zero is None else zero.ravel(), node["axis"])
 

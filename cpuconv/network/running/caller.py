@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.place import Place
@@ -140,6 +141,8 @@ def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None],
         check_results(host.node, [None if place is None else place.shape for place in host.outputs], results)
         for place, result in zip(host.outputs, results, strict=False):
             if place is not None:
+                if result.shape != place.shape and 0 not in place.shape:
+                    raise SourceError(f"{host.node.label} gives {result.shape}, and must give {place.shape}.")
                 view(place)[...] = result
 
     return call

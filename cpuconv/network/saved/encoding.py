@@ -23,6 +23,7 @@ from cpuconv.graph.limits import MOST_AXES
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
+from cpuconv.graph.ops.drawing import DRAWING, Draws
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
@@ -39,11 +40,12 @@ _PLAIN_DTYPES = (
 )  # fmt: skip
 _MORE_DTYPES = (  # of the package ml_dtypes
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
 _LONGEST = 1 << 16  # characters of the texts of an expression's subtrees, which repeat what they share
 _TYPES = ("to", "y")  # attributes that are types of elements
 _CONTROL = "control"  # in the place of the meaning of an If, Loop or Scan
+_OPTIONAL_TYPES = ("dtype", "output_dtype", "precision")  # attributes that may be types; defaults are ONNX's numbers
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
 
 _SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
@@ -151,6 +153,8 @@ def _attribute_to_plain(value: Any, keep: Keep) -> Any:
         return {"array": _array_to_plain(value, keep)}
     if isinstance(value, np.dtype):
         return {"dtype": _dtype_name(value)}
+    if isinstance(value, Draws):
+        return {"seed": value.seed}
     if isinstance(value, Expression):
         return {"expression": _expression_to_plain(value)}
     if isinstance(value, Graph):
@@ -172,6 +176,8 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
         return _array_from_plain(content, find)
     if kind == "dtype":
         return dtype_of(content)
+    if kind == "seed":
+        return Draws(content if type(content) is int else must_be(float, content))
     if kind == "expression":
         return _expression_from_plain(content)
     if kind == "graph":
@@ -248,6 +254,11 @@ def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
         "nodes": [_node_to_plain(node, keep) for node in graph.nodes],
         "constants": {name: _array_to_plain(array, keep) for name, array in graph.constants.items()},
         "values": {name: value_to_plain(value) for name, value in sorted(graph.values.items())},
+        **(
+            {"defaults": {name: value_to_plain(value) for name, value in graph.defaults.items()}}
+            if graph.defaults
+            else {}
+        ),
     }
 
 
@@ -260,8 +271,8 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
         It is something else, or a graph that is wrong in itself.
     """
     check_nodes(data)
-    fields = must_be(dict, data)
-    if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values"}:
+    fields = {"defaults": {}, **must_be(dict, data)}
+    if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values", "defaults"}:
         raise SourceError(f"a graph has the fields {_shown(sorted(fields))}")
     constants = must_be(dict, fields["constants"])
     return Graph(
@@ -271,7 +282,17 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
         {name: _array_from_plain(array, find) for name, array in constants.items()},
         {name: value_from_plain(value) for name, value in must_be(dict, fields["values"]).items()},
         must_be(str, fields["name"]),
+        _defaults(must_be(dict, fields["defaults"]), constants),
     )
+
+
+def _defaults(data: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Value]:
+    """What is stated of constants that may be fed."""
+    stated = {name: value_from_plain(value) for name, value in data.items()}
+    for name, value in stated.items():
+        if name not in constants or value.dtype is None:
+            raise SourceError(f"there is no constant {_shown(name)} that may be fed")
+    return stated
 
 
 def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
@@ -327,6 +348,12 @@ def _check_attributes(node: Node) -> None:
     """See that attributes are of the types of their defaults, where these say any."""
     for name, default in TABLE[node.op].attributes.items():
         value = node[name]
+        if isinstance(value, Draws) or (name == "seed" and value is not None):
+            if not (isinstance(value, Draws) and name == "seed" and node.op in DRAWING):
+                raise SourceError(f"{node.label}: the attribute {name!r} is {_shown(value)}")
+            continue
+        if isinstance(value, np.dtype) and name in _OPTIONAL_TYPES:
+            continue
         kinds: tuple[type, ...] = _ALSO.get(type(default), (type(default),))
         stated = default is not None and default is not REQUIRED
         typed = name in _TYPES and value is not None

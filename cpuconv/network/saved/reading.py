@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,15 +97,18 @@ class Saved:
         self._packed = self._forms(packed) if self.fits else {}
         self._raw = {self._file.checksum(raw): raw for raw, _ in self._packed}
         self._programs = {tuple(map(sizes_of, must_be(list, each["shapes"]))): each for each in list_of(dict, programs)}
+        order = tuple(list_of(str, header.get("order", list(outputs))))
+        if {*order} != {*outputs}:
+            raise SourceError("its outputs are not those that it lists")
         if graph is not None:
-            self.graph = graph_from_plain(graph, self._array)
+            self.graph = replace(graph_from_plain(graph, self._array), outputs=order)
             if {each: self.graph.value(each) for each in self.graph.inputs} != inputs:
                 raise SourceError("its inputs are not those of its graph")
             return
         if tuple(value.shape for value in inputs.values()) not in self._programs:
             raise SourceError("it has no program for its sizes")
         whole = Node("Network", tuple(inputs), tuple(each for each in outputs if each not in inputs))
-        self.graph = Graph(tuple(inputs), tuple(outputs), (whole,), {}, {**outputs, **inputs}, self.name)
+        self.graph = Graph(tuple(inputs), order, (whole,), {}, {**outputs, **inputs}, self.name)
 
     def _forms(self, data: Any) -> dict[tuple[int, str], int]:
         """Packed blocks by raw block and form."""

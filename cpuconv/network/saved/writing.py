@@ -7,7 +7,7 @@ or another size, can be planned for; packed ones are those that the programs rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cpuconv.network.saved.program import SavedProgram, Settings, here
 
 def write(
     path: Path,
-    ends: tuple[str, Mapping[str, Value], Mapping[str, Value]],
+    ends: tuple[str, Mapping[str, Value], Mapping[str, Value], Sequence[str]],
     graph: Graph | None,
     settings: Settings,
     programs: Iterable[SavedProgram],
@@ -35,10 +35,10 @@ def write(
     Parameters
     ----------
     path : Path
-    ends : (str, mapping of str to Value, mapping of str to Value)
-        The network's name, its inputs and outputs.
+    ends : (str, mapping of str to Value, mapping of str to Value, sequence of str)
+        The network's name, its inputs and outputs, and the outputs as they are listed.
     graph : Graph or None
-        The network as it was read; None where all sizes are fixed.
+        The network as it was read; None where all sizes are fixed, and nothing has a default.
     settings : Settings
     programs : iterable of SavedProgram
     packed : callable
@@ -62,9 +62,9 @@ def write(
             kept[number, digest] = blocks.add(made)
         return number
 
-    name, inputs, outputs = ends
+    name, inputs, outputs, order = ends
     written = [_program_to_plain(program, keep) for program in programs]
-    header = {
+    header: dict[str, Any] = {
         "name": name,
         "inputs": {each: value_to_plain(value) for each, value in inputs.items()},
         "outputs": {each: value_to_plain(value) for each, value in outputs.items()},
@@ -82,6 +82,8 @@ def write(
         "programs": written,
         "packed": [[*key, block] for key, block in kept.items()],
     }
+    if len(order) > len(outputs):
+        header["order"] = list(order)
     if names is not None:
         header["kernels"] = {"made": kernels.here(), "block": blocks.add(kernels.packed(names))}
     blocks.write(path, header)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.reading.evaluated import SEQUENCES
 
 WORTHWHILE = frozenset(
     {"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "GridSample", "LSTM", "MatMul", "RNN", "Resize"}
@@ -73,7 +74,8 @@ def stages(tail: Graph) -> Stages:
     made = {name for node in tail.nodes for name in node.outputs if name}
     first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
     rest = [node for node in tail.nodes if node not in first]
-    if not any(node.op in WORTHWHILE for node in rest):
+    sequences = any(node.meaning is not None and node.op in SEQUENCES for node in tail.nodes)
+    if sequences or not any(node.op in WORTHWHILE for node in rest):  # programs have tensors alone
         return Stages(tail, None)
     inner = {name for node in rest for name in node.outputs if name}
     read = dict.fromkeys(name for node in rest for name in node.inputs if name and name not in inner)

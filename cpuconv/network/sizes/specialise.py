@@ -16,6 +16,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.sizes import SIZES
 from cpuconv.names import MOST_HINT, Names
 from cpuconv.network.control.bodies import Interpreted, as_inputs
@@ -113,7 +114,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: C
     folded = {name: value for name, value in known.items() if name not in kept and value.array is not None}
     constants = {name: value.array for name, value in folded.items() if value.array is not None}
     values = {name: Value(value.shape, value.dtype) for name, value in known.items() if name not in constants}
-    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
+    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values, defaults={}).live()
     exact = {name: as_constant(folded[name]) for name, array in made.constants.items() if array.dtype == SIZES}
     return replace(made, constants={**made.constants, **exact}) if exact else made
 
@@ -178,6 +179,8 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
         return values
+    if _draws(node):
+        return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
     if not folding.allows(node, inputs, wanted):
@@ -188,7 +191,12 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
         return of_sizes(node, inputs, values)
     results = run(node, arrays, dtypes)
     check_results(node, [value.shape for value in values], results)
-    return [_constant(array) for array in results]
+    return [Value() if isinstance(array, list) else _constant(array) for array in results]
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node, or one in its bodies, draws random numbers."""
+    return draws(node) or any(_draws(inner) for body in control.bodies(node) for inner in body.nodes)
 
 
 def is_open(values: Iterable[Value | None]) -> bool:

@@ -14,6 +14,7 @@ from cpuconv.errors import SourceError
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
+from cpuconv.graph.ops.drawing import Draws
 from cpuconv.reading.foreign import Foreign
 from cpuconv.reading.onnx_reader import Metadata
 
@@ -238,6 +239,8 @@ def _plain(value: Any) -> Any:
     """An attribute as ONNX writes it."""
     from onnx import helper, numpy_helper
 
+    if isinstance(value, Draws):
+        return value.seed
     if isinstance(value, np.dtype):
         return helper.np_dtype_to_tensor_dtype(value)
     return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value

@@ -12,19 +12,21 @@ from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
+from cpuconv.graph.ops.drawing import DRAWING  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graphs import check, close, made, one_node, parse, runtime_session  # noqa: E402
 
 ONNX = [op for op in TABLE if onnx.defs.has(op)]
+ALONE = DRAWING | {"MaxRoiPool"}  # operators that ONNX's evaluator has not, or that draw numbers of their own
 OURS = {"activation"}  # attributes that rewrites put there
 
 
 def test_every_operator_has_cases():
-    assert CASES.keys() == TABLE.keys()
+    assert CASES.keys() == TABLE.keys() - ALONE
 
 
-@pytest.mark.parametrize("op", ONNX)
+@pytest.mark.parametrize("op", [op for op in ONNX if op not in ALONE])
 @settings(max_examples=20)
 @given(data=st.data())
 def test_reference(op, data):

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from support.graph import axes, draws, quantised, sequences
+from support.graph import axes, draws, plain, quantised, sequences
 from support.graph.draws import FLOAT, INT32
 from support.graphs import Case
 
@@ -36,6 +36,10 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "LRN": draws.planes(least_rank=4, size=st.sampled_from((1, 3, 5)), alpha=_slope, bias=st.sampled_from((1.0, 2.0))),
     "Softmax": draws.along(),
     "LogSoftmax": draws.along(),
+    "Hardmax": draws.along(),
+    "Det": plain.matrices(),
+    "Unique": plain.repeated(),
+    "AffineGrid": plain.transforms(),
     "Relu": draws.unary(dtypes=_INTS),
     "Clip": draws.clip(),
     "LeakyRelu": draws.unary(alpha=_slope),
