@@ -24,7 +24,8 @@ from cpuconv.network.ports import Port
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
-from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
+from cpuconv.reading.decoding import Metadata
+from cpuconv.reading.onnx_reader import read_with_metadata
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"

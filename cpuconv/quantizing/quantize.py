@@ -24,7 +24,8 @@ from cpuconv.quantizing.held_out import HeldOut, known_by
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
-from cpuconv.reading.onnx_reader import Metadata, read_with_metadata
+from cpuconv.reading.decoding import Metadata
+from cpuconv.reading.onnx_reader import read_with_metadata
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import check_threads
 

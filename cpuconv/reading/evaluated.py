@@ -11,7 +11,6 @@ from typing import Any
 
 from cpuconv.errors import SourceError
 
-_CONTROL = "If Loop Scan"
 _ELEMENTWISE = "Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan Shrink SwiGLU BitCast BitShift"
 _ELEMENTWISE += " BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"
 _SIGNALS = "BlackmanWindow HammingWindow HannWindow DFT STFT MelWeightMatrix"
@@ -25,7 +24,7 @@ _LEARNERS = "ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEnco
 _LEARNERS += " OneHotEncoder SVMRegressor Scaler TreeEnsemble TreeEnsembleRegressor"
 
 OPERATORS: dict[str, frozenset[str]] = {
-    "": frozenset(" ".join((_CONTROL, _ELEMENTWISE, _SIGNALS, _LAYERS, _MOVES, _OF_SEQUENCES)).split()) | SEQUENCES,
+    "": frozenset(" ".join((_ELEMENTWISE, _SIGNALS, _LAYERS, _MOVES, _OF_SEQUENCES)).split()) | SEQUENCES,
     "ai.onnx.ml": frozenset(_LEARNERS.split()),
     "ai.onnx.preview": frozenset(("FlexAttention",)),
 }

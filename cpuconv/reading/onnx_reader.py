@@ -6,29 +6,24 @@ What older opsets wrote otherwise, `cpuconv.reading.adapters` brings to that for
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
-from cpuconv.memory.mapped_files import contents
 from cpuconv.names import Names
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
-from cpuconv.protos.messages import ModelProto
 from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted, restated
 from cpuconv.reading.bodies import control_form
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
+from cpuconv.reading.decoding import Metadata, load
 from cpuconv.reading.evaluated import OPERATORS, check_evaluated
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.reading.tensors import Files, Unread
@@ -42,28 +37,6 @@ _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
 _VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # fields of attributes by their types
 _LISTS = {messages.INTS: "ints", messages.FLOATS: "floats"}
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What a model says about itself; empty where it says nothing.
-
-    Attributes
-    ----------
-    producer_name, graph_name, graph_description, domain, description : str
-    version : int
-        The largest of 64 bits where the model states none.
-    custom_metadata_map : dict[str, str]
-        What its author added.
-    """
-
-    producer_name: str = ""
-    graph_name: str = ""
-    graph_description: str = ""
-    domain: str = ""
-    description: str = ""
-    version: int = 2**63 - 1
-    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True) -> Graph:
@@ -90,10 +63,10 @@ def read_with_metadata(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True
 ) -> tuple[Graph, Metadata]:
     """A model as a graph, and what it says about itself; as `read`."""
-    model, files, name = _load(source, Files if beside else Unread)
+    model, files, name = load(source, Files if beside else Unread)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
-    metadata = _metadata(model)
+    metadata = Metadata.of(model)
     try:
         check_nodes(model.graph, model.functions)
     except SourceError as error:
@@ -107,62 +80,6 @@ def read_with_metadata(
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
         raise SourceError(f"{name} is damaged: {error}") from error
-
-
-def _load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
-    """The model, the files that its constants may lie in, and what messages call it."""
-    folder, name = None, "model"
-    data: bytes | memoryview
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        folder, name = path.parent, path.stem
-        try:
-            data = contents(path)
-        except OSError as error:
-            raise SourceError(f"Source {str(path)!r} must be an ONNX file that can be read: {error}") from error
-    elif isinstance(source, (bytes, bytearray, memoryview)):
-        data = bytes(source)
-    elif _is_message(source):
-        data, name = _encoded(source)
-    else:
-        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
-    try:
-        return wire.decode(data, ModelProto), kind(folder), name
-    except wire.DamagedError as error:
-        raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}.") from error
-    except SourceError as error:
-        raise SourceError(f"{name}: {error}") from error
-
-
-def _is_message(source: object) -> bool:
-    """Whether it is a model of the package onnx, which is not imported if nobody did."""
-    package = sys.modules.get("onnx")
-    return package is not None and isinstance(source, package.ModelProto)
-
-
-def _encoded(model: Any) -> tuple[bytes, str]:
-    """The bytes of the package's model, and its name.
-
-    Raises
-    ------
-    SourceError
-        Messages can hold more than their bytes may: two gigabytes.
-    """
-    name = model.graph.name or "model"
-    try:
-        return model.SerializeToString(), name
-    except Exception as error:  # of protocol buffers, by their version
-        raise SourceError(f"{name} must be given as a file, as its message cannot be encoded: {error}") from error
-
-
-def _metadata(model: Any) -> Metadata:
-    stated = {entry.key: entry.value for entry in model.metadata_props}
-    version = {"version": model.model_version} if model.HasField("model_version") else {}
-    graph = model.graph
-    return Metadata(
-        model.producer_name, graph.name, graph.doc_string, model.domain, model.doc_string, **version,
-        custom_metadata_map=stated,
-    )  # fmt: skip
 
 
 # --- from protocol buffers to the graph -----------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.quantizing.graphs.writing import proto_of  # noqa: E402
-from cpuconv.reading.onnx_reader import Metadata, read  # noqa: E402
+from cpuconv.reading.decoding import Metadata  # noqa: E402
+from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import one_node, parse  # noqa: E402
 
 X = np.linspace(0, 1, 6000, dtype=np.float32).reshape(6, 1000)

@@ -179,7 +179,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
         return values
-    if _draws(node):
+    if draws(node):
         return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
@@ -192,11 +192,6 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     results = run(node, arrays, dtypes)
     check_results(node, [value.shape for value in values], results)
     return [Value() if isinstance(array, list) else _constant(array) for array in results]
-
-
-def _draws(node: Node) -> bool:
-    """Whether a node, or one in its bodies, draws random numbers."""
-    return draws(node) or any(_draws(inner) for body in control.bodies(node) for inner in body.nodes)
 
 
 def is_open(values: Iterable[Value | None]) -> bool:

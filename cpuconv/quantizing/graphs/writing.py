@@ -15,8 +15,8 @@ from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.ops.drawing import Draws
+from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.foreign import Foreign
-from cpuconv.reading.onnx_reader import Metadata
 
 if TYPE_CHECKING:
     import onnx
