@@ -24,7 +24,7 @@ import numpy as np
 
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.runtime.stopping import Stop
+from cpuconv.graph.stopping import Stop
 
 BODIES: dict[str, tuple[str, ...]] = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The attributes of each operator that are graphs."""

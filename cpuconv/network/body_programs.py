@@ -13,6 +13,7 @@ import numpy as np
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.control import BODIES, is_control
 from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.stopping import Stop
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.control.bodies import Ends, as_inputs
 from cpuconv.network.control.flow import Flow
@@ -21,7 +22,6 @@ from cpuconv.network.ports import arrays_for, sizes
 from cpuconv.network.running.caller import Caller
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.sizes.specialise import sized
-from cpuconv.runtime.stopping import Stop
 
 
 class Program(Protocol):

@@ -11,8 +11,8 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.network.interpret import interpret
-from cpuconv.runtime.stopping import Stop, check
 
 Arrays = Sequence[np.ndarray]
 Sized = Callable[[Graph, Sequence[Value]], Graph]  # a body with shapes and dtypes, for inputs that are known so far

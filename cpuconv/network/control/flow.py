@@ -10,10 +10,10 @@ import numpy as np
 from cpuconv.errors import SourceError
 from cpuconv.graph.control import Control
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.stopping import Stop
 from cpuconv.network.control import shapes
 from cpuconv.network.control.bodies import Body, Sized
 from cpuconv.network.control.turns import Stack, Turns
-from cpuconv.runtime.stopping import Stop
 
 Arrays = Sequence[np.ndarray]
 _ENDLESS = 2**63 - 1

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from cpuconv.errors import SourceError
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.control.bodies import Ends, Step
-from cpuconv.runtime.stopping import Stop, check
 
 _FIRST_ROWS = 16  # of a stack whose length is not known
 
