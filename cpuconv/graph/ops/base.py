@@ -15,10 +15,10 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
-from cpuconv.graph.ops.signature import mismatch
 from cpuconv.graph.sizes import SIZES
 from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.signature import mismatch
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None
@@ -72,7 +72,7 @@ class Op:
     widened : bool
         Whether the reference gets floats as float64; else it gets them as they are, as what only moves elements does.
     signature : str
-        What its kernels take and give, as `cpuconv.graph.ops.signature` reads it: nothing else is given to them.
+        What its kernels take and give, as `cpuconv.kernels.binding.signature` reads it: nothing else is given to them.
     own : bool
         Whether it is none of ONNX's: one that rewrites or layouts make, which is refused other operands.
     in_place : bool

@@ -204,7 +204,6 @@ _WINDOW = {**_SHARED, "auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None}
 
 
 _PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
-_FLOAT_PLANES = "x: float32 (N C P...) -> y: float32 (N C Q...)"
 _BYTE_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
@@ -217,7 +216,8 @@ def _windows(name: str, reference: Reference, **attributes: object) -> Op:
 def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op:
     """The row of a fold of whole planes that kernels have."""
     lower = partial(lower_planes, fold=fold, mean=mean)
-    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=_FLOAT_PLANES)
+    signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
+    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=signature)
 
 
 _AVERAGE = _windows("AveragePool", average_pool, count_include_pad=0)

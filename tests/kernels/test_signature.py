@@ -9,7 +9,7 @@ import pytest
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops import OWN, TABLE
-from cpuconv.graph.ops.signature import forms, mismatch
+from cpuconv.kernels.binding.signature import forms, mismatch
 
 WORDS = ("any", "known", "number")
 LAYER = "x: float32 (S B 4DH), r: int8 (D H 4H), lengths?: int32 (B), h?: float32 (D B H) -> y: float32 (S D B H)"
