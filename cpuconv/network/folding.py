@@ -14,7 +14,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
 from cpuconv.memory.room import SMALL, check_bytes, check_room
 
-MOST_STEPS = 200_000  # nodes within nodes that are computed of constants, counted each time: seconds of the evaluator
+MOST_STEPS = 40_000  # nodes within nodes that are computed of constants, counted each time: a second or two
 MOST_OPERATIONS = 1 << 26  # on elements, of what is computed of constants: about a second of the references
 PER_ELEMENT = 64  # more operations for each element of the constants that a model has
 _FOLDED = 0.25  # of free memory for constants that are computed, which take as much again on the way
