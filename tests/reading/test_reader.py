@@ -1,4 +1,4 @@
-"""ONNX models read: older opsets in today's form, functions, data in other files, and what is wrong with models."""
+"""ONNX models read: older opsets in today's form, functions, and what is wrong with models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from autotune.interpreter import python  # noqa: E402
@@ -200,55 +200,6 @@ def test_the_evaluator_serves_nodes_whose_inputs_are_renamed():
     assert [str(node) for node in graph.nodes] == ["y = Sinh(x)"]
     (got,) = interpret(graph, feed).values()
     close(got, np.sinh(feed["x"]))
-
-
-# --- data in files of its own ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def external(tmp_path):
-    """A model whose constant lies in another file, with the given entries of its place."""
-
-    def save(**place):
-        w = numpy_helper.from_array(np.arange(6, dtype=np.float32), "w")
-        (tmp_path / "weights.bin").write_bytes(b"\0" * 4 + w.raw_data)
-        w.ClearField("raw_data")
-        w.data_location = TensorProto.EXTERNAL
-        for key, value in {"location": "weights.bin", "offset": "4", "length": "24", **place}.items():
-            w.external_data.add(key=key, value=value)
-        model = parse("g (float[6] x) => (float[6] y) { y = Add(x, w) }")
-        model.graph.initializer.append(w)
-        path = tmp_path / "net.onnx"
-        path.write_bytes(model.SerializeToString())
-        return path
-
-    return save
-
-
-def test_external_data(external):
-    close(run(external(), {"x": np.ones(6, np.float32)})[0], np.arange(1, 7, dtype=np.float32))
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ({"location": "../weights.bin"}, "must be in the model's folder"),
-        ({"location": "/etc/hostname"}, "must be in the model's folder"),
-        ({"location": "nowhere.bin"}, "cannot be read"),
-        ({"offset": "8"}, "must hold 24 bytes of it behind byte 8"),
-        ({"offset": "-4"}, "must hold 24 bytes"),
-        ({"length": "20"}, "must hold 24 bytes"),
-        ({"length": "many"}, "cannot be read"),
-    ],
-)
-def test_external_data_elsewhere(external, place, message):
-    with pytest.raises(SourceError, match=f"the constant 'w'.*{message}"):
-        read(external(**place))
-
-
-def test_external_data_needs_a_folder(external):
-    with pytest.raises(SourceError, match="'w' lies in the file 'weights.bin': give the model by its path"):
-        read(external().read_bytes())
 
 
 # --- what is wrong with models --------------------------------------------------------------------------------------
