@@ -11,6 +11,7 @@ from cpuconv.errors import SourceError
 from cpuconv.protos.elements import DTYPES, NUMBERS
 from cpuconv.protos.operators import TYPES, UNBOUNDED, Formal, definition
 
+_NEWEST = 1 << 30  # an opset that has the newest definition of each operator
 _STATED = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that state the type of the output
 
 
@@ -53,7 +54,9 @@ def check(node: Any, domain: str, opset: int, label: str) -> None:
 def check_types(
     node: Any, domain: str, opset: int, label: str, dtype_of: Callable[[str], np.dtype | None]
 ) -> dict[str, np.dtype]:
-    """See that the inputs of a node are of types that its operator's definition allows.
+    """See that the inputs of a node are of types that its operator's definition allows, or the newest one.
+
+    Exporters write bfloat16 in opsets whose operators did not have it yet.
 
     Parameters
     ----------
@@ -72,14 +75,15 @@ def check_types(
     SourceError
         One is not; the message names it.
     """
-    known = definition(node.op_type, domain, opset)
+    known, newest = (definition(node.op_type, domain, each) for each in (opset, _NEWEST))
     bound: dict[str, tuple[str, np.dtype]] = {}
-    for name, formal in _formals(node.input, known.types):
-        dtype = dtype_of(name) if name else None
+    later = _formals(node.input, newest.types or known.types)
+    for (name, formal), (_, wider) in zip(_formals(node.input, known.types), later, strict=True):
+        dtype, types = dtype_of(name) if name else None, formal.types | wider.types
         if dtype is None or dtype not in NUMBERS:
             continue
-        if not formal.types >> NUMBERS[dtype] & 1:
-            raise SourceError(f"{label}: the input {name!r} must be {_names(formal.types)}, not {dtype}.")
+        if not types >> NUMBERS[dtype] & 1:
+            raise SourceError(f"{label}: the input {name!r} must be {_names(types)}, not {dtype}.")
         first, same = bound.setdefault(formal.variable, (name, dtype))
         if formal.variable and same != dtype:
             raise SourceError(f"{label}: the input {name!r} must be {same} as {first!r} is, not {dtype}.")

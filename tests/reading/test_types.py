@@ -59,3 +59,8 @@ def test_types_that_are_not_known_are_not_judged():
     made.graph.node.insert(0, onnx.helper.make_node("QuickGelu", ["x"], ["a"], domain="com.microsoft"))
     made.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     assert read(made).nodes
+
+
+def test_types_that_later_versions_of_an_operator_take():
+    """Exporters write Conv of bfloat16 in opsets older than 22."""
+    assert read(parse("g (bfloat16[1,2,3,3] x, bfloat16[4,2,1,1] w) => (bfloat16[] y) { y = Conv(x, w) }", 17)).nodes
