@@ -25,7 +25,7 @@ def main(*given):
 STARTS = """
 import sys
 place, where = sys.argv[1:]
-sys.path[:] = [each for each in sys.path if each] + [where]
+sys.path[:] = [where] + [each for each in sys.path if each]
 import pathlib, subprocess
 from autotune.interpreter import python_main
 sys.path[:] = ["", ".", pathlib.Path(place), *sys.path, 7]
@@ -93,6 +93,6 @@ def test_a_launcher_comes_first_and_names_for_import_hooks_stay(monkeypatch: pyt
     monkeypatch.setenv(VARIABLE, "emulate -cpu 'a b'")
     monkeypatch.setattr(sys, "path", ["__editable__.hook", b"/bytes", "", "tests/../tests"])
     command = python_main("module", "argument")
-    assert command[:4] == ["emulate", "-cpu", "a b", sys.executable] and command[-2:] == ["module", "argument"]
+    assert command[:4] == ["emulate", "-cpu", "a b", python()[-1]] and command[-2:] == ["module", "argument"]
     boot = command[command.index("-c") + 1]
     assert str(["__editable__.hook", "/bytes", os.path.abspath("tests")]) in boot
