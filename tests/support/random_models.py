@@ -35,8 +35,8 @@ MOST_ELEMENTS = 1 << 16  # behind which nothing else stands
 LIMITS = {"float32": 2e-4, "float64": 2e-4, "float16": 1e-2, "bfloat16": 6e-2}  # of the largest number
 UNARY = ("Relu", "Sigmoid", "HardSwish", "Tanh", "Abs", "Neg", "LeakyRelu", "Softplus", "Floor", "Exp", "Erf")
 BINARY = ("Add", "Mul", "Max", "Min", "Sub", "Div", "PRelu", "Sum", "Mean")
-# Operators of infinite numbers: of integers ONNX does not say which, and kernels of LRN bound a sum of squares.
-UNSAID = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "LRN"})
+# Operators of infinite numbers: ONNX does not say which integers they give.
+UNSAID = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # Operators whose results jump: a difference of rounding may become one of any size.
 STEPS = frozenset({"Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "NonZero", "Equal", "Less", "Greater"})
 # Operators of which the evaluator computes something else than ONNX says, of spoilt operands.

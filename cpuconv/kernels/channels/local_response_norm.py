@@ -7,6 +7,7 @@ are channels, and a window is the same vector shifted against those of the block
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def _damped(tile: WindowTile, vec: Math, x: Any, squares: Any) -> Any:
     if tile.beta != 0.75:
         return vec.mul(x, _exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
     root = vec.inverse_root(vec.minimum(vec.constant(_LARGEST), base))
-    return vec.mul(x, vec.mul(vec.mul(root, root), vec.inverse_root(root)))  # b^-3/4 = (b^-1/2)² (b^-1/2)^-1/2
+    damped = vec.mul(x, vec.mul(vec.mul(root, root), vec.inverse_root(root)))  # b^-3/4 = (b^-1/2)² (b^-1/2)^-1/2
+    return vec.where("==", base, vec.constant(math.inf), vec.mul(x, vec.constant(0.0)), damped)  # NaN of infinite x
 
 
 def _planes(

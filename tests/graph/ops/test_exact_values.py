@@ -182,3 +182,13 @@ def test_powers_that_are_stated(power):
 def test_powers_of_a_stated_number(base):
     x = np.full((), base, np.float32)
     check_powers(got("Pow", [x, NUMBERS], fixed=(0,)), x, NUMBERS)
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.5])
+@pytest.mark.parametrize("channels", [5, 32])
+def test_lrn_of_infinite_inputs(channels, beta):
+    x = np.random.default_rng(0).normal(size=(1, channels, 4, 6)).astype(np.float32)
+    x[0, 2, 1, 1], x[0, 3, 2, 2] = np.inf, np.nan
+    y = got("LRN", [x], size=3, beta=beta)
+    assert np.isnan(y[0, 2, 1, 1]) and y[0, 1, 1, 1] == y[0, 3, 1, 1] == 0  # inf / inf, and finite / inf
+    assert np.isnan(y[0, 2:5, 2, 2]).all() and np.isfinite(y[0, 0]).all()
