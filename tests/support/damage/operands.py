@@ -218,7 +218,7 @@ def loaded(made: Application) -> Graph:
     graph, path = _graph(made), Path(tempfile.gettempdir(), f"fuzz-{os.getpid()}.cpuconv")
     inputs = {name: graph.value(name) for name in graph.inputs}
     shapes: Any = tuple(value.shape for value in inputs.values())
-    ends = graph.name, inputs, {name: graph.value(name) for name in graph.outputs}
+    ends = graph.name, inputs, {name: graph.value(name) for name in graph.outputs}, graph.outputs
     try:
         write(path, ends, None, _OPTIONS, [SavedProgram(shapes, Prepared(graph, [], None), _NONE)], lambda _: {})
         program = Saved(path).program(shapes)
