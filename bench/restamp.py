@@ -2,7 +2,8 @@
 
 `STAMPS` has, for each solver, the stamp of its sources on 2026-11-27, and that of the same machine code before: of the
 sources until powers, the launcher and threads changed (decision 84), which no kernel of a convolution notices
-(`bench.machine_code`: 113 of 113). They were computed by `cpuconv.conv.recipe`. Rows of any other stamp were measured with other kernels and are left as they are.
+(`bench.machine_code`: 113 of 113). They were computed by `cpuconv.conv.recipe`. Rows of any other stamp were measured
+with other kernels and are left as they are.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.exports import lazily as _lazily
-from cpuconv import interpreters as _interpreters  # noqa: F401, first, as it refuses some
 from cpuconv import origin as _origin  # noqa: F401, before others of this package: it notes what they are imported from
+
+# isort: split
+from cpuconv import interpreters as _interpreters  # noqa: F401, refuses interpreters that the package does not run in
 from cpuconv.api.convolution import conv2d, explain, plan
 from cpuconv.api.remembering import clear_cache, set_cache_limit, tune_in_background
 from cpuconv.conv.plan import Plan

@@ -156,13 +156,17 @@ class _Reader:
         for name in formal.intersection(self.constants):
             del self.constants[name]  # a default, where a body is always given a value
         written = (name for node in self.proto.node for name in node.output)
-        own, known = {*written, *self.constants, *formal}, self.outer.constants
+        own, outer = {*written, *self.constants, *formal}, self.outer
         self.names.add(own)
-        types = {name: self.outer.type_of(name) for name in names if name not in own}
+        types = {name: outer.type_of(name) for name in names if name not in own}
         self.types |= {name: dtype for name, dtype in types.items() if dtype is not None}
-        self.constants |= {name: known[name] for name in names if name in known and name not in own}
-        self.values |= {name: self.outer.values.get(name, Value()) for name in names if name not in own}
-        return [self.fresh(name) if name in own else name for name in names if name not in known]
+        self.constants |= {name: outer.constants[name] for name in names if outer.is_fixed(name) and name not in own}
+        self.values |= {name: outer.values.get(name, Value()) for name in names if name not in own}
+        return [self.fresh(name) if name in own else name for name in names if not outer.is_fixed(name)]
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether a value is a constant that nobody may feed."""
+        return name in self.constants and name not in self.defaults
 
     def read(self, proto: Any) -> Iterator[Node]:
         """The nodes that a node of the model becomes; constants become none."""
@@ -234,7 +238,7 @@ class _Reader:
             }
             numbers = {a.name: self.attribute(a) for a in proto.attribute if a.name not in graphs}
             form = control_form(proto.op_type, self.opset, proto.input, bodies, numbers)
-            outer = [name for name in names if name not in self.constants]
+            outer = [name for name in names if not self.is_fixed(name)]
             inputs = (*form.inputs, *outer)
             node = Node(proto.op_type, inputs, proto.output, form.attributes, origin, control.Control())
             return control.check(node)

@@ -76,7 +76,7 @@ def check_types(
         One is not; the message names it.
     """
     known, newest = (definition(node.op_type, domain, each) for each in (opset, _NEWEST))
-    bound: dict[str, tuple[str, np.dtype]] = {}
+    bound: dict[str, tuple[str, np.dtype, str]] = {}
     later = _formals(node.input, newest.types or known.types)
     for (name, formal), (_, wider) in zip(_formals(node.input, known.types), later, strict=True):
         dtype, types = dtype_of(name) if name else None, formal.types | wider.types
@@ -84,8 +84,8 @@ def check_types(
             continue
         if not types >> NUMBERS[dtype] & 1:
             raise SourceError(f"{label}: the input {name!r} must be {_names(types)}, not {dtype}.")
-        first, same = bound.setdefault(formal.variable, (name, dtype))
-        if formal.variable and same != dtype:
+        first, same, then = bound.setdefault(formal.variable, (name, dtype, wider.variable))
+        if formal.variable and same != dtype and then == wider.variable:
             raise SourceError(f"{label}: the input {name!r} must be {same} as {first!r} is, not {dtype}.")
     stated = [DTYPES[each.i] for each in node.attribute if each.name in _STATED and each.i in DTYPES]
     results = {}

@@ -5,6 +5,7 @@ Shapes that depend on the elements of inputs, and all that depend on these, stay
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,13 +143,15 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
             raise ArgumentTypeError(must(label, "a sequence of integers", repr(sizes)))
         shape = graph.value(name).shape
         shape = (None,) * len(sizes) if shape is None else shape
+        known = len(symbols)
         fits = len(sizes) == len(shape) and all(
             size >= 0
             and (size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True)
             for size, dim in zip(sizes, shape, strict=True)
         )
         if not fits:
-            form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
+            told = dict(itertools.islice(symbols.items(), known))  # by the inputs before
+            form = f"a shape that fits {graph.value(name)}" + (f" where {told}" if told else "")
             raise ArgumentError(must(label, form, tuple(sizes)))
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 

@@ -50,6 +50,8 @@ def test_numbers_that_both_types_hold(to):
         got = cast(x, to)
         assert got.dtype == to
         same(got, numbers)
+        if any("float6" in each.name for each in (x_type, to)):  # which ONNX's CastLike does not take
+            continue
         like = run("CastLike", [x, np.zeros(1, np.float32).astype(to)])
         assert like.dtype == to
         same(like, numbers)
@@ -210,7 +212,7 @@ def test_zero_points_of_another_type_and_blocks_that_do_not_fit():
         run("QuantizeLinear", [x, np.float32(1), np.uint8(0)], fixed=(2,), output_dtype=3)
     with pytest.raises(SourceError, match=r"must be one, or of shape \(2, 3\), not \(2, 2\)"):
         run("QuantizeLinear", [x, scale], block_size=2)
-    with pytest.raises(SourceError, match="no quantised ones"):
+    with pytest.raises(SourceError, match="must be uint8, .*, not float32"):
         run("QuantizeLinear", [x, np.float32(1), np.float32(0)])
 
 

@@ -24,6 +24,7 @@ OPERATORS = sorted(op for op in CASES if onnx.defs.has(op))
 FOREIGN_WORDS = ("zip()", "division", "zero-size", "broadcast together", "empty sequence", "broadcast input", "reshape")
 # Operators that refuse what the evaluator takes, or takes in a way that ONNX does not say.
 STRICTER = {
+    "AffineGrid": "a matrix for each image of the sizes",
     "BatchNormalization": "a number a channel",
     "Conv": "a kernel of at least one element",
     "ConvInteger": "a kernel of at least one element",

@@ -64,7 +64,10 @@ def test_conditions_in_rows_of_one_and_constants() -> None:
         assert "If" not in {row.op for row in made.explain().operators}
 
 
-@pytest.mark.parametrize(("given", "said"), [("bool[2]", r"bool\[2\]"), ("float", r"float32\[\]")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("bool[2]", r"the condition must be one bool, not bool\[2\]"), ("float", "must be bool, not float32")],
+)
 @pytest.mark.parametrize("computed", [False, True])
 def test_conditions_must_be_one_bool(given: str, said: str, computed: bool) -> None:
     then, other = BRANCHES["alike"]
@@ -72,7 +75,7 @@ def test_conditions_must_be_one_bool(given: str, said: str, computed: bool) -> N
     inputs = f"float[3] x, {given} p, bool q" if computed else f"float[3] x, {given} c"
     size, dtype = (2, bool) if given == "bool[2]" else ((), np.float32)
     feed = {"x": X, "p" if computed else "c": np.ones(size, dtype)} | ({"q": np.array(True)} if computed else {})
-    with pytest.raises(SourceError, match=f"If node 'y': the condition must be one bool, not {said}"):
+    with pytest.raises(SourceError, match=f"If node 'y': .*{said}"):
         cpuconv.compile(parse(_if(then, other, inputs=inputs, before=before)), strategy="heuristic").run(feed)
 
 

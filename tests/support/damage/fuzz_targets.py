@@ -168,7 +168,9 @@ def _save(graph: Graph, path: Path) -> None:
     ends = known if is_fixed else {name: graph.value(name) for name in graph.inputs}
     outputs = {name: made.graph.value(name) if is_fixed else graph.value(name) for name in graph.outputs}
     options = Settings(1, "heuristic", Limits(), Rewriting())
-    write(path, (graph.name, ends, outputs), None if is_fixed else graph, options, [program], lambda _: {})
+    write(
+        path, (graph.name, ends, outputs, graph.outputs), None if is_fixed else graph, options, [program], lambda _: {}
+    )
 
 
 def change_saved(data: bytes, number: int) -> bytes:

@@ -48,6 +48,7 @@ class Stage:
                     patch.setattr(module, name, getattr(self, name))
                 elif hasattr(value, "py_func"):
                     patch.setattr(module, name, value.py_func)
+        patch.setattr(thread_pool, "set_default", lambda: 0)  # of a processor's control word, which is not simulated
 
     def start(self, body: Callable[..., object], *args: int) -> threading.Thread:
         """A thread that will run `body`."""
