@@ -111,7 +111,8 @@ def main(engine, start, threads, path, target=""):
         figures[part], last = now - last, now
     figures["all"] = sum(figures.values())
     figures["modules"] = len(sys.modules) - modules
-    figures["most"], figures["kept"] = resident("VmHWM"), resident("VmRSS")
+    kept = resident("VmRSS")  # first, as to read it takes memory too
+    figures["most"], figures["kept"] = resident("VmHWM"), kept
     cache = sys.modules.get("cpuconv.runtime.code.cache")
     if cache:
         figures["compiled"] = cache.Statistics.compiled

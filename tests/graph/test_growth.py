@@ -150,7 +150,7 @@ def test_costly_operations_on_constants_are_left_to_run_time(name):
 @pytest.mark.parametrize("name", sorted(CASES.keys() - OWN))
 def test_what_is_left_to_run_time_is_right(name, monkeypatch):
     """Every operator of constants, computed when a network is made ready and when it runs."""
-    for case in drawn(CASES[name])[:1]:
+    for case in drawn(CASES[name], 1):
         model, _ = one_node(name, case.arrays, case.outputs, fixed=range(len(case.arrays)), **case.attributes)
         with monkeypatch.context() as patched, warnings.catch_warnings():
             warnings.simplefilter("ignore")
