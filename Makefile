@@ -4,13 +4,14 @@ BIN := $(VENV)/bin
 LIGHT = $$($(BIN)/python -c "import onnx, pathlib; print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light')")
 PACKS := cpuconv/packs/sources
 
-.PHONY: warmup test test-cpus test-arm fuzz bench wheel docs clean
+.PHONY: warmup pack test test-cpus test-arm fuzz bench wheel docs clean
 
-warmup: $(PACKS)  ## a kernel pack of this CPU, once; tune the convolutions of a real ResNet-50; prints the table
+warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50, and print the table
 	$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
 
+pack: $(PACKS)  ## a kernel pack of this CPU in the checkout, so that later starts compile less: some minutes
+
 $(PACKS): | $(VENV)/.has-onnx
-	@echo "A kernel pack of this CPU is compiled, once: some three minutes. Later starts find kernels in it." >&2
 	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
 
 SAMPLE ?= 20
