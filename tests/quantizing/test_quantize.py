@@ -351,3 +351,17 @@ def test_what_has_nothing_to_quantise_is_refused(tmp_path):
     cpuconv.compile(source).save(tmp_path / "saved")
     with pytest.raises(SourceError, match="saved is a saved model"):
         quantized(tmp_path / "saved", tmp_path, feeds(source, 1))
+
+
+def test_layers_whose_sizes_are_found_in_the_run_are_refused(tmp_path):
+    text = """g (float[1,3,8,8] x) => (float[] y) <int64[3] shape = {1, 1, -1}> {
+        places = NonZero(x)
+        numbers = Cast<to: int = 1>(places)
+        rows = Reshape(numbers, shape)
+        y = Conv<kernel_shape: ints = [1]>(rows, w)
+    }"""
+    model = parse(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 1, 1), np.float32), "w"))
+    feed = {"x": np.ones((1, 3, 8, 8), np.float32)}
+    with pytest.raises(SourceError, match="Conv node 'y': its sizes must follow from those of inputs"):
+        cpuconv.quantize(model, [feed], output=tmp_path / "made.onnx")

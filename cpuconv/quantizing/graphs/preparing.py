@@ -15,6 +15,7 @@ from cpuconv.graph.passes.rewriting import without
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs import plain
+from cpuconv.quantizing.graphs.products import product_of
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -39,11 +40,15 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
     Raises
     ------
     SourceError
-        It has quantised operators already, or its nodes do not fit together.
+        It has quantised operators already, its nodes do not fit together, or the sizes of a layer that has weights are
+        found when the network runs.
     """
     if any(node.op in OPERATORS for node in graph.nodes):
         raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
     closed = specialise(graph, sizes)
+    for node in closed.nodes:
+        if product_of(closed, node) is not None and not closed.value(node.inputs[0]).concrete:
+            raise SourceError(f"{node.label}: its sizes must follow from those of inputs, not be found in the run.")
     graph = _widened(_with_constants(graph), closed)
     graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
     with warnings.catch_warnings():
