@@ -20,8 +20,7 @@ from cpuconv.names import Names
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.reading import schemas
-from cpuconv.reading.adapters import REPLACED, adapted, restated
-from cpuconv.reading.bodies import control_form
+from cpuconv.reading.adapters import REPLACED, adapted, control_form, restated
 from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.reading.decoding import Metadata, load
 from cpuconv.reading.evaluated import OPERATORS, check_evaluated
