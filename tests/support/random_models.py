@@ -15,7 +15,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.shape_inference
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -23,7 +22,7 @@ import cpuconv
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ops import TABLE
 from support import guarded
-from support.graph.cases import CASES
+from support.graph.cases import CASES, drawn
 from support.graphs import MISJUDGED, NEWEST, Case, run
 
 OPERATORS = tuple(sorted(op for op in CASES if onnx.defs.has(op)))
@@ -68,22 +67,7 @@ class Wrong(AssertionError):
 
 def _case(op: str, number: int) -> Case:
     """A case of an operator; the first that Hypothesis draws are the simplest, so that it is the last of a few."""
-    cases: list[Case] = []
-
-    @seed(number)
-    @settings(
-        max_examples=3,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(CASES[op])
-    def collect(case: Case) -> None:
-        cases.append(case)
-
-    collect()
-    return cases[-1]
+    return drawn(CASES[op], 3, number)[-1]
 
 
 def _emptied(rng: np.random.Generator, case: Case) -> Case:

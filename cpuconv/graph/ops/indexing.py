@@ -194,7 +194,10 @@ def _infer_scatter_elements(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _infer_scatter_nd(node: Node, inputs: Inputs) -> list[Value]:
-    _check_rows(inputs[1], inputs[0].shape[: inputs[1].shape[-1]])
+    data, indices, updates = (each.shape for each in inputs)
+    _check_rows(inputs[1], data[: indices[-1]])
+    if updates != (wanted := (*indices[:-1], *data[indices[-1] :])):
+        raise ValueError(f"updates must be of shape {wanted}")
     return like_first(node, inputs)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
 pytest.importorskip("onnx")
 import onnx  # noqa: E402
@@ -16,7 +15,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.errors import CpuconvError  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
-from support.graph.cases import CASES  # noqa: E402
+from support.graph.cases import CASES, drawn  # noqa: E402
 from support.graphs import MISJUDGED, Case, close, one_node  # noqa: E402
 
 OPERATORS = sorted(op for op in CASES if onnx.defs.has(op))
@@ -37,26 +36,6 @@ STRICTER = {
     "Split": "parts that make up the axis",
     "Tile": "a number for each axis",
 }
-
-
-def drawn(op: str, count: int = 3) -> list[Case]:
-    """The same few cases of an operator in every run."""
-    cases = []
-
-    @settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(CASES[op])
-    def collect(case: Case) -> None:
-        cases.append(case)
-
-    collect()
-    return cases
 
 
 def emptied(case: Case) -> Iterator[Case]:
@@ -90,8 +69,8 @@ def wanted(op: str, model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_sizes_of_0(op):
-    tried = 0
-    for whole in drawn(op):
+    tried, cases = 0, drawn(CASES[op], 3)
+    for whole in cases:
         for case in emptied(whole):
             model, feed = one_node(op, case.arrays, case.outputs, fixed=TABLE[op].parameters, **case.attributes)
             tried += 1
@@ -105,7 +84,7 @@ def test_sizes_of_0(op):
                 continue
             for own, other in zip(got, right or (), strict=right is not None):
                 close(np.asarray(own), np.asarray(other))
-    assert tried or all(not array.ndim for case in drawn(op) for array in case.arrays if array is not None)
+    assert tried or all(not array.ndim for case in cases for array in case.arrays if array is not None)
 
 
 @pytest.mark.parametrize(

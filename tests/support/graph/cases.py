@@ -177,11 +177,11 @@ TOLERANCES["QuantizedLSTM"] = {"tolerance": 1e-2, "least": 1.0}
 """How far kernels may be off: where results, or a zero point, lie between two integers, and where states do."""
 
 
-def drawn(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
-    """A few cases of an operator, always the same ones."""
+def drawn(strategy: st.SearchStrategy[Case], count: int, number: int = 1) -> list[Case]:
+    """A few cases of an operator, always the same ones; another number draws others."""
     cases: list[Case] = []
 
-    @seed(1)
+    @seed(number)
     @settings(
         max_examples=count, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
