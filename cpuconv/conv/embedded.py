@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable
 
 import numpy as np
@@ -16,6 +15,7 @@ from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.sizes import remembered
 
 
 def steps_of(
@@ -69,7 +69,7 @@ def steps_of(
 
 
 _BASES = {name: Ref(name) for name in ("x", "y", "residual")}
-_assembled = functools.lru_cache(maxsize=64)(assemble)  # a network repeats some of its layers
+_assembled = remembered(64)(assemble)  # a network repeats some of its layers
 
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:

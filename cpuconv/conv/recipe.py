@@ -23,6 +23,7 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import remembered
 from cpuconv.runtime import launch
 from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
@@ -116,7 +117,7 @@ def _sources(solver: ModuleType) -> str:
 
 def effective_threads(problem: ConvProblem) -> int:
     """Threads worth waking for this much work."""
-    return problem.threads if problem.flops > SERIAL_FLOPS else 1
+    return problem.threads if problem.threads == 1 or problem.flops > SERIAL_FLOPS else 1
 
 
 def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
@@ -130,7 +131,7 @@ def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
     return padded
 
 
-_contiguous = functools.lru_cache(maxsize=4096)(contiguous)
+_contiguous = remembered(4096)(contiguous)
 
 
 def dense(problem: ConvProblem) -> tuple[Strides, Strides]:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.problem.sizes import is_followed
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -29,7 +30,7 @@ def describe(value: object) -> str:
 
 def integer(value: object, name: str, least: int) -> int:
     """`value` as an int of at least `least`; errors name the argument `name`."""
-    if type(value) is int and value >= least:
+    if (type(value) is int or is_followed(value)) and value >= least:
         return value
     if not is_integer(value):
         raise ArgumentTypeError(must(name, "an integer", describe(value)))
@@ -42,6 +43,8 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
     """`value`, a sequence of `count` integers of at least `least`, as a tuple of ints."""
     if type(value) is tuple and len(value) == count and set(map(type, value)) == {int} and min(value) >= least:
         return value
+    if type(value) is tuple and any(map(is_followed, value)):
+        return tuple(integer(each, name, least) for each in value)
     if not is_sequence(value):
         raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
     if len(value) != count:
@@ -56,3 +59,16 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
 def divide(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all of these broadcast to, as NumPy does it."""
+    made = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for axis, size in enumerate(shape, len(made) - len(shape)):
+            if size is made[axis] or size == 1:
+                continue
+            if made[axis] != 1 and made[axis] != size:
+                raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast")
+            made[axis] = size
+    return tuple(made)

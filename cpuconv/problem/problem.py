@@ -15,6 +15,7 @@ from cpuconv.elements import S32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
+from cpuconv.problem.sizes import greatest
 from cpuconv.problem.types import ALL_F32, Types
 
 MOST_PADDING = 1 << 24  # rows or columns on a side: some solvers copy the padded input
@@ -143,8 +144,8 @@ class ConvProblem:
             dilated = f" ({rows}x{cols} with its dilation)" if self.dilation != (1, 1) else ""
             limit = f"weights whose kernel is no larger than the padded input {high}x{wide}"
             raise ArgumentError(must("w", limit, f"a kernel of {self.r}x{self.s}{dilated}"))
-        bottom = max(0, (self.oh - 1) * self.stride[0] + rows - self.h - top)
-        right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
+        bottom = greatest(0, (self.oh - 1) * self.stride[0] + rows - self.h - top)
+        right = greatest(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
         if max(self.stride) > _FARTHEST:
             put(

@@ -32,6 +32,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers.shared import blocked, lanewise, words
+from cpuconv.solvers.shared.base import check_tile
 
 NAME = "depthwise_taps"
 ACCURACY = "exact"
@@ -220,6 +221,7 @@ def _form(problem: ConvProblem, params: Params, isa: Isa) -> TapWords:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the driver."""
+    check_tile(params.rows, params.cols, problem.oh, problem.ow)
     lanes, types, x = isa.lanes, problem.types, operands.x
     form, ending = _form(problem, params, isa), Ending.of(problem)
     channels = _VECTORS * lanes

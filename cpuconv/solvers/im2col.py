@@ -28,6 +28,7 @@ from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cy
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import gemm_call, words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
 from layouts import Strides
 
@@ -138,6 +139,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
+    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)

@@ -29,6 +29,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
 from layouts import Strides, get
@@ -168,6 +169,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the patches kernel."""
+    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, types = isa.lanes, problem.types
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None

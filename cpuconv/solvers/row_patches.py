@@ -27,8 +27,10 @@ from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cy
 from cpuconv.kernels.products.tiling import cycles, pixel_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import greatest
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout, least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
 from layouts import Strides
@@ -125,7 +127,7 @@ def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int
     """Blocks of the rows, each of which has the pixels of a tile."""
     least = divide(params.n, problem.ow)
     grid = Grid(
-        planes=max(1, problem.n),
+        planes=greatest(1, problem.n),
         tiles=problem.oh,
         panels=1,
         unit=divide(sizes.vectors, params.v) * problem.ow / params.n * sizes.cycles(isa, params.v, params.n),
@@ -193,6 +195,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the row patches kernel."""
+    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
     sizes, pieces = Sizes.of(problem, isa), words.pieces(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.graph.sizes import SIZES, Size, Trace, bits, own, sizes_array
+from cpuconv.problem.sizes import SIZES, Size, Trace, bits, own, sizes_array
 
 SIZE = st.integers(1, 40)
 COMPUTED = (

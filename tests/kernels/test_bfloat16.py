@@ -67,7 +67,7 @@ def test_a_vector_times_a_rounded_matrix(depth: int, columns: int, edge: str, th
     step = linear_step(
         Processor(ISA, threads), vector, Ref("w"), result, Ref("bias"), added, activations.normalize("relu"), BF16
     )
-    Recording([step], threads).bind({name: address(array) for name, array in memory.items()}).run()
+    Recording.of([step], threads).bind({name: address(array) for name, array in memory.items()}).run()
     y = memory["y"].view(np.float32)
 
     def expected(weights: np.ndarray) -> np.ndarray:

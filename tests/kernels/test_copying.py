@@ -29,7 +29,7 @@ def copied(x: np.ndarray, y: np.ndarray, threads: int = 1, table: np.ndarray | N
     """y[...] = x, arrays of any strides."""
     places = [Place(Ref(name), array.shape, array.strides, 1, array.dtype) for name, array in (("x", x), ("y", y))]
     step = copy_step(target(threads), *places, table)
-    Recording([step], threads).bind({"x": address(x), "y": address(y)}).run()
+    Recording.of([step], threads).bind({"x": address(x), "y": address(y)}).run()
 
 
 @st.composite

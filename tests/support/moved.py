@@ -59,7 +59,7 @@ def run(step: Step, space: Space, x: np.ndarray, y: np.ndarray, threads: int) ->
     """The step on these arrays."""
     workspace = np.empty(space.size + 64, np.uint8)
     at = {"x": address(x), "y": address(y), "workspace": address(workspace)}
-    Recording([step], threads).bind(at).run()
+    Recording.of([step], threads).bind(at).run()
 
 
 def check(

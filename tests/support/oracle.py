@@ -197,7 +197,7 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     workspace[:] = np.nan
     arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
     arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
-    recording = Recording(recipe.steps, recipe.threads)
+    recording = Recording.of(recipe.steps, recipe.threads)
     bound = recording.bind({name: address(array) for name, array in arrays.items()})
     named(f"{candidate} on {problem.key}, images apart", bound.run)
     np.testing.assert_array_equal(x, given.x)

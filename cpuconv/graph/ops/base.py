@@ -15,10 +15,11 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
-from cpuconv.graph.sizes import SIZES
 from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.signature import mismatch
+from cpuconv.problem.integers import broadcast_shapes
+from cpuconv.problem.sizes import SIZES
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None
@@ -225,19 +226,6 @@ def axis_in(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"there is no axis {axis} among {rank}")
     return axis % rank
-
-
-def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all of these broadcast to, as NumPy does it."""
-    made = [1] * max(map(len, shapes), default=0)
-    for shape in shapes:
-        for axis, size in enumerate(shape, len(made) - len(shape)):
-            if size is made[axis] or size == 1:
-                continue
-            if made[axis] != 1 and made[axis] != size:
-                raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast")
-            made[axis] = size
-    return tuple(made)
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from cpuconv.kernels.copies.place_views import (
     whole_blocks,
     whole_planes,
 )
+from cpuconv.problem.sizes import greatest, least
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:
@@ -87,7 +88,7 @@ def _infer_slice(node: Node, inputs: Inputs) -> list[Value]:
     x = inputs[0]
     sizes = list(x.shape)
     for axis, taken in _slices(x.shape, *(known(inputs, at) for at in range(1, 5))).items():
-        sizes[axis] = _taken(x.shape[axis], *taken)
+        sizes[axis] = _taken(x.shape[axis], *taken)[1]
     return [Value(tuple(sizes), x.dtype)]
 
 
@@ -104,13 +105,13 @@ def _slices(
     return {axis: (max(start, -shape[axis]), end, step) for axis, start, end, step in columns}
 
 
-def _taken(size: int, start: int, end: int, step: int) -> int:
-    """How many of so many elements Python's slice takes."""
+def _taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """The first of so many elements that Python's slice takes, and how many it takes."""
     if step == 0:
         raise ValueError("a step of 0")
     first, last = (0, size) if step > 0 else (-1, size - 1)
-    start, end = (min(max(at + size if at < 0 else at, first), last) for at in (start, end))
-    return max(0, -((start - end) // step))
+    start, end = (least(greatest(at + size if at < 0 else at, first), last) for at in (start, end))
+    return start, greatest(0, -((start - end) // step))
 
 
 def slice_(node: Node, arrays: Arrays) -> np.ndarray:
@@ -178,17 +179,25 @@ def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _slice_boxes(node: Node, inputs: Inputs) -> list[Box]:
     """Where the output lies in the input."""
     taken = slice_(node, [_Ranges(inputs[0].shape), *(value and value.array for value in inputs[1:])])
-    return [[Cut(part.start, len(part), part.step) for part in taken]]
+    return [taken]
 
 
 class _Ranges:
-    """In the place of an array: its index gives the range of elements of every axis."""
+    """In the place of an array: its index gives the part of every axis."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.shape, self.ndim = shape, len(shape)
 
-    def __getitem__(self, index: tuple[slice, ...]) -> list[range]:
-        return [range(size)[part] for size, part in zip(self.shape, index, strict=True)]
+    def __getitem__(self, index: tuple[slice, ...]) -> list[Cut]:
+        return [_part(size, part) for size, part in zip(self.shape, index, strict=True)]
+
+
+def _part(size: int, part: slice) -> Cut:
+    """What a slice takes of an axis, by Python's rules."""
+    if part == slice(None):
+        return Cut(0, size, 1)
+    start, count = _taken(size, part.start, part.stop, part.step)
+    return Cut(start, count, part.step)
 
 
 def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:

@@ -32,12 +32,12 @@ from cpuconv.graph.ops.base import (
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, view_offers
-from cpuconv.graph.sizes import sizes_array
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
+from cpuconv.problem.sizes import sizes_array
 
 # --- the same elements ----------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
-from cpuconv.graph.sizes import is_followed
+from cpuconv.problem.sizes import is_followed
 
 OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 

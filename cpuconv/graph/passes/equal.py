@@ -17,7 +17,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.passes.rewriting import without
-from cpuconv.graph.sizes import bits, own
+from cpuconv.problem.sizes import bits, own
 
 _SAMPLE = 16  # elements that tell most constants apart
 

@@ -13,7 +13,7 @@ from autotune.data_classes import dataclass
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
-from cpuconv.graph.sizes import is_followed, sizes_array
+from cpuconv.problem.sizes import is_followed, sizes_array
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,20 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
     known : mapping of str to int, or None
         Addresses of bases, as far as they are known.
     """
-    known, fields = known or {}, step.kernel.fields
+    words, late = words_of(step, kept)
+    for base, places in late.items():
+        for at in places if base in (known or {}) else ():
+            words[at] += known[base]
+    late = {base: places for base, places in late.items() if base not in (known or {})}
+    return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
+
+
+def words_of(step: Step, kept: list[Any]) -> tuple[list[Any], dict[str, list[int]]]:
+    """The words of a step's argument block, and by base the places of addresses, which hold offsets from it.
+
+    Sizes that are followed, and arrays of these, are still themselves.
+    """
+    fields = step.kernel.fields
     words: list[Any] = [step.args[name] for name in fields if name in step.args]
     if not len(words) == len(fields) == len(step.args):
         raise KeyError(f"{step.kernel.name}: {sorted(step.args.keys() ^ set(fields))}")
@@ -62,7 +75,6 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
         if not isinstance(value, Ref):
             words[at] = word_of(value, kept)
         else:
-            words[at] = known.get(value.name, 0) + value.offset
-            if value.name not in known:
-                late.setdefault(value.name, []).append(at)
-    return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
+            words[at] = value.offset
+            late.setdefault(value.name, []).append(at)
+    return words, late

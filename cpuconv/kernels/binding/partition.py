@@ -5,23 +5,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import applied, greatest, item, least
 
 _MOST_PARTS = 8  # for each worker
 _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # worth trying, beside one for each worker or panel
 _REMEMBERED = 1 << 12
 _EVEN = 1.1  # work of all over that of one that counts as evenly shared
 _TURNS = 4  # of even cuts, each finer than the last
-_PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
+_PART_FLOPS = 1_000_000  # some 10 µs: taking a part costs a hundredth of that
 
 
 def parts_each(problem: ConvProblem, units: int) -> int:
     """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
     workers = max(1, problem.threads)
-    return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
+    return greatest(1, least(_MOST_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Grid:
 
 
 UNCUT = Grid(1, 1)
+_FIELDS = ("planes", "tiles", "panels", "unit", "prepare", "weights", "moved", "least")
 """The grid of one worker, of which nothing is asked."""
 
 
@@ -90,11 +93,15 @@ def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     They are the `blocks` given or finer ones; and chunks that are fewer than workers. Ties go to fewer: they reread
     less.
     """
-    return (blocks, 1) if threads == 1 else _shortest(threads, blocks, grid)
+    if threads == 1:
+        return blocks, 1
+    found = applied(_shortest, threads, blocks, *(getattr(grid, name) for name in _FIELDS))
+    return item(found, 0), item(found, 1)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
+def _shortest(threads: int, blocks: int, *fields: Any) -> tuple[int, int]:
+    grid = Grid(*fields)
     most = max(blocks, grid.tiles // grid.least)
     return min(
         _cuts(threads, blocks, most, grid), key=lambda cut: grid.work(threads, *cut) + grid.reading(threads, *cut)

@@ -8,6 +8,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
+from cpuconv.problem.sizes import applied
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
 _PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
@@ -42,6 +43,8 @@ class Processor:
 
     def parts(self, size: float) -> int:
         """Parts of a step (`Step.parts`) that moves so many bytes: some for each thread, or 0: run by one."""
-        if self.threads == 1 or size < PARALLEL_BYTES:
-            return 0
-        return max(1, min(MOST_PARTS, int(size / self.threads / PART_BYTES)))
+        return 0 if self.threads == 1 else applied(_parts, size, self.threads)
+
+
+def _parts(size: float, threads: int) -> int:
+    return 0 if size < PARALLEL_BYTES else max(1, min(MOST_PARTS, int(size / threads / PART_BYTES)))

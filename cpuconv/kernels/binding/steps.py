@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from autotune.data_classes import dataclass
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import SIZES, Affine, is_followed, item
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -65,16 +67,29 @@ class MicroRef:
         return self.kernel.entry(self.tile)
 
 
-Args = dict[str, int | Ref | MicroRef | tuple[MicroRef, ...] | np.ndarray]
+@dataclass(frozen=True)
+class OneOf:
+    """The address of one of several micro-kernels, by a size that a trace follows."""
+
+    refs: tuple[MicroRef, ...]
+    index: Any
 
 
-def word_of(value: int | MicroRef | tuple[MicroRef, ...] | np.ndarray, kept: list[Any]) -> int:
+Args = dict[str, int | Ref | MicroRef | OneOf | tuple[MicroRef, ...] | np.ndarray]
+
+
+def word_of(value: Any, kept: list[Any]) -> Any:
     """The word that says an argument to a kernel, valid as long as `kept` is, which is given what the word points to.
 
-    For several micro-kernels it is the address of their addresses.
+    For several micro-kernels it is the address of their addresses. A size that is followed, and an array of these, is
+    given back as it is.
     """
     if isinstance(value, MicroRef):
         return value.entry().address_for(kept)
+    if isinstance(value, OneOf):
+        return item(tuple(each.entry().address_for(kept) for each in value.refs), value.index)
+    if type(value) is Affine or is_followed(value) or type(value) is np.ndarray and value.dtype == SIZES:
+        return value
     if isinstance(value, tuple):
         value = np.array([each.entry().address_for(kept) for each in value], np.int64)
     if isinstance(value, np.ndarray):
@@ -100,11 +115,20 @@ class Step:
 
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
-        for value in self.args.values():
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, MicroRef):
-                    each.entry()
+        for each in micro_kernels(self):
+            each.entry()
         return self.kernel.entry(self.tile)
+
+
+def micro_kernels(step: Step) -> Iterator[MicroRef]:
+    """The micro-kernels that a step's driver may call."""
+    for value in step.args.values():
+        if type(value) is MicroRef:
+            yield value
+        elif type(value) is tuple:
+            yield from value
+        elif type(value) is OneOf:
+            yield from value.refs
 
 
 class Space:

@@ -23,6 +23,7 @@ from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vect
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import greatest, least, now, sizes_array
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
@@ -290,14 +291,14 @@ def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int
     elif tile.mode in (COLUMNS, LINES):
         row_step = divide(rows, divide(rows, _STRETCH))
     else:
-        row_step = min(rows, _whole(_UNIT // (size * columns), vector))
-    column_step = min(columns, _whole(_UNIT // (size * row_step), vector))
-    return max(1, min(planes, _UNIT // (size * row_step * column_step))), row_step, column_step
+        row_step = least(rows, _whole(_UNIT // (size * columns), vector))
+    column_step = least(columns, _whole(_UNIT // (size * row_step), vector))
+    return greatest(1, least(planes, _UNIT // (size * row_step * column_step))), row_step, column_step
 
 
 def _whole(most: int, step: int) -> int:
     """The largest multiple of `step` up to `most`, or `step`."""
-    return max(step, most - most % step)
+    return greatest(step, most - most % step)
 
 
 def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None = None) -> Step:
@@ -318,12 +319,12 @@ def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None
     tile, walked = _plane([Axis(*axis) for axis in joined(ordered)], size, processor.isa.lanes)
     walked = [_ONE, _ONE, _ONE, *walked]
     outer, (rows, columns) = walked[:-2], walked[-2:]
-    planes = outer.pop(next((at for at in reversed(range(len(outer))) if outer[at].size >= _MANY), -1))
+    planes = outer.pop(next((at for at in reversed(range(len(outer))) if now(outer[at].size) >= _MANY), -1))
     steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
         "x": x.ref,
         "y": y.ref,
-        "outer": np.array(outer, np.int64),
+        "outer": sizes_array(each for axis in outer for each in axis),
         "axes": len(outer),
         "table": 0 if table is None else np.ascontiguousarray(table, np.int64),
         "y_table": first.y,

@@ -17,6 +17,7 @@ from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
 from cpuconv.kernels.copies.strips import VECTORS, StripTile, move_strips
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import greatest, least, now
 from layouts import Strides
 
 _LINE = 64  # bytes of a cache line
@@ -33,7 +34,7 @@ _CHUNK = 64  # pixels that pass through the buffer at once
 
 def lines_apart(step: int) -> int:
     """How many places in a row, `step` bytes apart, lie in lines of different sets of the first cache."""
-    return min(_WAY // math.gcd(step, _WAY), _WAY // _LINE)
+    return min(_WAY // math.gcd(now(step), _WAY), _WAY // _LINE)
 
 
 def move_step(
@@ -57,7 +58,7 @@ def move_step(
     spans = 1  # of the channels of a strip
     if CHANNELS not in tile.kinds:
         spans = vectors
-    elif n * rows * strips < 4 * threads > 4:
+    elif now(n * rows * strips) < 4 * threads > 4:
         spans = 4 * threads
     span = divide(divide(vectors, spans), tile.bundle) * tile.bundle
     spans = divide(vectors, span)
@@ -148,15 +149,15 @@ def _transposed(width: int, source: Strides, target: Strides, read: RowTile, wri
 def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int:
     """Pixels of a strip."""
     if tile.kinds == {BLOCKED}:
-        return min(width, _STREAM)
+        return least(width, _STREAM)
     step = abs((source if tile.source.kind == CHANNELS else target).w)
     apart = lines_apart(step)
     if tile.kinds == {*VECTORS}:
-        return min(width, _OPEN * apart, max(_SHORTEST, _WAY // step))
+        return least(width, _OPEN * apart, greatest(_SHORTEST, _WAY // step))
     halves = 4 * tile.lanes * tile.bundle < _LINE
     if tile.target.kind == CHANNELS:
-        return min(width, max(tile.pixels, 2 * _OPEN * apart if halves else _LONGEST))
-    return min(width, max(tile.pixels, _LONGEST if halves else _LONGEST // 2))
+        return least(width, greatest(tile.pixels, 2 * _OPEN * apart if halves else _LONGEST))
+    return least(width, greatest(tile.pixels, _LONGEST if halves else _LONGEST // 2))
 
 
 def _bundle_args(prefix: str, view: Strides, group: int) -> Args:

@@ -30,6 +30,7 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
+from cpuconv.problem.sizes import sizes_array
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -341,7 +342,7 @@ def _loops(
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
     table += np.array(numbers, np.float32).view(np.int32).tolist()
     tile = LoopTile(lanes, expression, accesses, len(outer))
-    return tile, np.array(table, np.int64), math.prod(axis.size for axis in outer)
+    return tile, sizes_array(table), math.prod(axis.size for axis in outer)
 
 
 def elementwise_steps(

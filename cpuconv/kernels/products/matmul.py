@@ -11,9 +11,11 @@ are short writes more than it reads, and so writes it row by row. Else each pane
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Ref, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
@@ -34,7 +36,8 @@ from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
-from cpuconv.problem.integers import divide
+from cpuconv.problem.integers import broadcast_shapes, divide
+from cpuconv.problem.sizes import applied, is_followed, now
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
@@ -253,7 +256,7 @@ def sizes_of(
     a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
     rows = a[-2] if len(a) > 1 else 1
     columns = b[-1] if len(b) > 1 else 1
-    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+    return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
 
 
 def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> float:
@@ -293,6 +296,27 @@ def _unroll(depth: int) -> int:
     return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
 
 
+def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
+    """Bytes to the segments of a sum: so many elements each, and one each of those that are left."""
+    whole = depth // unroll * unroll
+    return np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth))).astype(np.int64) * step
+
+
+def _chunks(threads: int, units: int, tiles: int) -> int:
+    """Chunks of the tiles of a panel."""
+    counts = [(1, 1 + i) for i in range(min(tiles, threads))]
+    return first_even(threads, units, counts, _MANY_UNITS)[1]
+
+
+def _last(gemm: GemmTile, rest: int) -> Any:
+    """The tile of a last panel of so many columns."""
+    vectors = divide(rest, gemm.lanes)
+    if not is_followed(rest):
+        return MicroRef(gemm_strip, replace(gemm, v=vectors, masked=rest % gemm.lanes > 0))
+    tiles = (replace(gemm, v=v, masked=True) for v in range(1, gemm.v + 1))
+    return OneOf(tuple(MicroRef(gemm_strip, tile) for tile in tiles), vectors - 1)
+
+
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
     """One call that computes a stack of products."""
     product = product.normal
@@ -304,7 +328,9 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
         if streamed is not None:
             return streamed
-    _, v, n = best_tile(isa, product.rows, depth, product.columns)
+    _, v, n = best_tile(isa, now(product.rows), now(depth), now(product.columns))
+    if product.rows < n:
+        raise ValueError("tiles of more rows than there are")
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes
@@ -313,9 +339,8 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
-    unroll = _unroll(depth) if a.column else 1  # a step of 0 means another thing to the tile
+    unroll = _unroll(now(depth)) if a.column else 1  # a step of 0 means another thing to the tile
     whole = depth // unroll * unroll
-    starts = np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth)))
     gemm = GemmTile(
         lanes=isa.lanes,
         v=v,
@@ -329,16 +354,14 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         epilogue=False,
         tail=int(unroll > 1),
     )
-    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
     cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
     grouped, chunks = panels, divide(tiles, _CHUNK)
     if not cached or chunks == 1:
-        counts = [(1, 1 + i) for i in range(min(tiles, threads))]
-        grouped, (_, chunks) = 1, first_even(threads, items * panels, counts, _MANY_UNITS)
+        grouped, chunks = 1, applied(functools.partial(_chunks, threads), items * panels, tiles)
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm) if panels > 1 else 0,
-        "gemm_last": MicroRef(gemm_strip, last),
+        "gemm": MicroRef(gemm_strip, gemm) if is_followed(panels) or panels > 1 else 0,
+        "gemm_last": _last(gemm, rest),
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,
@@ -353,10 +376,10 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "tiles": tiles,
         "whole_tiles": product.rows // n,
         "rows": product.rows,
-        "table": starts.astype(np.int64) * a.column,
-        "segments": len(starts),
+        "table": applied(functools.partial(_starts, unroll), depth, a.column),
+        "segments": depth // unroll + depth % unroll,
         "tails": depth - whole,
-        "valid": rest % isa.lanes,
+        "valid": (rest - 1) % isa.lanes + 1 if is_followed(rest) else rest % isa.lanes,
         "a_tile": n * a.row,
         "a_overlap": (product.rows - n - (tiles - 1) * n) * a.row,
         "b_row": b.row,

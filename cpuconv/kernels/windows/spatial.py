@@ -22,6 +22,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
+from cpuconv.problem.sizes import applied, sizes_array
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -188,13 +189,17 @@ def plane_shape(h: int, w: int) -> tuple[int, int]:
     return (1, h * w) if h * w <= _LONGEST else (h, w)
 
 
+def _factor(number: float) -> np.ndarray:
+    return np.array([number], np.float32)
+
+
 def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, parts: int) -> Step:
     """The call that folds each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
 
     `y` is of the same elements, or of float32.
     """
     rows, taps = plane_shape(*x.physical[2:4])
-    tables = np.array([[0, rows]], np.int64), np.array([[0, taps]], np.int64)
+    tables = sizes_array([0, rows]).reshape(1, 2), sizes_array([0, taps]).reshape(1, 2)
     pixel = x.strides[3]
-    factors = None if factor is None else np.array([factor], np.float32)
+    factors = None if factor is None else applied(_factor, factor)
     return _windows_step(isa, x, y, fold, tables, (taps * pixel, pixel), factors, parts)

@@ -38,7 +38,7 @@ def time_works(
     """Seconds of each work in each run, (runs, works), and of whole runs (runs): both are measured in turns."""
     hosts = iter(segment for segment in executable.segments if isinstance(segment, Host))
     threads = executable.target.threads
-    single = [next(hosts) if work.host else Recording(work.steps, threads) for work in executable.works]
+    single = [next(hosts) if work.host else Recording.of(work.steps, threads) for work in executable.works]
     apart, whole = executable.caller_in_place(single), executable.caller_in_place()
     for caller in (apart, whole):
         caller.point(arrays, outputs)

@@ -9,7 +9,9 @@ arXiv:2001.03288).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import applied, item, now
 
 ARENA, WORKSPACE = "arena", "workspace"
 
@@ -40,11 +43,14 @@ class Memory:
         Bytes.
     unshared : int
         Bytes that the same buffers would take side by side.
+    buffers : dict[str, Place]
+        The places with buffers as bases: those of one moment do not overlap, wherever they are in the arena.
     """
 
     places: dict[str, Place]
     arena: int
     unshared: int
+    buffers: dict[str, Place] = field(default_factory=dict)
 
 
 def plan_memory(network_plan: NetworkPlan, moments: Sequence[int] | None = None) -> Memory:
@@ -82,7 +88,7 @@ class _Planner:
         sizes, lives = self._buffers()
         offsets, arena = arrange(sizes, lives)
         places = {name: _moved(place, offsets) for name, place in self.places.items()}
-        return Memory(places, arena, sum(sizes.values()))
+        return Memory(places, arena, sum(sizes.values()), self.places)
 
     # --- which values share a buffer ------------------------------------------------------------------------------
 
@@ -242,7 +248,7 @@ def _op(node_plan: NodePlan) -> Op | None:
 
 def _sizes(value: Value) -> tuple[int, ...]:
     assert value.shape is not None
-    return tuple(int(size or 0) for size in value.shape)
+    return tuple(0 if size is None else size for size in value.shape)
 
 
 def _moved(place: Place, offsets: Mapping[str, int]) -> Place:
@@ -263,18 +269,36 @@ def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> t
     lives : Mapping[str, tuple[int, int]]
         First and last moment of each; buffers with a moment in common do not overlap.
     """
-    offsets: dict[str, int] = {}
-    placed: list[tuple[int, int, int, int]] = []  # of each: where it starts and ends, its first and last moment
-    for name in sorted(sizes, key=lambda name: (-sizes[name], lives[name], name)):
-        birth, death = lives[name]
-        size = _step(sizes[name])
-        rivals = [(start, end) for start, end, first, last in placed if first <= death and birth <= last]
-        offsets[name] = start = _lowest_gap(size, rivals)
-        placed.append((start, start + size, birth, death))
-    return offsets, max((end for _, end, _, _ in placed), default=0)
+    names = sorted(sizes, key=lambda name: (lives[name], name))
+    if not names:
+        return {}, 0
+    *offsets, arena = _items(applied(_Arrangement([lives[name] for name in names]), *(sizes[name] for name in names)))
+    return dict(zip(names, offsets, strict=True)), arena
 
 
-def _lowest_gap(size: int, ranges: Iterable[tuple[int, int]]) -> int:
+def _items(numbers: Any) -> list[Any]:
+    """The elements of a tuple, or of what is followed as one."""
+    return [item(numbers, at) for at in range(len(now(numbers)))]
+
+
+class _Arrangement:
+    """Offsets of buffers by their sizes, and behind these the bytes of all together; lives do not change."""
+
+    def __init__(self, lives: Sequence[tuple[int, int]]) -> None:
+        self._rivals = [
+            [at for at, (first, last) in enumerate(lives) if first <= death and birth <= last] for birth, death in lives
+        ]
+
+    def __call__(self, *sizes: int) -> tuple[int, ...]:
+        placed: list[tuple[int, int] | None] = [None] * len(sizes)  # where each starts and ends
+        for at in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
+            size = _step(sizes[at])
+            start = _lowest_gap(size, [place for other in self._rivals[at] if (place := placed[other])])
+            placed[at] = start, start + size
+        return *(start for start, _ in filter(None, placed)), max(end for _, end in filter(None, placed))
+
+
+def _lowest_gap(size: int, ranges: list[tuple[int, int]]) -> int:
     """The lowest offset at which `size` bytes overlap none of the ranges, each from a start to an end."""
     free = 0
     for start, end in sorted(ranges):

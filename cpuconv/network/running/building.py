@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer
+from cpuconv.graph.lowering import Call, Lower, Offer
 from cpuconv.graph.ops.base import MISFITS, misfit
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
@@ -28,6 +29,7 @@ from cpuconv.network.running.recording import Recording
 from cpuconv.network.running.schedule import Touched, scheduled, sets
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
+from cpuconv.problem.sizes import greatest, now
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
@@ -49,12 +51,20 @@ def build(network_plan: NetworkPlan, target: Target, packed: Packed, arenas: Are
     return Builder(network_plan, target, packed).executable(Arenas(target.idle_bytes) if arenas is None else arenas)
 
 
+class Calls(NamedTuple):
+    """Kernel calls, numbers of those that run side by side, and how long each of these sets takes by the model."""
+
+    steps: list[Step]
+    sets: list[int]
+    seconds: list[float]
+
+
 class Builder:
     """What is known of a network while it is built; to be let go of then.
 
     Attributes
     ----------
-    works, sets : list
+    inputs, outputs, works, sets, memory, constant_outputs, raw_bytes, workspace_bytes
         As those of `Executable`; nothing is compiled yet.
     """
 
@@ -63,45 +73,49 @@ class Builder:
         graph = network_plan.graph
         self._value = graph.value
         self._target, self._raw = target, graph.constants
-        self._inputs = {name: graph.value(name) for name in graph.inputs}
-        self._outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
-        self._memory = plan_memory(network_plan, moments)
-        outputs = sum(value.nbytes for value in self._outputs.values())
-        check_bytes(self._memory.arena + outputs, f"{graph.name}: a run")
+        self.inputs = {name: graph.value(name) for name in graph.inputs}
+        self.outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
+        self.memory = plan_memory(network_plan, moments)
+        outputs = sum(value.nbytes for value in self.outputs.values())
+        check_bytes(now(self.memory.arena + outputs), f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
         self._forms: dict[tuple[str, str], Place] = {}
         self._hosts: dict[int, Host] = {}
         self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
-        self._workspace_bytes = 0
+        self.workspace_bytes = 0
         self._space = Space()  # of the nodes of a moment
-        self._constant_outputs = {
+        self.constant_outputs = {
             name: own(self._raw[value]) for name, value in network_plan.outputs.items() if value in self._raw
         }
         last_reads = {
             name: at for at, each in enumerate(network_plan.nodes) for name in each.node.inputs if name in self._raw
         }
-        self._raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
+        self.raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
         self._lent = {name for name in last_reads if lender(self._raw[name]) is not None}
         self.works, self.sets = self._works(network_plan, moments, last_reads)
 
     def executable(self, arenas: Arenas) -> Executable:
         """The network, compiled and recorded."""
-        segments = self._record()
+        threads = self._target.threads
+        segments: list[Segment] = [
+            part if isinstance(part, Host) else Recording.of(part.steps, threads, part.sets, part.seconds)
+            for part in self.parts()
+        ]
         self._check_addresses(segments)
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
         arrays = sum(step.nbytes for work in self.works for step in work.steps)
         return Executable(
             target=self._target,
-            inputs=self._inputs,
-            outputs=self._outputs,
+            inputs=self.inputs,
+            outputs=self.outputs,
             works=self.works,
             sets=self.sets,
             segments=segments,
-            memory=self._memory,
+            memory=self.memory,
             constants=self._constants.arrays,
-            constant_outputs=self._constant_outputs,
-            raw_bytes=self._raw_bytes,
-            workspace_bytes=self._workspace_bytes,
+            constant_outputs=self.constant_outputs,
+            raw_bytes=self.raw_bytes,
+            workspace_bytes=self.workspace_bytes,
             own_bytes=self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works),
             callers=Callers(words, self._target.idle_bytes),
             arenas=arenas,
@@ -131,7 +145,7 @@ class Builder:
         return works, sets(touched)
 
     def _touched(self, moment: int, work: CompiledNode) -> Touched:
-        node, places = work.node_plan.node, self._memory.places
+        node, places = work.node_plan.node, self.memory.buffers
         read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
         return Touched(moment, work.steps, read, written)
 
@@ -143,7 +157,7 @@ class Builder:
         steps = [] if offer is None or offer.view else self._lowered(node_plan, offer)
         if offer is not None and not steps:
             return None
-        raw, places = self._raw, self._memory.places
+        raw, places = self._raw, self.memory.places
         read = [name for name in dict.fromkeys(node.inputs) if name]
         return CompiledNode(
             node_plan,
@@ -159,28 +173,32 @@ class Builder:
     def _lowered(self, node_plan: NodePlan, offer: Offer) -> list[Step]:
         node = node_plan.node
         inputs = [self._operand(name, node_plan.reads(at)) if name else None for at, name in enumerate(node.inputs)]
-        outputs = [self._memory.places[name] for name in node.outputs if name]
+        outputs = [self.memory.places[name] for name in node.outputs if name]
         op = ops.TABLE[node.op]
         assert op.lower is not None
         read = _values(inputs, offer.inputs)
         op.check(node, read, _values(self._written(node), offer.outputs))
         call = Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
         try:
-            steps = op.lower(call)
+            steps = self._steps(op.lower, call)
         except MISFITS as error:
             raise misfit(node, read, error) from error
-        self._workspace_bytes = max(self._workspace_bytes, self._space.size)
+        self.workspace_bytes = greatest(self.workspace_bytes, self._space.size)
         return steps
+
+    def _steps(self, lower: Lower, call: Call) -> list[Step]:
+        """The kernel calls of a node."""
+        return lower(call)
 
     def _written(self, node: Node) -> list[Place | None]:
         """Where each output of a node lies; None for those that it does not give."""
-        return [self._memory.places[name] if name else None for name in node.outputs]
+        return [self.memory.places[name] if name else None for name in node.outputs]
 
     def _operand(self, name: str, form: str) -> Place:
         """Where an input of a node lies; constants are put into the form that the node reads, once."""
         array = self._raw.get(name)
         if array is None:
-            return self._memory.places[name]
+            return self.memory.places[name]
         if not form:  # its elements are read here and now
             return Place.plain(Ref("none"), array.shape, array.dtype, array)
         place = self._forms.get((name, form))
@@ -190,33 +208,36 @@ class Builder:
             place = self._forms[name, form] = constant_place(ref, array, form, target)
         return place
 
-    def _record(self) -> list[Segment]:
+    @property
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """As of `Executable`."""
+        return self._constants.arrays
+
+    def parts(self) -> list[Calls | Host]:
         """Runs of kernel calls, with the nodes between them that references compute."""
-        segments: list[Segment] = []
-        steps: list[Step] = []
-        sizes: list[int] = []  # of sets of steps
-        seconds: list[float] = []  # of each
+        parts: list[Calls | Host] = []
+        calls = Calls([], [], [])
         for each in self.sets:
             work = self.works[each[0]]
             if not work.host:
-                steps += [step for at in each for step in self.works[at].steps]
+                calls.steps.extend(step for at in each for step in self.works[at].steps)
                 rows = [len(each)] if len(each) > 1 else [1] * len(work.steps)
-                sizes += rows
-                seconds += [sum(self.works[at].seconds for at in each) / len(rows)] * len(rows)
+                calls.sets.extend(rows)
+                calls.seconds.extend([sum(self.works[at].seconds for at in each) / len(rows)] * len(rows))
                 continue
-            if steps:
-                segments.append(Recording(steps, self._target.threads, sizes, seconds))
-                steps, sizes, seconds = [], [], []
-            segments.append(self._hosts[id(work.node_plan.node)])
-        if steps or not segments:
-            segments.append(Recording(steps, self._target.threads, sizes, seconds))
-        return segments
+            if calls.steps:
+                parts.append(calls)
+                calls = Calls([], [], [])
+            parts.append(self._hosts[id(work.node_plan.node)])
+        if calls.steps or not parts:
+            parts.append(calls)
+        return parts
 
     def _check_addresses(self, segments: Sequence[Segment]) -> None:
         """See that every address has a base that a run knows: any other would be read at a place of no meaning."""
         known = {ARENA, WORKSPACE, *self._constants.arrays}
-        known |= {f"input {at}" for at in range(len(self._inputs))}
-        known |= {f"output {at}" for at in range(len(self._outputs))}
+        known |= {f"input {at}" for at in range(len(self.inputs))}
+        known |= {f"output {at}" for at in range(len(self.outputs))}
         for segment in segments:
             if isinstance(segment, Recording) and segment.bases - known:
                 raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
@@ -226,7 +247,7 @@ class Builder:
             if name in self._raw and name not in self._read_by_hosts:
                 self._read_by_hosts[name] = own(self._raw[name])
         operands = [
-            None if not name else self._read_by_hosts.get(name, self._memory.places.get(name)) for name in node.inputs
+            None if not name else self._read_by_hosts.get(name, self.memory.places.get(name)) for name in node.inputs
         ]
         return Host(node, operands, self._written(node))
 

@@ -10,6 +10,7 @@ import numpy as np
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.mapped_files import own
 from cpuconv.network.running.packed import Packed
+from cpuconv.problem.sizes import SIZES
 
 
 class FixedConstants:
@@ -21,9 +22,12 @@ class FixedConstants:
         By base.
     shared : set of str
         Bases of those that other programs may read too.
+    prefix : str
+        What bases begin with.
     """
 
-    def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed) -> None:
+    def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed, prefix: str = "constant") -> None:
+        self.prefix = prefix
         self.arrays: dict[str, np.ndarray] = {}
         self.shared: set[str] = set()
         self._raw, self._packed = raw, packed
@@ -45,9 +49,11 @@ class FixedConstants:
         return kept
 
     def _placed(self, array: np.ndarray) -> Ref:
+        if array.dtype == SIZES:
+            raise TypeError("a constant of sizes that are followed has no address")
         name = self._names.get(id(array))
         if name is None:
-            name = self._names[id(array)] = f"constant {len(self.arrays)}"
+            name = self._names[id(array)] = f"{self.prefix} {len(self.arrays)}"
             self.arrays[name] = array
         return Ref(name)
 

@@ -10,22 +10,102 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
-from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.binding.steps import Step, micro_kernels
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
-from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+from cpuconv.runtime.code.cache import Code, NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import Wanted, compiled_together
 
+Made = TypeVar("Made")
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
+
+
+class Words(NamedTuple):
+    """The argument blocks of kernel calls, one after another.
+
+    Attributes
+    ----------
+    words : numpy.ndarray, int64
+    starts : numpy.ndarray
+        Where the block of each call begins, and where the last one ends.
+    patches : mapping of str to numpy.ndarray
+        By base: the places of its addresses, which hold offsets from it.
+    codes : list of Code
+        What each call runs.
+    parts : list of int
+        Of each call, for every worker.
+    kept : list
+        What the words have addresses of.
+    """
+
+    words: np.ndarray
+    starts: np.ndarray
+    patches: Mapping[str, np.ndarray]
+    codes: Sequence[Code]
+    parts: Sequence[int]
+    kept: list[Any]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Words:
+        """The words of some steps, whose kernels are compiled."""
+        kept: list[Any] = []
+        rows = [bind(step, kept) for step in steps]
+        starts, patches = placed([(row.block.size, row.late) for row in rows])
+        words = np.concatenate([row.block for row in rows] or [np.zeros(0, np.int64)])
+        return cls(words, starts, patches, [row.code for row in rows], [row.parts for row in rows], kept)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Words]) -> Words:
+        """The words of some calls, and of those behind them."""
+        if len(parts) == 1:
+            return parts[0]
+        firsts = [0, *itertools.accumulate(part.words.size for part in parts)]
+        patches: dict[str, list[np.ndarray]] = {}
+        for first, part in zip(firsts, parts, strict=False):
+            for base, places in part.patches.items():
+                patches.setdefault(base, []).append(first + places)
+        starts = [first + part.starts[:-1] for first, part in zip(firsts, parts, strict=False)]
+        return cls(
+            np.concatenate([part.words for part in parts]),
+            np.concatenate([*starts, firsts[-1:]]).astype(np.int64),
+            {base: np.concatenate(places) for base, places in patches.items()},
+            [code for part in parts for code in part.codes],
+            [each for part in parts for each in part.parts],
+            [part.kept for part in parts],
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> Words:
+        """The same with other names for some bases."""
+        return self._replace(patches={names.get(base, base): places for base, places in self.patches.items()})
+
+
+def placed(blocks: Sequence[tuple[int, Mapping[str, Sequence[int]]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """`Words.starts` and `Words.patches` of blocks of so many words, each with the places of its addresses by base."""
+    starts = [0, *itertools.accumulate(size for size, _ in blocks)]
+    patches: dict[str, list[int]] = {}
+    for start, (_, late) in zip(starts, blocks, strict=False):
+        for base, places in late.items():
+            patches.setdefault(base, []).extend([start + place for place in places])
+    return np.array(starts), {base: np.array(places, np.int64) for base, places in patches.items()}
+
+
+def compiled(steps: Sequence[Step], make: Callable[[], Made]) -> Made:
+    """What `make` makes of steps; their kernels, where some are missing, are compiled together before."""
+    try:
+        with compiling_nothing(noting=True):
+            return make()
+    except NotCompiled:
+        compiled_together(kernel for step in steps for kernel in _kernels(step))
+        return make()
 
 
 class Recording:
@@ -33,51 +113,50 @@ class Recording:
 
     Attributes
     ----------
-    rows : Sequence[BoundStep]
+    words : Words
     threads : int
         Most threads to run on.
-    sets : Sequence[int] or None
-        Numbers of rows that run side by side, from the first on; None: one after another.
-    seconds : Sequence[float] or None
-        How long each set takes, by the model; None: not long together.
+    sets : Sequence[int]
+        Numbers of rows that run side by side, from the first on.
+    slices : Sequence[slice]
+        Rows that run without a look at what may end the run; none: all of them.
     """
 
-    def __init__(
-        self,
+    def __init__(self, words: Words, threads: int, sets: Sequence[int], slices: Sequence[slice] = ()) -> None:
+        self.words, self.threads, self.slices = words, threads, slices
+        self.sets = [1] * len(words.codes) if threads == 1 else sets
+
+    @classmethod
+    def of(
+        cls,
         steps: Sequence[Step],
         threads: int,
         sets: Sequence[int] | None = None,
-        seconds: Sequence[float] | None = None,
-    ) -> None:
-        self._kept: list[Any] = []
-        try:
-            with compiling_nothing(noting=True):
-                self.rows = [bind(step, self._kept) for step in steps]
-        except NotCompiled:
-            compiled_together(kernel for step in steps for kernel in _kernels(step))
-            self._kept.clear()
-            self.rows = [bind(step, self._kept) for step in steps]
-        self.threads = threads
-        self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
-        self.slices = [] if seconds is None else _slices(seconds)
-        starts = [0, *itertools.accumulate(row.block.size for row in self.rows)]
-        self._words = np.concatenate([row.block for row in self.rows] or [np.zeros(0, np.int64)])
-        self._starts = np.array(starts)
-        patches: dict[str, list[int]] = {}
-        for start, row in zip(starts, self.rows, strict=False):
-            for base, places in row.late.items():
-                patches.setdefault(base, []).extend([start + place for place in places])
-        self._patches = {base: np.array(indices, np.int64) for base, indices in patches.items()}
+        seconds: Sequence[float] = (),
+    ) -> Recording:
+        """The recording of some steps.
+
+        Parameters
+        ----------
+        steps : Sequence[Step]
+        threads : int
+        sets : Sequence[int] or None
+            As the attribute; None: one row after another.
+        seconds : Sequence[float]
+            How long each set takes, by the model; none: not long together.
+        """
+        words = compiled(steps, lambda: Words.of(steps))
+        return cls(words, threads, [1] * len(steps) if sets is None else sets, slices(seconds))
 
     @property
     def bases(self) -> frozenset[str]:
         """The bases that its addresses refer to."""
-        return frozenset(self._patches)
+        return frozenset(self.words.patches)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its argument blocks."""
-        return self._words.nbytes
+        return self.words.words.nbytes
 
     def bind(
         self, addresses: Mapping[str, int], moving: Mapping[str, int] | None = None, watch: Stopwatch | None = None
@@ -105,23 +184,23 @@ class Bound:
         moving: Mapping[str, int],
         watch: Stopwatch | None = None,
     ) -> None:
-        self._words = recording._words.copy()
-        kept: list[Any] = [recording._kept, self._words]  # what the rows have addresses of
+        words, starts, patches, codes, parts, held = recording.words
+        self._words = words.copy()
+        kept: list[Any] = [held, self._words]  # what the rows have addresses of
         known = {**addresses, **moving}
         for base, start in known.items():
-            if base in recording._patches:
-                self._words[recording._patches[base]] += start
-        places = [recording._patches[base] for base in moving if base in recording._patches]
+            if base in patches:
+                self._words[patches[base]] += start
+        places = [patches[base] for base in moving if base in patches]
         self._moving = np.concatenate([np.zeros(0, np.int64), *places])
         self._cells = memoryview(self._words)  # a word is written in a tenth of the time that NumPy takes
         self._late = {
-            base: list(zip(places.tolist(), recording._words[places].tolist(), strict=True))
-            for base, places in recording._patches.items()
+            base: list(zip(places.tolist(), words[places].tolist(), strict=True))
+            for base, places in patches.items()
             if base not in known
         }
-        starts = recording._starts
-        blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
-        rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
+        blocks = [self._words[start:end] for start, end in pairwise(starts.tolist())]
+        rows = list(zip(codes, blocks, parts, strict=True))
         if watch is not None:
             kept.append(watch)
             rows = watch.timed(rows)
@@ -155,14 +234,11 @@ class Bound:
 def _kernels(step: Step) -> Iterator[Wanted]:
     """What a step calls: its driver, and the micro-kernels that this one calls."""
     yield step.kernel, step.tile
-    for value in step.args.values():
-        if type(value) is not int:
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, MicroRef):
-                    yield each.kernel, each.tile
+    for each in micro_kernels(step):
+        yield each.kernel, each.tile
 
 
-def _slices(seconds: Sequence[float]) -> list[slice]:
+def slices(seconds: Sequence[float]) -> list[slice]:
     """Rows, of which each takes so long, in slices of about `_SLICE_SECONDS`; none where one would do."""
     ends, left = [], 0.0
     for row, each in enumerate(seconds):

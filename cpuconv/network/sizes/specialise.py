@@ -18,7 +18,6 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.drawing import draws
-from cpuconv.graph.sizes import SIZES
 from cpuconv.names import MOST_HINT, Names
 from cpuconv.network.control.bodies import Interpreted, as_inputs
 from cpuconv.network.control.flow import Flow
@@ -26,6 +25,7 @@ from cpuconv.network.control.shapes import check_one
 from cpuconv.network.folding import Folding, check_results, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
+from cpuconv.problem.sizes import SIZES
 from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]

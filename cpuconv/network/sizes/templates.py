@@ -1,7 +1,7 @@
 """Graphs made ready for some sizes, kept as what they are for others.
 
 Which rewrites fit, and what they make, follows from sizes only by what is asked of these. A template is the graph that
-was made while sizes were followed (`cpuconv.graph.sizes`): for sizes that answer all questions alike it is the same
+was made while sizes were followed (`cpuconv.problem.sizes`): for sizes that answer all questions alike it is the same
 graph with other numbers, which are computed in a hundredth of the time that the rewrites take.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.sizes import INT64, SIZES, Size, Trace
 from cpuconv.memory.mapped_files import lender
+from cpuconv.problem.sizes import SIZES, Size, Trace, sizes_array
 
 MOST = 8  # templates of a network, of which the one that served last is asked first
 Shapes = Sequence[Sequence[int]]
@@ -59,8 +59,18 @@ class Template:
     def graph(self, numbers: Sequence[int]) -> Graph | None:
         """The graph for other sizes, None where it is not that of this template."""
         known = self._trace.numbers(numbers)
+        return None if known is None else self._filled(known)
+
+    def followed(self, numbers: Sequence[int]) -> tuple[Graph, Trace] | None:
+        """The graph with other sizes, which a trace of its own follows from here on; None as of `graph`."""
+        known = self._trace.numbers(numbers)
         if known is None:
             return None
+        trace = self._trace.forked(known)
+        return self._filled([trace.at(place, number) for place, number in enumerate(known)]), trace
+
+    def _filled(self, known: Sequence[Any]) -> Graph:
+        """The graph with these in the place of sizes."""
         values = {name: Value(_numbered(value.shape, known), value.dtype) for name, value in self._values.items()}
         constants = {name: _constant(array, known) for name, array in self._constants.items()}
         nodes = list(self._graph.nodes)
@@ -193,6 +203,6 @@ def _numbered(value: Any, numbers: Sequence[Any]) -> Any:
 
 def _constant(array: np.ndarray, numbers: Sequence[Any]) -> np.ndarray:
     """A constant of sizes, with numbers."""
-    made = np.array([_numbered(each, numbers) for each in array.ravel()], INT64).reshape(array.shape)
+    made = sizes_array(_numbered(each, numbers) for each in array.ravel()).reshape(array.shape)
     made.flags.writeable = False
     return made

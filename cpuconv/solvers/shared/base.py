@@ -62,3 +62,15 @@ def contiguous(layout: str, shape: tuple[int, int, int, int], element: Element =
         strides.append(step)
         step *= size
     return layouts.get(layout).strides(strides[::-1])
+
+
+def check_tile(rows: int, cols: int, height: int, width: int) -> None:
+    """See that a plane of outputs has a whole tile: those at its ends overlap others.
+
+    Raises
+    ------
+    ValueError
+        It has not.
+    """
+    if rows > height or cols > width:
+        raise ValueError("the tile is larger than the plane")

@@ -22,8 +22,10 @@ from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import applied, greatest, item, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
 from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
 from cpuconv.solvers.shared.spans import Spans
@@ -107,6 +109,7 @@ def convolve_step(
     pieces, types = words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
+    check_tile(params.rows, params.cols, height, width)
     before, grid = _grid(problem, params, isa, (height, width), flat, band, sizes)
     operands = words.operands_in_words(problem, operands)
     problem = words.in_words(problem, product.words_at_once(isa.lanes))
@@ -148,7 +151,7 @@ def convolve_step(
     fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)
     gemm = gemm_tile(
         problem, isa, product, params.v, params.rows, params.cols, sizes.reduction,
-        alone=row_tiles * column_tiles == 1,
+        alone=now(row_tiles * column_tiles) == 1,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ks=dilation_w if planar else 1,
@@ -224,13 +227,13 @@ def _grid(
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
-    blocks = max(1, tiles // (params.block or tiles))
+    blocks = greatest(1, tiles // (params.block or tiles))
     if problem.threads == 1:
         return blocks, UNCUT
     channels = words.in_words(problem).c
     scalars = problem.h * problem.w * (channels if band == PLANAR_BAND else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
-        planes=max(1, problem.n),
+        planes=greatest(1, problem.n),
         tiles=tiles,
         panels=divide(sizes.vectors, params.v) * problem.groups,
         unit=beside * sizes.cycles(isa, params),
@@ -243,7 +246,7 @@ def _grid(
 
 def _fetching(scalar: int, v: int, unroll: int, tiles: int) -> Fetching:
     """What the tiles of a block fetch; few have no time for it."""
-    return Fetching.shared(scalar, unroll, tiles) if tiles >= max(2, v) else Fetching()
+    return Fetching.shared(scalar, unroll, tiles) if now(tiles) >= max(2, v) else Fetching()
 
 
 def _in_place(
@@ -262,18 +265,14 @@ def _in_place(
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
-    tiles = 0 if flat else divide(problem.ow, params.cols)
-    starts = [min(tile * params.cols, problem.ow - params.cols) * stride for tile in range(tiles)]  # in the band
-    span = (params.cols - 1) * stride + reach_w
-    inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w]
-    if band != BLOCKED_BAND or not is_blocked(isa.lanes, x) or not inner:
-        inner = [0, -1]
-    first, end = inner[0], inner[-1] + 1
+    columns = functools.partial(_columns, stride, reach_w, params.cols, pad_left)
+    none = flat or band != BLOCKED_BAND or not is_blocked(isa.lanes, x)
+    found = (0, 0, 0, band_width) if none else applied(columns, problem.ow, problem.w, band_width)
     return {
-        "inner_tiles": first,
-        "inner_tiles_end": end,
-        "inner_left": starts[first - 1] + span if first else 0,
-        "inner_right": starts[end] if end < tiles else band_width,
+        "inner_tiles": item(found, 0),
+        "inner_tiles_end": item(found, 1),
+        "inner_left": item(found, 2),
+        "inner_right": item(found, 3),
         "inner_line": x.h * problem.stride[0],
         "inner_table": segments.table(problem, isa, x.cb, x.h, pixel, False, parts, sizes.rows_first),
         "inner_group": problem.cg // isa.lanes * x.cb,
@@ -281,9 +280,23 @@ def _in_place(
     }
 
 
+def _columns(
+    stride: int, reach: int, cols: int, pad_left: int, outputs: int, width: int, band_width: int
+) -> tuple[int, int, int, int]:
+    """The first tile of a row that reads no padding, and the one behind the last; where the band is needed left of
+    them, and from where on."""
+    starts = [min(tile * cols, outputs - cols) * stride for tile in range(divide(outputs, cols))]  # in the band
+    span = (cols - 1) * stride + reach
+    inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + width]
+    if not inner:
+        return 0, 0, 0, starts[0] if starts else band_width
+    first, end = inner[0], inner[-1] + 1
+    return first, end, starts[first - 1] + span if first else 0, starts[end] if end < len(starts) else band_width
+
+
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
-    return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
+    return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if now(tiles) > 1 else 1
 
 
 class _Traffic(NamedTuple):

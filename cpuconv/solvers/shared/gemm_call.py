@@ -18,6 +18,7 @@ from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import now
 
 _BYTES_CYCLES = (1.1, 0.5)  # to end a vector of sums as bytes, and to store those of a pixel (Zen 5)
 
@@ -95,7 +96,7 @@ class Fetching:
     def shared(cls, scalar: int, scalars: int, tiles: int) -> Fetching:
         """Equal shares of the `tiles` of a block, so that weights come evenly: `scalar` bytes for each of the `scalars`
         of a segment."""
-        shares = min(tiles, divide(scalar * scalars, LINE))
+        shares = min(now(tiles), divide(scalar * scalars, LINE))
         step = divide(scalar, shares)
         return cls(divide(step, LINE), step, shares)
 

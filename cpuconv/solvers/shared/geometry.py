@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
@@ -12,6 +11,7 @@ from cpuconv.kernels.products.matrix_strip import matrix_cycles
 from cpuconv.kernels.products.tiling import Tile, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import remembered
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
@@ -69,7 +69,7 @@ def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None, v: 
     return _geometry(problem, isa, product, v if spans.needed(problem, isa) else 1)
 
 
-@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+@remembered(64)  # all candidates of a problem ask
 def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -> Geometry:
     product = product or words.product(problem, isa)
     seen = words.seen(isa, product)

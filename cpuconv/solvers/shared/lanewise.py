@@ -27,8 +27,10 @@ from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import remembered
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
@@ -95,7 +97,7 @@ class Kernel(NamedTuple):
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
 
-@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+@remembered(64)  # all candidates of a problem ask
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
@@ -304,6 +306,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     Workers share planes of more pixels than there are channels by rows, others by channels: as the layers around it are
     cut, which sum channels, so that a worker reads most of what it has written itself.
     """
+    check_tile(shape.rows, shape.cols, problem.oh, problem.ow)
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = F32.bytes * lanes
     row_tiles = divide(problem.oh, shape.rows)

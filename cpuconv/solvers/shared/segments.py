@@ -8,8 +8,6 @@ kernel rows are outermost, so that a tile leaves out those that meet padding alo
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from cpuconv.isa import Isa
@@ -17,6 +15,7 @@ from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products import tiling
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import affine, remembered
 from cpuconv.solvers.shared import spans
 from cpuconv.solvers.shared.spans import Spans
 
@@ -41,6 +40,23 @@ def table(
     `rows_first`: kernel row → channel block → kernel column. One row, or where panels have `parts` of the words a row
     for each of them: their number, and so many offsets.
     """
+
+    def made(plane: int, line: int) -> np.ndarray:
+        return _table(problem, isa, plane, line, pixel, planar, parts, rows_first)
+
+    return affine(made, plane, line)
+
+
+def _table(
+    problem: ConvProblem,
+    isa: Isa,
+    plane: int,
+    line: int,
+    pixel: int,
+    planar: bool,
+    parts: Spans | None,
+    rows_first: bool,
+) -> np.ndarray:
     rows = np.arange(problem.r, dtype=np.int64) * problem.dilation[0] * line
     columns = np.zeros(1, np.int64) if planar else np.arange(problem.s, dtype=np.int64) * problem.dilation[1] * pixel
     taps = (rows[:, None] + columns).ravel()
@@ -80,7 +96,7 @@ def rows_met(problem: ConvProblem, row: int, rows: int) -> int:
     return max(1, last - first)
 
 
-@functools.lru_cache(maxsize=64)  # candidates of as many rows ask
+@remembered(64)  # candidates of as many rows ask
 def share(problem: ConvProblem, rows: int) -> float:
     """What tiles of so many rows multiply, as a share of all products."""
     starts = [min(row, problem.oh - rows) for row in range(0, problem.oh, rows)]

@@ -6,7 +6,6 @@ input channels of these groups; where one of its groups does not read a word of 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from cpuconv.problem.types import ALL_F32
 
 if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import remembered
 
 _PREFETCHED = 1.0  # words that a segment takes beside its own: lines are asked for, and addresses computed
 
@@ -56,7 +56,7 @@ def needed(problem: ConvProblem, isa: Isa) -> bool:
     return not apart and bool(problem.cg % isa.block(types.x) or problem.kg % isa.block(types.y))
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def spans(problem: ConvProblem, isa: Isa, v: int) -> Spans | None:
     """Those of panels of `v` weight vectors; None: not needed."""
     if not needed(problem, isa):

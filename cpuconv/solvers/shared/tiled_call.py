@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,19 @@ from cpuconv.kernels.products.tiling import segment
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import affine, applied, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching
-from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid
+from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 
 _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
 
 
-def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
-    """Row, column, rows and columns of each tile of a plane, for output tiles of size `m`: (tiles, 4)."""
-    rows, columns = axis_places(problem.oh, m[0], dilation[0]), axis_places(problem.ow, m[1], dilation[1])
+def places(height: int, width: int, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
+    """Row, column, rows and columns of each tile of a plane of outputs, for tiles of size `m`: (tiles, 4)."""
+    rows, columns = axis_places(height, m[0], dilation[0]), axis_places(width, m[1], dilation[1])
     return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
 
 
@@ -53,15 +56,15 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     x, lanes = operands.x, isa.lanes
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = F32.bytes * lanes
-    tiles = places(problem, m, dilation)
-    total = max(1, problem.n) * len(tiles)
+    rows, columns, total = tile_grid(problem, m, dilation)
+    check_tile(1, params.n, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
     blocks, chunks = shortest(problem.threads, *grid(problem, total, params, planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
-    table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
+    table = affine(lambda tiles: np.arange(channel_blocks, dtype=np.int64) * tiles * pixel, most)
     v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
     args: Args = {
@@ -83,8 +86,8 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "tails": int(segment(isa, reduction)[1] > 0),
         **_fetching(isa, params, reduction, most).args,
         "chunks": chunks,
-        "places": tiles,
-        "tiles": len(tiles),
+        "places": applied(functools.partial(places, m=m, dilation=dilation), problem.oh, problem.ow),
+        "tiles": rows * columns,
         **problem_args(tiled, problem),
         "total": total,
         "blocks": blocks,
@@ -150,11 +153,11 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         product=product.name,
         x=product.x,
         y=product.sum,
-        fetch=divide(step, LINE) if block > _FOLLOWED else 0,
+        fetch=divide(step, LINE) if now(block) > _FOLLOWED else 0,
     )
     return MicroRef(gemm_strip, tile)
 
 
 def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:
     """What products of real numbers fetch; those of complex ones twice as much."""
-    return Fetching.shared(params.v * isa.lanes * F32.bytes, segment(isa, reduction)[0], divide(block, params.n))
+    return Fetching.shared(params.v * isa.lanes * F32.bytes, segment(isa, reduction)[0], divide(now(block), params.n))

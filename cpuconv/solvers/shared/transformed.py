@@ -19,6 +19,7 @@ from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import greatest, least
 from cpuconv.problem.types import Types
 from cpuconv.solvers.shared import words
 
@@ -62,7 +63,7 @@ def cuts(size: int, tile: Any, step: int) -> Any:
 def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
     """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
     rows, columns = cuts(problem.oh, m[0], dilation[0]), cuts(problem.ow, m[1], dilation[1])
-    return rows, columns, max(1, problem.n) * rows * columns
+    return rows, columns, greatest(1, problem.n) * rows * columns
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _transforming(isa: Isa, count: Any, operations: Any, missed: float = _MISS) 
 
 def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
     """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
-    blocks = min(max(1, total // params.n), divide(total, params.block))
+    blocks = least(greatest(1, total // params.n), divide(total, params.block))
     if problem.threads == 1:
         return blocks, UNCUT
     vectors, count, reduction = divide(problem.kg, isa.lanes), planes.count, planes.words(problem.cg)

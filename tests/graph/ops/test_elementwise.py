@@ -42,7 +42,7 @@ def computed(tree: Expression, out: np.ndarray, *operands: np.ndarray, threads: 
     places = [Place(Ref(f"x{at}"), x.shape, x.strides) for at, x in enumerate(operands)]
     steps = elementwise_steps(lowered.target(threads), tree, Place(Ref("y"), out.shape, out.strides), places)
     bases = {"y": address(out)} | {f"x{at}": address(x) for at, x in enumerate(operands)}
-    Recording(steps, threads).bind(bases).run()
+    Recording.of(steps, threads).bind(bases).run()
     return out
 
 
@@ -266,7 +266,7 @@ def test_images_apart(threads):
     steps = elementwise_steps(
         lowered.target(threads), apply("sub", X, 3), output, [Place.blocked(Ref("x"), shape, LANES)]
     )
-    Recording(steps, threads).bind({"x": address(x), "y": address(memory)}).run()
+    Recording.of(steps, threads).bind({"x": address(x), "y": address(memory)}).run()
     assert (memory[:, [0, 3]] == 7).all() and (memory[:, 1] == -2).all()
     assert (memory[:, 2, ..., 0] == -2).all() and not memory[:, 2, ..., 1:].any()
 

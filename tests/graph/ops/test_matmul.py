@@ -99,7 +99,7 @@ def test_operands_of_any_strides(depth):
             step = product_step(lowered.target(), space, Product((), m, depth, n, left, right, result))
             workspace = aligned(space.size + 64, np.uint8)
             bases = {**memory, "y": y, "workspace": workspace}
-            Recording([step], 1).bind({name: address(array) for name, array in bases.items()}).run()
+            Recording.of([step], 1).bind({name: address(array) for name, array in bases.items()}).run()
             wanted = views[0].astype(np.float64) @ views[1].astype(np.float64)
             np.testing.assert_allclose(y, wanted, atol=1e-5 * np.abs(wanted).max())
 

@@ -236,6 +236,6 @@ def test_an_instance_is_normalised_in_place(way):
     known = [Place.plain(kept.keep(vector), vector.shape, vector.dtype, vector) for vector in vectors]
     call = Call(made, [place, *known], [place], offer, lowered.target(), Space(), kept)
     bases = {name: address(array) for name, array in (kept.arrays | {"memory": memory}).items()}
-    Recording(op.lower(call), 1).bind(bases).run()
+    Recording.of(op.lower(call), 1).bind(bases).run()
     assert op.in_place
     np.testing.assert_allclose(layouts.to_nchw(memory, layout, 2 * LANES), expected, atol=1e-5)

@@ -73,7 +73,7 @@ def test_the_output_may_take_the_memory_of_the_input(op, axis):
     places = [Place.plain(Ref(name), array.shape) for name, array in memory.items()]
     assert table.in_place and table.lower is not None
     steps = table.lower(Call(node, places, places[:1], offer, lowered.target(), Space(), lowered.Kept()))
-    Recording(steps, 1).bind({name: address(array) for name, array in memory.items()}).run()
+    Recording.of(steps, 1).bind({name: address(array) for name, array in memory.items()}).run()
     np.testing.assert_allclose(memory["x"], expected, atol=1e-5 * np.abs(expected).max())
 
 

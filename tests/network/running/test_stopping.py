@@ -93,7 +93,7 @@ def _rows(made: cpuconv.Model) -> int:
 
 
 def test_rows_are_cut_by_the_time_that_they_take() -> None:
-    cut = recording._slices
+    cut = recording.slices
     limit = recording._SLICE_SECONDS
     assert cut([]) == cut([limit / 8] * 8) == cut([5 * limit]) == []
     assert cut([limit / 2] * 5) == [slice(0, 2), slice(2, 4), slice(4, 5)]

@@ -174,7 +174,7 @@ def run_offer(
     workspace = aligned(space.size + 64, np.uint8)
     workspace[:] = _LEFT[edge == START]
     bases = memory.arrays | kept.arrays | {"workspace": workspace}
-    bound = Recording(steps, threads).bind({name: address(array) for name, array in bases.items()})
+    bound = Recording.of(steps, threads).bind({name: address(array) for name, array in bases.items()})
     views = [memory.view(place) for place in outputs]
     with guarded.only(*views):
         guarded.named(f"{node} by {offer.inputs} -> {offer.outputs}, {threads} threads", bound.run)

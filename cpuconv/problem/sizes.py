@@ -11,23 +11,26 @@ Constants that hold sizes, as shapes of Reshape do, are arrays of objects (`size
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from cpuconv.problem.emitted import emitted
 
 INT64 = np.dtype(np.int64)
 SIZES = np.dtype(object)  # of a constant that holds sizes
 
 
 class _Step(NamedTuple):
-    """One thing that was computed or asked: a function of earlier numbers, and the answer where it was a question."""
+    """One number that was computed: a function of earlier numbers."""
 
     function: Callable[..., Any] | None  # None: a constant, which `operands` holds
     operands: tuple[Any, ...]
-    answer: bool | None = None
 
 
 class Trace:
@@ -42,25 +45,57 @@ class Trace:
     def __init__(self, numbers: Sequence[int]) -> None:
         self._count = len(numbers)
         self._steps: list[_Step] = []
+        self._answers: dict[int, bool] = {}  # of the steps that are questions, by place
         self._known: dict[Hashable, int] = {}
         self._made: dict[int, Size] = {}
+        self._strict = False
         self.inputs = [self._size(at, number) for at, number in enumerate(numbers)]
 
     def numbers(self, inputs: Sequence[int]) -> list[Any] | None:
         """All numbers for other sizes, by their places; None where something that was asked has another answer."""
         numbers: list[Any] = list(inputs)
+        answers = self._answers
         try:
-            for function, operands, answer in self._steps:
+            for place, (function, operands) in enumerate(self._steps, self._count):
                 if function is None:
                     numbers.append(operands[0])
                     continue
                 result = function(*[numbers[at] for at in operands])
-                if answer is not None and result is not answer:
+                if place in answers and answers[place] is not bool(result):
                     return None
                 numbers.append(result)
         except ArithmeticError:
             return None
         return numbers
+
+    def forked(self, numbers: Sequence[Any]) -> Trace:
+        """A trace that goes on from here by itself, for other sizes; `numbers` are what `numbers` gave for these."""
+        made = Trace(numbers[: self._count])
+        made._steps, made._answers, made._known = [*self._steps], {**self._answers}, {**self._known}
+        return made
+
+    @contextlib.contextmanager
+    def strictly(self) -> Iterator[None]:
+        """Meanwhile what needs the very number of a size raises `TypeError`; then what was asked is not noted."""
+        before, self._strict, answers = self._strict, True, {**self._answers}
+        try:
+            yield
+        except Exception:
+            self._answers = answers
+            raise
+        finally:
+            self._strict = before
+
+    def at(self, place: int, number: Any) -> Size:
+        """The size at a place."""
+        return self._size(place, number)
+
+    def function(self, results: Sequence[Any]) -> Callable[[Sequence[int]], list[Any] | None]:
+        """A function of other sizes: what `results` are then, or None as of `numbers`.
+
+        `results` are sizes of this trace, or any other objects, which stay what they are.
+        """
+        return emitted(self._count, self._steps, self._answers, results, is_followed)
 
     def computed(self, function: Callable[..., Any], *operands: Any) -> Any:
         """A function of sizes and plain numbers, as a size."""
@@ -70,23 +105,31 @@ class Trace:
     def asked(self, function: Callable[..., Any], *operands: Any) -> bool:
         """The answer to a question of sizes and plain numbers, which is noted."""
         answer = bool(function(*map(_plain, operands)))
-        self._place(_Step(function, self._places(operands), answer))
+        self._answers[self._place(_Step(function, self._places(operands)))] = answer
         return answer
 
     def _size(self, place: int, number: Any) -> Size:
-        return self._made.setdefault(place, Size(self, place, number))
+        made = self._made.get(place)
+        if made is None:
+            made = self._made[place] = Size(self, place, number)
+        return made
 
     def _places(self, operands: Sequence[Any]) -> tuple[int, ...]:
         return tuple(each.place if type(each) is Size else self._place(_Step(None, (each,))) for each in operands)
 
     def _place(self, step: _Step) -> int:
         """Of a step, the same for equal ones."""
-        key = (step.function, tuple((type(each), repr(each)) for each in step.operands))
+        key = (step.function, step.operands) if step.function else (None, _told(step.operands[0]))
         place = self._known.get(key)
         if place is None:
             place = self._known[key] = self._count + len(self._steps)
             self._steps.append(step)
         return place
+
+
+def _told(constant: Any) -> Hashable:
+    """What equals that of another constant where both are the same: 1, 1.0 and True are not, nor 0.0 and -0.0."""
+    return type(constant), repr(constant)
 
 
 def _computes(function: Callable[..., Any], turned: bool = False) -> Any:
@@ -139,6 +182,8 @@ class Size:
 
     def exact(self) -> Any:
         """The number, which others must equal from now on."""
+        if self.trace._strict:
+            raise TypeError("the very number of a size is needed")
         self.trace.asked(operator.eq, self, self._number)
         return self._number
 
@@ -179,6 +224,37 @@ def _plain(value: Any) -> Any:
     return value._number if type(value) is Size else value.item() if isinstance(value, np.number) else value
 
 
+# --- caches ---------------------------------------------------------------------------------------------------------
+
+_traces = 0  # that are being made, by any thread
+
+
+@contextlib.contextmanager
+def following() -> Iterator[None]:
+    """Meanwhile `remembered` functions compute anew: they would ask sizes for hashes."""
+    global _traces
+    _traces += 1
+    try:
+        yield
+    finally:
+        _traces -= 1
+
+
+def remembered(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: `functools.lru_cache` of a function of sizes; nothing is looked up while sizes are followed."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        known = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def asked(*arguments: Any) -> Any:
+            return function(*arguments) if _traces else known(*arguments)
+
+        return asked
+
+    return decorated
+
+
 # --- where sizes are ------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +266,35 @@ def sizes_array(sizes: Iterable[Any]) -> np.ndarray:
     if followed:
         array[:] = sizes
     return array
+
+
+def now(size: Any) -> Any:
+    """The number that a size is now, without a note: for choices that are right for any other, if slower."""
+    return _plain(size)
+
+
+def least(first: Any, *others: Any) -> Any:
+    """The least of some numbers; of sizes that are followed a size, of which nothing is asked."""
+    return applied(min, first, *others)
+
+
+def greatest(first: Any, *others: Any) -> Any:
+    """The greatest of some numbers, as `least`."""
+    return applied(max, first, *others)
+
+
+def applied(function: Callable[..., Any], *operands: Any) -> Any:
+    """A function of numbers; where one is a size that is followed, a size, for others of which it is called again."""
+    hidden = (*function.args, *function.keywords.values()) if isinstance(function, functools.partial) else ()
+    if any(type(each) is Size for each in hidden):
+        raise TypeError("a function holds a size that is followed")
+    followed = next((each for each in operands if type(each) is Size), None)
+    return function(*operands) if followed is None else followed.trace.computed(function, *operands)
+
+
+def item(numbers: Any, at: int) -> Any:
+    """An element of a tuple, or of what is followed as one."""
+    return applied(operator.getitem, numbers, at)
 
 
 def is_followed(size: Any) -> bool:
@@ -205,3 +310,44 @@ def own(value: Hashable) -> Hashable:
 def bits(array: np.ndarray) -> Hashable:
     """What equals that of another array where all elements are the same, bit by bit; as `own` of sizes."""
     return array.tobytes() if array.dtype != SIZES else tuple(map(own, array.ravel().tolist()))
+
+
+class Affine(NamedTuple):
+    """An array of int64 that follows from sizes by sums and products.
+
+    Attributes
+    ----------
+    base : numpy.ndarray
+        Its elements where all sizes are 0.
+    terms : tuple of (Size, numpy.ndarray)
+        What is added for each unit of a size.
+    """
+
+    base: np.ndarray
+    terms: tuple[tuple[Size, np.ndarray], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.base.shape
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.base.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """As of an array."""
+        return self.base.nbytes
+
+
+def affine(make: Callable[..., np.ndarray], *sizes: Any) -> Any:
+    """`make(*sizes)`, an array that depends on them by sums and products alone."""
+    followed = [at for at, size in enumerate(sizes) if type(size) is Size]
+    if not followed:
+        return make(*sizes)
+    fixed = [0 if type(size) is Size else size for size in sizes]
+    base = make(*fixed)
+    units = ([int(other == at) if other in followed else size for other, size in enumerate(fixed)] for at in followed)
+    return Affine(base, tuple((sizes[at], make(*unit) - base) for at, unit in zip(followed, units, strict=True)))

@@ -1,0 +1,103 @@
+"""Nodes of a template that are lowered anew for each size: their kernel calls do not follow from sizes by arithmetic.
+
+Poolings and resizes are: their tables have a row for each row of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import Convolution
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Node
+from cpuconv.graph.lowering import Call, Offer
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.steps import Args, Ref, Space, Step
+from cpuconv.network.running.arena import WORKSPACE
+from cpuconv.problem.sizes import SIZES, is_followed, sizes_array
+
+
+@dataclass(frozen=True)
+class LateNode:
+    """A node in the place of its kernel calls, with sizes that a trace follows.
+
+    Attributes
+    ----------
+    node : Node
+    offer : Offer
+    inputs, outputs : sequence of Place or None
+    raw : mapping of str to numpy.ndarray
+        The constants that it reads.
+    target : Target
+    """
+
+    node: Node
+    offer: Offer
+    inputs: Sequence[Place | None]
+    outputs: Sequence[Place]
+    raw: Mapping[str, np.ndarray]
+    target: Target
+
+    nbytes = 0
+    parts = 0
+
+    @property
+    def args(self) -> Args:
+        """As of a step that uses the workspace: nothing runs beside it."""
+        return {WORKSPACE: Ref(WORKSPACE)}
+
+    @property
+    def sizes(self) -> list[Any]:
+        """What `steps` takes the numbers of."""
+        found: list[Any] = []
+        self._filled(lambda size: found.append(size) or size)
+        return found
+
+    def steps(self, numbers: Iterator[Any], constants: Constants, space: Space) -> list[Step]:
+        """The kernel calls for other sizes, given by their numbers."""
+        node, offer, inputs, outputs = self._filled(lambda size: next(numbers))
+        op = ops.TABLE[node.op]
+        assert op.lower is not None
+        return op.lower(Call(node, inputs, outputs, offer, self.target, space, constants))
+
+    def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[Place | None], list[Place]]:
+        """The node with what `number` gives for each size that it holds, in order."""
+        attributes = {name: _filled(value, number) for name, value in self.node.attributes.items()}
+        node = self.node if attributes == self.node.attributes else replace(self.node, attributes=attributes)
+        offer = self.offer
+        if isinstance(offer.detail, Convolution):
+            problem = offer.detail.problem
+            fields = {name: _filled(getattr(problem, name), number) for name in ("n", "h", "w", "pads", "stride")}
+            offer = replace(offer, detail=replace(offer.detail, problem=problem.changed(**fields)))
+        return (
+            node,
+            offer,
+            [None if place is None else _place(place, number) for place in self.inputs],
+            [_place(place, number) for place in self.outputs],
+        )
+
+
+def _place(place: Place, number: Callable[[Any], Any]) -> Place:
+    ref = replace(place.ref, offset=_filled(place.ref.offset, number))
+    shape, strides = _filled(place.shape, number), _filled(place.strides, number)
+    array = place.array
+    if array is not None and array.dtype == SIZES:
+        array = _filled(array, number)
+    return Place(ref, shape, strides, place.block, place.dtype, array)
+
+
+def _filled(value: Any, number: Callable[[Any], Any]) -> Any:
+    if is_followed(value):
+        return number(value)
+    if type(value) in (tuple, list):
+        return type(value)(_filled(each, number) for each in value)
+    if isinstance(value, np.ndarray) and value.dtype == SIZES:
+        return sizes_array(_filled(each, number) for each in value.ravel()).reshape(value.shape)
+    return value

@@ -1,0 +1,210 @@
+"""A network for all sizes of a class: lowered once for sizes that a trace follows, evaluated for each of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.graph.ir import Value
+from cpuconv.graph.lowering import Call, Lower
+from cpuconv.graph.ops.base import MISFITS
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.steps import Space, Step, micro_kernels
+from cpuconv.memory.arenas import Arenas
+from cpuconv.memory.room import check_bytes
+from cpuconv.network.running.arena import Memory
+from cpuconv.network.running.building import Builder, Calls
+from cpuconv.network.running.caller import Host, Segment
+from cpuconv.network.running.callers import Callers
+from cpuconv.network.running.constants import FixedConstants
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.late_node import LateNode
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.recording import Recording, Words, compiled, slices
+from cpuconv.network.running.word_table import TABLES, WordTable
+from cpuconv.network.selection.layout import NetworkPlan
+from cpuconv.problem.sizes import SIZES, Trace, following
+
+_OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
+
+
+class _Follower(Builder):
+    """A builder for sizes that a trace follows; nodes whose kernel calls do not follow are lowered for each size."""
+
+    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed) -> None:
+        self._trace = trace
+        super().__init__(plan, target, packed)
+
+    def _steps(self, lower: Lower, call: Call) -> list[Step]:
+        size = call.space.size
+        try:
+            with self._trace.strictly():
+                steps = lower(call)
+                hash(tuple(step.tile for step in steps))  # of which kernels follow
+                hash(tuple(each.tile for step in steps for each in micro_kernels(step)))
+                return steps
+        except MISFITS:
+            call.space.size = size
+            raw = {name: self._raw[name] for name in call.node.inputs if name in self._raw}
+            late: Any = LateNode(call.node, call.offer, call.inputs, call.outputs, raw, call.target)
+            return [late]
+
+
+class _Chunk:
+    """Kernel calls that follow one another: those of a table, or of a node that is lowered for each size."""
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self._late = steps[0] if isinstance(steps[0], LateNode) else None
+        self._table = None if self._late else WordTable(steps)
+        self.sizes = self._table.sizes if self._table else steps[0].sizes
+
+    def words(self, numbers: Sequence[Any], number: int, packed: Packed) -> tuple[Words, dict[str, np.ndarray], int]:
+        """The words for other sizes, the constants that they alone have addresses of, and bytes of workspace."""
+        if self._table is not None:
+            words, tables = self._table.words(numbers)
+            return words.renamed({TABLES: f"{TABLES} {number}"}), {f"{TABLES} {number}": tables}, 0
+        late, space = self._late, Space()
+        constants = FixedConstants(late.raw, packed, f"late {number}")
+        steps = late.steps(iter(numbers), constants, space)
+        return compiled(steps, lambda: Words.of(steps)), constants.arrays, space.size
+
+
+class ProgramTemplate:
+    """The kernel calls of a network as functions of its sizes.
+
+    Parameters
+    ----------
+    plan : NetworkPlan
+        For sizes that `trace` follows. Its graph loses the constants that nodes read.
+    trace : Trace
+    target : Target
+    packed : Packed
+    arenas : Arenas
+        Memory of the runs.
+
+    Raises
+    ------
+    TypeError
+        Something of the network cannot follow sizes.
+    """
+
+    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, arenas: Arenas) -> None:
+        if any(array.dtype == SIZES for name, array in plan.graph.constants.items() if name in plan.outputs.values()):
+            raise TypeError("an output is made of sizes")
+        self._target, self._arenas, self._packed, self._name = target, arenas, packed, plan.graph.name
+        with following():
+            builder = _Follower(plan, trace, target, packed)
+            self._parts = [part if isinstance(part, Host) else _Part(part) for part in builder.parts()]
+            self._constants, self._raw_bytes = builder.constants, builder.raw_bytes
+            self._constant_outputs = builder.constant_outputs
+            self._ends = builder.inputs, builder.outputs
+            outputs = sum(value.nbytes for value in builder.outputs.values())
+            memory = [builder.memory.arena, builder.workspace_bytes, builder.memory.unshared, outputs]
+            shapes = [size for end in self._ends for value in end.values() for size in value.shape or ()]
+            sizes = [size for part in self._parts for size in _sizes(part)]
+            self._function = trace.function([*memory, *shapes, *sizes])
+
+    def executable(self, numbers: Sequence[int]) -> Executable | None:
+        """The network for other sizes; None where they answer some question in another way."""
+        found = self._function(numbers)
+        if found is None:
+            return None
+        left = iter(found)
+        arena, workspace, unshared, outputs = itertools.islice(left, 4)
+        check_bytes(arena + outputs, f"{self._name}: a run")
+        inputs, ends = ({name: _valued(value, left) for name, value in end.items()} for end in self._ends)
+        segments: list[Segment] = []
+        constants = dict(self._constants)
+        for part in self._parts:
+            if isinstance(part, Host):
+                segments.append(_hosted(part, left))
+                continue
+            recording, own, needed = part.recording(left, len(constants), self._target.threads, self._packed)
+            constants |= own
+            workspace = max(workspace, needed)
+            segments.append(recording)
+        words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
+        own_bytes = sum(array.nbytes for name, array in constants.items() if name not in self._constants)
+        return Executable(
+            target=self._target,
+            inputs=inputs,
+            outputs=ends,
+            works=[],
+            sets=[],
+            segments=segments,
+            memory=Memory({}, arena, unshared),
+            constants=constants,
+            constant_outputs=self._constant_outputs,
+            raw_bytes=self._raw_bytes,
+            workspace_bytes=workspace,
+            own_bytes=words + own_bytes + _OBJECT_BYTES,
+            callers=Callers(words, self._target.idle_bytes),
+            arenas=self._arenas,
+        )
+
+
+class _Part:
+    """Kernel calls between two nodes that references compute."""
+
+    def __init__(self, calls: Calls) -> None:
+        ends = [at for at, step in enumerate(calls.steps) if isinstance(step, LateNode)]
+        cuts = sorted({0, len(calls.steps), *ends, *(at + 1 for at in ends)})
+        groups = [calls.steps[start:end] for start, end in pairwise(cuts)]
+        steps = [step for step in calls.steps if not isinstance(step, LateNode)]
+        self._chunks = compiled(steps, lambda: [_Chunk(group) for group in groups])
+        self._sets, self._slices = calls.sets, slices(calls.seconds)
+        self._is_late = bool(ends)
+
+    @property
+    def sizes(self) -> list[Any]:
+        """What `recording` takes the numbers of."""
+        return [size for chunk in self._chunks for size in chunk.sizes]
+
+    def recording(
+        self, numbers: Iterator[Any], first: int, threads: int, packed: Packed
+    ) -> tuple[Recording, dict[str, np.ndarray], int]:
+        """The calls for other sizes, the constants of these alone, and bytes of workspace of late nodes."""
+        constants: dict[str, np.ndarray] = {}
+        made, workspace = [], 0
+        for at, chunk in enumerate(self._chunks, first):
+            words, own, needed = chunk.words([*itertools.islice(numbers, len(chunk.sizes))], at, packed)
+            made.append(words)
+            constants |= own
+            workspace = max(workspace, needed)
+        words = Words.joined(made)
+        known = not self._is_late  # how many calls there are
+        sets = self._sets if known else [1] * len(words.codes)
+        return Recording(words, threads, sets, self._slices if known else []), constants, workspace
+
+
+def _sizes(part: _Part | Host) -> Iterator[Any]:
+    """What a part takes the numbers of, in order."""
+    if isinstance(part, _Part):
+        yield from part.sizes
+        return
+    for place in (*part.inputs, *part.outputs):
+        if isinstance(place, Place):
+            yield from (place.ref.offset, *place.shape, *place.strides)
+
+
+def _hosted(host: Host, numbers: Iterator[Any]) -> Host:
+    """A node with other numbers for its places."""
+
+    def placed(place: Any) -> Any:
+        if not isinstance(place, Place):
+            return place
+        ref = replace(place.ref, offset=next(numbers))
+        shape = tuple(next(numbers) for _ in place.shape)
+        return replace(place, ref=ref, shape=shape, strides=tuple(next(numbers) for _ in place.strides))
+
+    return Host(host.node, [placed(each) for each in host.inputs], [placed(each) for each in host.outputs])
+
+
+def _valued(value: Value, numbers: Iterator[Any]) -> Value:
+    return Value(tuple(next(numbers) for _ in value.shape or ()), value.dtype, value.array)

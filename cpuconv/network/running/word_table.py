@@ -1,0 +1,168 @@
+"""Argument words of kernel calls as functions of sizes: evaluated for each new size instead of lowering it again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.kernels.binding.bound_step import words_of
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.network.running.recording import Words, placed
+from cpuconv.problem.arrays import address
+from cpuconv.problem.sizes import Affine, is_followed, now
+
+TABLES = "tables"
+"""The base of arrays of sizes, which lie in one array of each program."""
+
+
+class WordTable:
+    """The words of some steps that were lowered for sizes which a trace follows.
+
+    Parameters
+    ----------
+    steps : Sequence[Step]
+        Their kernels are compiled or loaded here.
+
+    Attributes
+    ----------
+    sizes : list of Size
+        What words and parts are computed from: `words` takes their numbers, in this order.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.sizes: list[Any] = []
+        self._kept: list[Any] = []
+        self._places: dict[int, int] = {}  # of sizes among `sizes`, by their places in the trace
+        self._tables = _Tables(self)
+        self._arrays: list[tuple[int, int]] = []  # words that are addresses of computed arrays, and which
+        varying: list[tuple[int, int]] = []
+        base: list[int] = []
+        blocks = []
+        for step in steps:
+            words, late = words_of(step, self._kept)
+            for at, value in enumerate(words):
+                if type(value) is int:
+                    continue
+                words[at], place = 0, len(base) + at
+                if not is_followed(value):
+                    words[at] = self._tables.add(value)
+                    late.setdefault(TABLES, []).append(at)
+                elif isinstance(now(value), np.ndarray):
+                    self._arrays.append((place, self.place(value)))
+                else:
+                    varying.append((place, self.place(value)))
+            base += words
+            blocks.append((len(words), late))
+        self._base = np.array(base, np.int64)
+        self._starts, self._patches = placed(blocks)
+        self._codes = [step.kernel.entry(step.tile) for step in steps]
+        self._parts = [step.parts for step in steps]
+        for each in self._parts:
+            if is_followed(each):
+                self.place(each)
+        self._varying = _columns(varying)
+        self._tables.close()
+
+    def place(self, size: Any) -> int:
+        """The place of a size among `sizes`."""
+        place = self._places.get(size.place)
+        if place is None:
+            place = self._places[size.place] = len(self.sizes)
+            self.sizes.append(size)
+        return place
+
+    def words(self, numbers: Sequence[Any]) -> tuple[Words, np.ndarray]:
+        """The words for other sizes, and the array at `TABLES`."""
+        arrays = [(place, numbers[at]) for place, at in self._arrays]
+        values = _integers(numbers)
+        words = self._base.copy()
+        places, at = self._varying
+        words[places] = values[at]
+        for place, array in arrays:
+            words[place] = address(array)
+        parts = [numbers[self._places[each.place]] if is_followed(each) else each for each in self._parts]
+        kept = [self._kept, *(array for _, array in arrays)]
+        return Words(words, self._starts, self._patches, self._codes, parts, kept), self._tables.array(values)
+
+
+class _Tables:
+    """Arrays of sizes, one after another."""
+
+    def __init__(self, owner: WordTable) -> None:
+        self._owner = owner
+        self._parts: list[np.ndarray] = []
+        self._size = 0
+        self._known: dict[Any, int] = {}
+        self._elements: list[tuple[int, int]] = []  # that are sizes
+        self._terms: list[list[tuple[np.ndarray, np.ndarray, int]]] = []  # by number: elements, factors, size
+
+    def add(self, array: Any) -> int:
+        """The offset, in bytes, of one more array; equal ones are there once."""
+        key = _key(array)
+        start = self._known.get(key)
+        if start is None:
+            start = self._known[key] = self._size
+            self._add(array)
+        return 8 * start
+
+    def _add(self, array: Any) -> None:
+        start = self._size
+        if isinstance(array, Affine):
+            base = array.base.ravel()
+            for number, (size, factors) in enumerate(array.terms):
+                if number == len(self._terms):
+                    self._terms.append([])
+                used = np.flatnonzero(factors.ravel())
+                self._terms[number].append((start + used, factors.ravel()[used], self._owner.place(size)))
+        else:
+            elements = array.ravel().tolist()
+            self._elements += [
+                (start + at, self._owner.place(each)) for at, each in enumerate(elements) if is_followed(each)
+            ]
+            base = np.array([0 if is_followed(each) else each for each in elements], np.int64)
+        self._parts.append(base)
+        self._size += base.size
+
+    def close(self) -> None:
+        """Nothing is added any more."""
+        self._base = np.concatenate(self._parts or [np.zeros(0, np.int64)])
+        self._at = _columns(self._elements)
+        self._columns = [
+            (
+                np.concatenate([places for places, _, _ in terms]),
+                np.concatenate([factors for _, factors, _ in terms]),
+                np.concatenate([np.full(len(places), at) for places, _, at in terms]),
+            )
+            for terms in self._terms
+        ]
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        """All of them, for these numbers of the owner's sizes."""
+        made = self._base.copy()
+        places, at = self._at
+        made[places] = values[at]
+        for places, factors, at in self._columns:
+            made[places] += factors * values[at]
+        return made
+
+
+def _key(array: Any) -> Any:
+    if isinstance(array, Affine):
+        return array.base.tobytes(), tuple((size.place, factors.tobytes()) for size, factors in array.terms)
+    return tuple((True, each.place) if is_followed(each) else (False, each) for each in array.ravel().tolist())
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    first, second = itertools.tee(pairs)
+    return np.array([a for a, _ in first], np.int64), np.array([b for _, b in second], np.int64)
+
+
+def _integers(numbers: Sequence[Any]) -> np.ndarray:
+    """The numbers as int64, 0 for arrays."""
+    try:
+        return np.array(numbers, np.int64)
+    except (TypeError, ValueError):
+        return np.array([0 if isinstance(each, np.ndarray) else each for each in numbers], np.int64)
