@@ -187,6 +187,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         "y": _data(shape.rows, shape.cols, isa.lanes),
         "yline": shape.cols * pixel,
         "bias": _data(isa.lanes),
+        "rows": shape.rows,
         "last": _STRIP,
     } | dict.fromkeys(("row", "residual", "first", "high", "pad_left"), 0)
     flops = 2 * isa.lanes * outputs * problem.r * problem.s

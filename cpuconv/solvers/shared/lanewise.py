@@ -323,7 +323,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         band_step = band_rows * band_width * pixel + 64
 
     strip = LaneTile(
-        *(lanes, shape.rows, shape.cols, problem.r, problem.s, problem.stride, problem.dilation),
+        *(lanes, _rows(problem, shape), shape.cols, problem.r, problem.s, problem.stride, problem.dilation),
         edges=Edges.of(problem, shape.cols) if in_place else NO_EDGES,
         mix=shape.mix,
         held=shape.held,
@@ -372,6 +372,12 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
     tile = LanewiseTile(lanes, not in_place, pack, in_pieces, out_pieces, len(ending.rows), filled)
     return Step(lanewise, tile, args, parts_each(problem, planes * row_blocks))
+
+
+def _rows(problem: ConvProblem, shape: Shape) -> int:
+    """Output rows that the micro-kernel is compiled for; 0: any number, as tiles are that hold their weights."""
+    under_way = (problem.effective_kernel[0] - 1) // problem.stride[0] + 1
+    return 0 if shape.held and shape.rows >= under_way else shape.rows
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
