@@ -276,7 +276,7 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
     entry, loop, done = builder.block, builder.append_basic_block("rows"), builder.append_basic_block("rows.done")
     builder.branch(loop)
     builder.position_at_end(loop)
-    started = {"index": I64(0), "x": memory.x, "row": memory.row, "y": memory.y, **sums}
+    started: dict[Any, Any] = {"index": I64(0), "x": memory.x, "row": memory.row, "y": memory.y, **sums}
     phis: dict[Any, Any] = {}
     for key, value in started.items():
         phis[key] = builder.phi(value.type)
@@ -286,7 +286,7 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
     for step in range(ahead, tile.reach):
         current = _add_input_row(tile, vec, here, step, range(under_way), current, weight)
     following = builder.add(phis["index"], I64(1))
-    turned = {
+    turned: dict[Any, Any] = {
         "index": following,
         "x": vec.offset(here.x, builder.mul(here.xline, I64(stride))),
         "row": builder.add(here.row, I64(stride)),
