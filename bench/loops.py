@@ -27,7 +27,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers import winograd
-from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.solvers.shared import blocked, lane_tiles, lanewise
 from cpuconv.solvers.shared.base import contiguous
 from cpuconv.tuning.probes import fma_tile
 
@@ -166,7 +166,7 @@ def depthwise_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
             yield name, functools.partial(_depthwise, isa, problem, shape, name)
 
 
-def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str) -> list[Loop]:
+def _depthwise(isa: Isa, problem: ConvProblem, shape: lane_tiles.Shape, name: str) -> list[Loop]:
     """A tile of the inside of a plane, its window in L1."""
     views = (
         Operand(Ref(name), contiguous(problem.in_layout, each))
@@ -174,7 +174,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
     )
     strip = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["strip"]
     assert isinstance(strip, MicroRef)
-    high, wide = lanewise.window(problem, shape.rows, shape.cols)
+    high, wide = lane_tiles.window(problem, shape.rows, shape.cols)
     pixel, outputs = isa.lanes * F32.bytes, shape.rows * shape.cols
     words: dict[str, Any] = {
         "x": _data(high, wide, isa.lanes),
@@ -187,6 +187,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         "y": _data(shape.rows, shape.cols, isa.lanes),
         "yline": shape.cols * pixel,
         "bias": _data(isa.lanes),
+        "rows": shape.rows,
         "last": _STRIP,
     } | dict.fromkeys(("row", "residual", "first", "high", "pad_left"), 0)
     flops = 2 * isa.lanes * outputs * problem.r * problem.s

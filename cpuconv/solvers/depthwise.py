@@ -19,7 +19,7 @@ from cpuconv.kernels.packing.packed_formats import Panels, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, lanewise, words
+from cpuconv.solvers.shared import blocked, lane_set, lane_tiles, lanewise, words
 
 NAME = "depthwise"
 ACCURACY = "exact"
@@ -106,10 +106,15 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return floats if problem.types.w == F32 else Widened(floats, problem.types.w)
 
 
+def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
+    """Whether its micro-kernel is of the set for networks with open sizes."""
+    return lane_set.is_member(problem, _shape(params), isa)
+
+
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the lanewise kernel."""
     return [lanewise.step(problem, _shape(params), isa, space, operands)]
 
 
-def _shape(params: Params) -> lanewise.Shape:
-    return lanewise.Shape(params.rows, params.cols, bool(params.held), params.block)
+def _shape(params: Params) -> lane_tiles.Shape:
+    return lane_tiles.Shape(params.rows, params.cols, bool(params.held), params.block)

@@ -31,7 +31,7 @@ from cpuconv.kernels.windows.taps import TapsTile, taps
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers.shared import blocked, lanewise, words
+from cpuconv.solvers.shared import blocked, lane_tiles, lanewise, words
 from cpuconv.solvers.shared.base import check_tile
 
 NAME = "depthwise_taps"
@@ -148,7 +148,7 @@ def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
     product = _product(problem.types, isa)
     assert product is not None
     form, outputs = _taps(problem, params.rows, isa), params.rows * params.cols
-    columns = min(lanewise.window(problem, 1, params.cols)[1], params.cols * problem.s)
+    columns = min(lane_tiles.window(problem, 1, params.cols)[1], params.cols * problem.s)
     multiplied = outputs // params.rows * problem.s * _met(problem, params.rows, isa) * _VECTORS * product.parts
     read = columns * sum(map(len, form.words))
     shuffled = columns * len(form.words) * 2 * _VECTORS * product.cuts
@@ -177,23 +177,18 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     assert product is not None
     pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
     each = problem.s * divide(problem.r, _each(product)) * product.parts / products.rate(isa, product)
-    return machine.seconds(_together(pixels * each, _traffic(problem, machine)), problem.threads)
+    return machine.seconds(lanewise.together(pixels * each, _traffic(problem, machine)), problem.threads)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Products, shuffles and endings of the tiles, and the traffic of activations."""
     compute = _all_cycles(problem, params, machine.isa)
     floor = problem.flops / (2 * WORD * machine.isa.lanes * machine.isa.fma_rate)
-    return machine.cost(floor, _together(compute, _traffic(problem, machine)), problem.threads)
+    return machine.cost(floor, lanewise.together(compute, _traffic(problem, machine)), problem.threads)
 
 
 def _traffic(problem: ConvProblem, machine: Machine) -> float:
     return machine.moving(problem.in_bytes + problem.out_bytes)
-
-
-def _together(compute: float, traffic: float) -> float:
-    """Cycles of arithmetic and traffic, which overlap in part."""
-    return max(compute, traffic) + 0.5 * min(compute, traffic)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -260,7 +255,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "tile_height": params.rows,
         "tile_width": params.cols,
         **operand_args(operands),
-        **worker_args("zeros", space, lanewise.window(problem, 1, params.cols)[1] * WORD * lanes, problem.threads),
+        **worker_args("zeros", space, lane_tiles.window(problem, 1, params.cols)[1] * WORD * lanes, problem.threads),
         "fill": words.FILL,
         "weight_bytes": form.piece,
         "bias_bytes": _VECTORS * len(ending.rows) * WORD * lanes,

@@ -22,7 +22,7 @@ from cpuconv.kernels.packing.word_panels import GroupPanels
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, lanewise, words
+from cpuconv.solvers.shared import blocked, lane_set, lane_tiles, lanewise, words
 
 NAME = "grouped"
 ACCURACY = "exact"
@@ -128,12 +128,17 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return GroupPanels.of(problem, groups.product, groups.count * groups.elements, groups.starts)
 
 
+def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
+    """Whether its micro-kernel is of the set for networks with open sizes."""
+    return lane_set.is_member(problem, _shape(problem, params, isa), isa)
+
+
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the lanewise kernel."""
     return [lanewise.step(problem, _shape(problem, params, isa), isa, space, operands)]
 
 
-def _shape(problem: ConvProblem, params: Params, isa: Isa) -> lanewise.Shape:
+def _shape(problem: ConvProblem, params: Params, isa: Isa) -> lane_tiles.Shape:
     groups = _words(problem, isa)
     mix = groups.count if groups else problem.cg
-    return lanewise.Shape(params.rows, params.cols, False, params.block, mix, groups)
+    return lane_tiles.Shape(params.rows, params.cols, False, params.block, mix, groups)

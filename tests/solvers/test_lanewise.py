@@ -13,7 +13,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.windows.edges import Edges
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, grouped
-from cpuconv.solvers.shared import lanewise
+from cpuconv.solvers.shared import lane_tiles, lanewise
 from support import oracle
 from support.machines import AVX2
 
@@ -46,7 +46,7 @@ def test_columns_beyond_the_input_are_at_the_ends_of_a_window(w, s, stride, dila
         assume(False)
         raise
     assume(cols <= problem.ow)
-    edges, wide = Edges.of(problem, cols), lanewise.window(problem, 1, cols)[1]
+    edges, wide = Edges.of(problem, cols), lane_tiles.window(problem, 1, cols)[1]
     ends = {*range(min(edges.left, wide)), *range(max(0, wide - edges.right), wide)}
     for tile in range(-(-problem.ow // cols)):
         first = min(tile * cols, problem.ow - cols) * stride - left

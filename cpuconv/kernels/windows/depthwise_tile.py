@@ -17,7 +17,9 @@ weights of the elements of word i, and sums are those of its product.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.data_classes import dataclass
@@ -36,7 +38,7 @@ class LaneTile:
     """Parameters of a lane tile; sizes in pixels."""
 
     lanes: int
-    rows: int
+    rows: int  # 0: as many as the call says, `under_way` or more (held)
     cols: int
     r: int
     s: int
@@ -62,6 +64,16 @@ class LaneTile:
     def wide(self) -> int:
         """Columns of the input window."""
         return (self.cols - 1) * self.stride[1] + (self.s - 1) * self.dilation[1] + 1
+
+    @property
+    def reach(self) -> int:
+        """Rows of the window of an output."""
+        return (self.r - 1) * self.dilation[0] + 1
+
+    @property
+    def under_way(self) -> int:
+        """Output rows whose windows begin no later than the first one's ends."""
+        return (self.reach - 1) // self.stride[0] + 1
 
     @property
     def skips(self) -> bool:
@@ -95,6 +107,7 @@ class _Memory:
     yline: Any
     bias: Any
     residual: Any
+    rows: Any
 
 
 def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
@@ -124,6 +137,7 @@ def lane_strip(
     yline: Any,
     bias: Any,
     residual: Any,
+    rows: Any,
     first: Any,
     last: Any,
     high: Any,
@@ -148,6 +162,8 @@ def lane_strip(
         Address of the output row, the byte stride of output rows, and the address of the bias.
     residual
         Distance in bytes from y to the residual.
+    rows
+        Output rows of a tile, where it does not say so itself.
     first, last, high
         Range of tiles, first < last, and the greatest output column at which one may start.
     """
@@ -168,7 +184,7 @@ def lane_strip(
 
     def emit(columns: Columns) -> None:
         reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
-        emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual))
+        emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual, rows))
 
     either(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
     following = builder.add(index, I64(1))
@@ -236,38 +252,100 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
     weight = _weights(tile, vec, memory.w)
-    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
-    met = [tile.r * sum(col == c for uses in columns.values() for c, _ in uses) for col in range(tile.cols)]
-    left = {(row, col): met[col] for row in range(tile.rows) for col in range(tile.cols)}
+    for tap in range(tile.r * tile.s):
+        weight(tap)  # before the loop, which they stay in registers for
+    if not tile.rows:
+        _any_rows(tile, vec, memory, weight)
+        return
+    sums: Sums = {}
+    for step in range((tile.rows - 1) * tile.stride[0] + tile.reach):
+        sums = _add_input_row(tile, vec, memory, step, range(tile.rows), sums, weight)
+
+
+def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> None:
+    """As many output rows as `memory.rows` says: a loop that ends one in each turn.
+
+    A turn reads the input rows that end output row 0 of those under way, and hands the sums of the others on. Rows
+    before are read ahead of the loop, and the last outputs are ended after it, so that no tap is multiplied in vain.
+    """
+    builder, stride, under_way = vec.builder, tile.stride[0], tile.under_way
+    ahead = max(0, tile.reach - stride)
+    sums: Sums = {}
+    for step in range(ahead):
+        sums = _add_input_row(tile, vec, memory, step, range(under_way), sums, weight)
+    entry, loop, done = builder.block, builder.append_basic_block("rows"), builder.append_basic_block("rows.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    started: dict[Any, Any] = {"index": I64(0), "x": memory.x, "row": memory.row, "y": memory.y, **sums}
+    phis: dict[Any, Any] = {}
+    for key, value in started.items():
+        phis[key] = builder.phi(value.type)
+        phis[key].add_incoming(value, entry)
+    here = replace(memory, x=phis["x"], row=phis["row"], y=phis["y"])
+    current = {key: phis[key] for key in sums}
+    for step in range(ahead, tile.reach):
+        current = _add_input_row(tile, vec, here, step, range(under_way), current, weight)
+    following = builder.add(phis["index"], I64(1))
+    turned: dict[Any, Any] = {
+        "index": following,
+        "x": vec.offset(here.x, builder.mul(here.xline, I64(stride))),
+        "row": builder.add(here.row, I64(stride)),
+        "y": vec.offset(here.y, here.yline),
+        **{(row - 1, col): value for (row, col), value in current.items()},
+    }
+    for key, phi in phis.items():
+        phi.add_incoming(turned[key], builder.block)
+    last = builder.sub(memory.rows, I64(under_way - 1))
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+    here = replace(memory, x=turned["x"], row=turned["row"], y=turned["y"])
+    current = {key: turned[key] for key in sums}
+    for step in range(ahead, (under_way - 2) * stride + tile.reach):
+        current = _add_input_row(tile, vec, here, step, range(under_way - 1), current, weight)
+
+
+def _add_input_row(
+    tile: LaneTile, vec: Vector, memory: _Memory, step: int, rows: range, sums: Sums, weight: Weight
+) -> Sums:
+    """The sums of `rows` under way after input row `step`; those that end with it are stored, and left out."""
+    meets = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in rows]
+    met = [(row, tap) for row, (tap, rest) in zip(rows, meets, strict=True) if rest == 0 and 0 <= tap < tile.r]
+    if not met:
+        return sums
     zero = vec.constant(0.0)
-    sums = dict.fromkeys(left, zero)
-    for row, col in left:
-        if not met[col]:  # over padding alone
+    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
+    last = {col: column for column, uses in columns.items() for col, _ in uses}
+    ended = [row for row, tap in met if tap == tile.r - 1]
+    for row, col in itertools.product(ended, range(tile.cols)):
+        if col not in last:  # over padding alone
             _store(tile, vec, memory, row, col, zero)
-    for step in range((tile.rows - 1) * tile.stride[0] + (tile.r - 1) * tile.dilation[0] + 1):
-        meets = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in range(tile.rows)]
-        rows = [(row, tap) for row, (tap, rest) in enumerate(meets) if rest == 0 and 0 <= tap < tile.r]
-        if not rows:
-            continue
-        start = _row_address(tile, vec, memory, memory.x, memory.row, step)
-        for column, uses in columns.items():
-            outputs = [(row, col, row_tap * tile.s + tap) for row, row_tap in rows for col, tap in uses]
+    start = _row_address(tile, vec, memory, memory.x, memory.row, step)
+    sums = dict.fromkeys(((row, col) for row, tap in met for col in last if not tap), zero) | sums
+    for column, uses in columns.items():
+        outputs = [(row, col, row_tap * tile.s + tap) for row, row_tap in met for col, tap in uses]
+        ready = [(row, col) for row in ended for col, _ in uses if last[col] == column]
+        missing = _may_be_missing(tile, memory, column)
 
-            def add(
-                sums: Sums, factor: Weight, column: int = column, start: Any = start, outputs: Taps = outputs
-            ) -> None:
-                value = _load(tile, vec, memory, start, column)
-                for row, col, tap in outputs:
-                    known, by = sums[row, col], factor(tap)
-                    sums[row, col] = vec.mul(value, by) if known is zero else vec.fma(value, by, known)
-                    left[row, col] -= 1
-                    if not (left[row, col] or _may_be_missing(tile, memory, column)):
-                        _store(tile, vec, memory, row, col, sums[row, col])
-
-            sums = _where_met(tile, vec, memory, memory.w, column, sums, weight, add)
-            for row, col, _ in outputs if _may_be_missing(tile, memory, column) else ():
-                if not left[row, col]:
+        def add(
+            sums: Sums,
+            factor: Weight,
+            column: int = column,
+            outputs: Taps = outputs,
+            ready: Sequence[tuple[int, int]] = () if missing else ready,
+        ) -> None:
+            value = _load(tile, vec, memory, start, column)
+            for row, col, tap in outputs:
+                known, by = sums[row, col], factor(tap)
+                sums[row, col] = vec.mul(value, by) if known is zero else vec.fma(value, by, known)
+                if (row, col) in ready:
                     _store(tile, vec, memory, row, col, sums[row, col])
+
+        sums = _where_met(tile, vec, memory, memory.w, column, sums, weight, add)
+        for row, col in ready:
+            if missing:
+                _store(tile, vec, memory, row, col, sums[row, col])
+            del sums[row, col]
+    return sums
 
 
 def _may_be_missing(tile: LaneTile, memory: _Memory, column: int) -> bool:

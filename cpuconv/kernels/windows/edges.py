@@ -27,11 +27,15 @@ class Edges:
     known: bool = False
 
     @classmethod
-    def of(cls, problem: ConvProblem, cols: int) -> Edges:
-        """Those of tiles of `cols` outputs: no window reaches farther than the padding."""
+    def of(cls, problem: ConvProblem, cols: int, alone: bool = True) -> Edges:
+        """Those of tiles of `cols` outputs: no window reaches farther than the padding.
+
+        Both are as the wider padding, as one of them is narrower at some sizes of a stride's images. With `alone` a
+        tile that is the only one of its row has edges that are known.
+        """
         left, right = problem.pads[2:]
-        if cols < problem.ow:
-            return cls(left, right)
+        if cols < problem.ow or not alone:
+            return cls(max(left, right), max(left, right))
         reach = (cols - 1) * problem.stride[1] + problem.effective_kernel[1]
         return cls(min(left, reach), max(0, reach - left - problem.w), True)
 

@@ -92,6 +92,7 @@ def _strip(tile, args, x, y, w, bias, zeros, row):
         args.y_line,
         bias,
         args.residual - args.y,
+        args.tile_height,
         0,
         args.column_tiles,
         args.width - args.tile_width,

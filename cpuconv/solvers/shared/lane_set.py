@@ -1,0 +1,41 @@
+"""The lane tiles of networks with open sizes: few for each kernel, that planes of every size are computed with.
+
+Tiles that hold their weights take any number of rows, so that one column serves every plane that is as high as the
+kernel; wider ones save loads. Looped tiles serve lower planes, and kernels whose weights no registers hold. By the
+model, the best of the set takes so many times as long as the best of all tiles, in the mean of 400 planes of 1x1 to
+200x300 drawn evenly by logarithm; and of those of them that have 6 rows and 7 columns or more:
+
+| | 3x3 | 3x3, stride 2 | 5x5 | 5x5, stride 2 | 7x7 | 1x5 |
+|---|---|---|---|---|---|---|
+| AVX-512 | 1.04, 1.00 | 1.07, 1.02 | 1.03, 1.00 | 1.05, 1.00 | 1.04, 1.03 | 1.08, 1.03 |
+| AVX2 | 1.03, 1.03 | 1.03, 1.01 | 1.01, 1.00 | 1.03, 1.02 | 1.03, 1.00 | 1.13, 1.07 |
+"""
+
+from __future__ import annotations
+
+import functools
+
+from cpuconv.isa import Isa
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.lane_tiles import FEW_REGISTERS, Kernel, Shape, all_tiles, kernel_of
+
+HELD_COLUMNS = (1, 2, 4, 7)  # of tiles of any number of rows
+LOOPED = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 5), (3, 1), (3, 4), (4, 1), (4, 2), (4, 3))
+"""Rows and columns of tiles that loop over kernel rows, with many registers."""
+FEW_LOOPED = ((1, 1), (1, 2), (1, 3), (1, 4), (1, 6), (1, 8), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1), (4, 2))
+"""The same with few registers."""
+
+
+@functools.lru_cache(maxsize=256)
+def members(kernel: Kernel, isa: Isa, mix: int) -> frozenset[tuple[int, int, bool]]:
+    """Rows (0: any number), columns, and whether it holds its weights, of each tile for a kernel."""
+    able = {(kernel.rows(shape), shape.cols, shape.held) for shape in all_tiles(kernel, isa, mix)[0]}
+    held = {(0, cols, True) for cols in HELD_COLUMNS} & able
+    looped = FEW_LOOPED if isa.registers <= FEW_REGISTERS else LOOPED
+    return frozenset(held | {(*tile, False) for tile in looped if tile[0] < kernel.under_way or not held} & able)
+
+
+def is_member(problem: ConvProblem, shape: Shape, isa: Isa) -> bool:
+    """Whether a tile is of the set."""
+    kernel = kernel_of(problem, shape.words)
+    return (kernel.rows(shape), shape.cols, shape.held) in members(kernel, shape.seen(isa), shape.mix)
