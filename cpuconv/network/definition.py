@@ -45,6 +45,8 @@ class Definition:
         Rewritten as far as that holds for all sizes; None once it has been let go of.
     notes : list of Note
         Of those rewrites.
+    templates : Templates
+        Of its graph, rewritten for sizes.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Definition:
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
-        self._templates = Templates(self.inputs)
+        self.templates = Templates(self.inputs)
         if not self.is_fixed:
             from cpuconv.graph import passes  # what was saved with all sizes fixed needs no rewrites
 
@@ -160,7 +162,7 @@ class Definition:
         named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
         options = self.settings.rewriting
         if not (noted or shape_arrays or self.is_fixed):
-            ready = self._templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
+            ready = self.templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
             if ready is not None:
                 return Prepared(ready, [], None), None
         return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None

@@ -173,6 +173,7 @@ class Model:
             return opened.model.profile({**opened.arrays, **feed}, runs, watch=watch)
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
+        made = self._programs.builder.detailed(made)
         outputs = arrays_for(made.executable.outputs, {}, arrays)
         head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
         if made.tail is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,12 +13,14 @@ from autotune.collecting import resting
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
+from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import files_of, give_back, own
 from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
+from cpuconv.network.program_templates import Class, ProgramTemplates, class_of, representative
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable
@@ -125,11 +126,12 @@ class ProgramBuilder:
         self.definition, self.target, self.packed = definition, target, packed
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies
-        self._decisions: dict[tuple[int, int], Decisions] = {}  # by elements of inputs, and threads
+        self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
+        self._templates = ProgramTemplates(target, packed, self.arenas)
 
     @property
     def choices(self) -> int:
-        """For how many ranges of sizes layouts were chosen, which other sizes of that range take."""
+        """For how many classes of sizes layouts were chosen."""
         return len(self._decisions)
 
     @default_environment()
@@ -141,11 +143,17 @@ class ProgramBuilder:
 
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
+        follows = not (definition.is_fixed or shape_arrays or self.auto)
+        if follows:
+            found = self._templates.find(class_of(key.shapes), definition.templates.numbers(key.shapes))
+            if found is not None:
+                return ShapeProgram(key, {}, found[0], None, found[1])
         whole = definition.graph_for(key.shapes)
         order, files = whole.outputs, files_of(whole.constants.values())
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
+        follows &= late is None and decisions is None and not any(map(is_control, graph.nodes))
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
@@ -156,6 +164,10 @@ class ProgramBuilder:
             else:
                 network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
+                made = self._by_template(key, network_plan) if follows else None
+                if made is not None:
+                    give_back(files)
+                    return made
                 executable = build(network_plan, self.target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(self.bodies.bound(_owned(late))), order, self._part)
         give_back(files)
@@ -165,32 +177,53 @@ class ProgramBuilder:
         definition.let_go()
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
+    def _by_template(self, key: Key, plan: NetworkPlan) -> ShapeProgram | None:
+        """The program by a new template; None where none can be made."""
+        templates = self.definition.templates
+        numbers, given = templates.numbers(key.shapes), templates.followed(key.shapes)
+        found = self._templates.add(class_of(key.shapes), numbers, plan, given)
+        return None if found is None else ShapeProgram(key, {}, found[0], None, found[1])
+
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
-        """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
+        """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
-        known = self._known_decisions(key.shapes, target.threads) or self._saved_decisions(key.shapes)
-        if known is not None and winner(graph, target) is None:
-            return laid_out(graph, target, known)
-        network_plan, size = laid_out(graph, target), _elements(key.shapes)
-        if any(other != size for other, _ in self._decisions):
-            network_plan = by_kernels_that_exist(network_plan)
-        if network_plan.decided_by != "raced":
-            self._decisions[size, target.threads] = network_plan.decisions()
-        return network_plan
+        if self.definition.is_fixed or winner(graph, target) is not None:
+            return laid_out(graph, target)
+        known = self._class_decisions(graph, key, target)
+        return laid_out(graph, target) if known is None else laid_out(graph, target, known)
 
-    def _known_decisions(self, shapes: Shapes, threads: int) -> Decisions | None:
-        """What was chosen first for a size about as large: a size that is made again follows the same one again."""
-        size, made = _elements(shapes), self._decisions.items()
-        return next((each for (known, count), each in made if count == threads and _about(known, size)), None)
+    def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
+        """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
+        where the network cannot have these. None: what a race decides."""
+        of = class_of(key.shapes)
+        known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
+        if known is not None:
+            return known
+        like = None if key.elements else self.definition.templates.known(representative(of))
+        plan = laid_out(graph if like is None else like, target)
+        if self._decisions:
+            plan = by_kernels_that_exist(plan)
+        if plan.decided_by == "raced":
+            return None
+        return self._decisions.setdefault((of, target.threads), plan.decisions())
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
-        """What was saved for a size about as large, if that is to be followed."""
+        """What was saved for a size of the same class, if that is to be followed."""
         saved = self.definition.saved
         if saved is None or not self.definition.follows:
             return None
-        like = next((each for each in saved.shapes if _about(_elements(each), _elements(shapes))), None)
+        like = next((each for each in saved.shapes if class_of(each) == class_of(shapes)), None)
         return None if like is None else saved.decisions(like)
+
+    def detailed(self, made: ShapeProgram) -> ShapeProgram:
+        """The program with what is known of each of its nodes, to be timed one by one: lowered anew where a template
+        has evaluated it."""
+        if made.executable.works:
+            return made
+        graph, *_ = self.definition.prepared(made.key.shapes, {}, noted=False)[0]
+        plan = lay_out(graph, made.executable.target, made.decisions)
+        return replace(made, executable=build(plan, made.executable.target, self.packed, self.arenas))
 
     def explained(self, made: ShapeProgram) -> Explanation:
         """The explanation of a program; made here where it is none yet, as a run of a new size does not wait for one.
@@ -204,15 +237,6 @@ class ProgramBuilder:
         return Explanation.of(
             self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
         )
-
-
-def _elements(shapes: Shapes) -> int:
-    return sum(map(math.prod, shapes))
-
-
-def _about(one: int, other: int) -> bool:
-    """Whether inputs of so many elements are about as large: neither has more than twice as many."""
-    return one <= 2 * other and other <= 2 * one
 
 
 def _owned(graph: Graph) -> Graph:

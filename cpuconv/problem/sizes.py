@@ -204,6 +204,8 @@ class Size:
     __truediv__, __rtruediv__ = _computes(operator.truediv), _computes(operator.truediv, turned=True)
     __floordiv__, __rfloordiv__ = _computes(operator.floordiv), _computes(operator.floordiv, turned=True)
     __mod__, __rmod__ = _computes(operator.mod), _computes(operator.mod, turned=True)
+    __or__, __ror__ = _computes(operator.or_), _computes(operator.or_, turned=True)
+    __and__, __rand__ = _computes(operator.and_), _computes(operator.and_, turned=True)
     __neg__, __abs__, __pos__ = _computes(operator.neg), _computes(operator.abs), _computes(operator.pos)
     __floor__, __ceil__, __trunc__ = _computes(math.floor), _computes(math.ceil), _computes(math.trunc)
     __eq__, __ne__ = _asks(operator.eq), _asks(operator.ne)

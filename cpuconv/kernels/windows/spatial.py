@@ -159,7 +159,7 @@ def _windows_step(
     factors: np.ndarray | None,
     parts: int,
 ) -> Step:
-    shifted = factors is not None and factors.ndim == 3
+    shifted = isinstance(factors, np.ndarray) and factors.ndim == 3
     tile = RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element, shifted)
     args: Args = {
         **plane_args(x, y),

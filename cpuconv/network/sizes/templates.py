@@ -113,7 +113,7 @@ class Templates:
         make : callable
             Makes it, of shapes by input name; None where a template cannot hold it.
         """
-        numbers = [size for _, size in self._open(shapes)]
+        numbers = self.numbers(shapes)
         for template in self._made:
             made = template.graph(numbers)
             if made is not None:
@@ -121,6 +121,20 @@ class Templates:
                 self._made.insert(0, template)
                 return made
         return self._new(shapes, numbers, given, make) if self._left else None
+
+    def known(self, shapes: Shapes) -> Graph | None:
+        """The graph for inputs of these shapes, by a template that is there."""
+        numbers = self.numbers(shapes)
+        return next((made for template in self._made if (made := template.graph(numbers)) is not None), None)
+
+    def followed(self, shapes: Shapes) -> tuple[Graph, Trace] | None:
+        """The same graph with sizes that a trace of its own follows."""
+        numbers = self.numbers(shapes)
+        return next((made for each in self._made if (made := each.followed(numbers)) is not None), None)
+
+    def numbers(self, shapes: Shapes) -> list[int]:
+        """The sizes that are not stated, which templates follow."""
+        return [size for _, size in self._open(shapes)]
 
     def _open(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], int]]:
         """The sizes that are not stated, each with its input and axis."""

@@ -147,7 +147,7 @@ def test_sizes_alike_need_one_template_and_no_rewriting(monkeypatch):
     monkeypatch.setattr("cpuconv.network.definition.prepared", lambda *a, **o: asked.append(a) or prepared(*a, **o))
     for width in (20, 24, 30, 31, 77):
         definition.prepared(((1, 3, 16, width),), {}, noted=False)
-    assert len(asked) == len(definition._templates) == 1
+    assert len(asked) == len(definition.templates) == 1
 
 
 def test_templates_are_few():
@@ -162,7 +162,7 @@ def test_templates_are_few():
         for height in (1, 2, 3, 4):
             shapes = ((1, height, height, width),)
             assert _by_template(definition, shapes) == _plain(definition, shapes)
-    assert 1 < len(definition._templates) <= templates.MOST
+    assert 1 < len(definition.templates) <= templates.MOST
 
 
 def test_what_a_template_cannot_hold_is_rewritten_each_time(monkeypatch):
@@ -178,7 +178,7 @@ def test_what_a_template_cannot_hold_is_rewritten_each_time(monkeypatch):
     for width in (20, 24):
         shapes = ((1, 3, 16, width),)
         assert _by_template(definition, shapes) == _plain(definition, shapes)
-    assert not len(definition._templates)
+    assert not len(definition.templates)
 
 
 def test_constants_that_were_made_last():

@@ -1,0 +1,95 @@
+"""The templates of a network's programs: for each class of sizes, kernel calls as functions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.errors import CpuconvError
+from cpuconv.graph.ir import Graph
+from cpuconv.memory.arenas import Arenas
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.template import ProgramTemplate
+from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.selection.followed import followed
+from cpuconv.network.selection.layout import NetworkPlan
+from cpuconv.problem.sizes import Trace, following
+
+MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
+Class = tuple[tuple[int, ...], ...]
+Told = Callable[[], Decisions]
+
+
+def class_of(shapes: Sequence[Sequence[int]]) -> Class:
+    """The class of some sizes: powers of four, of each axis."""
+    return tuple(tuple((max(0, size - 1).bit_length() + 1) // 2 for size in shape) for shape in shapes)
+
+
+def representative(of: Class) -> tuple[tuple[int, ...], ...]:
+    """The sizes for which a class's layouts and algorithms are chosen: twice its least, for larger ones."""
+    return tuple(tuple(1 if not each else 4**each // 2 for each in axes) for axes in of)
+
+
+class ProgramTemplates:
+    """Makes programs of templates; for one thread at a time.
+
+    Parameters
+    ----------
+    target : Target
+    packed : Packed
+    arenas : Arenas
+    """
+
+    def __init__(self, target: Target, packed: Packed, arenas: Arenas) -> None:
+        """Hold none yet."""
+        self._target, self._packed, self._arenas = target, packed, arenas
+        self._made: dict[Class, list[tuple[ProgramTemplate, Told]]] = {}
+        self._able = True
+
+    def __len__(self) -> int:
+        return sum(map(len, self._made.values()))
+
+    def find(self, of: Class, numbers: Sequence[int]) -> tuple[Executable, Told] | None:
+        """The program for sizes of a class, by a template that is there; None where none serves them."""
+        made = self._made.get(of, [])
+        for at, (template, told) in enumerate(made):
+            executable = template.executable(numbers)
+            if executable is not None:
+                if at:
+                    made.insert(0, made.pop(at))
+                return executable, told
+        return None
+
+    def add(
+        self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Graph, Trace] | None
+    ) -> tuple[Executable, Told] | None:
+        """The program for sizes of a class, by a new template; None where none can be made.
+
+        Parameters
+        ----------
+        of : Class
+        numbers : sequence of int
+            The sizes that are open.
+        plan : NetworkPlan
+            For these sizes.
+        given : (Graph, Trace) or None
+            The graph that was laid out, with sizes that are followed.
+        """
+        made = self._made.setdefault(of, [])
+        if not self._able or given is None or len(made) >= MAX_TEMPLATES:
+            return None
+        graph, trace = given
+        try:
+            with following():
+                followed_plan = followed(plan, graph)
+            template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas)
+        except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
+            self._able = False
+            return None
+        executable = template.executable(numbers)
+        if executable is None:
+            return None
+        told = plan.told()
+        made.insert(0, (template, told))
+        return executable, told
