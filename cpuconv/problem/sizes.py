@@ -299,6 +299,11 @@ def item(numbers: Any, at: int) -> Any:
     return applied(operator.getitem, numbers, at)
 
 
+def items_of(numbers: Any) -> list[Any]:
+    """The elements of a tuple, as `item`."""
+    return [item(numbers, at) for at in range(len(now(numbers)))]
+
+
 def is_followed(size: Any) -> bool:
     """Whether a size is one that a trace follows."""
     return type(size) is Size

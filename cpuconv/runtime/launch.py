@@ -91,10 +91,20 @@ class Program:
     """
 
     def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int, kept: Sequence[object] = ()) -> None:
-        self._rows, self._kept = rows, [*kept]
-        table = [[code.address_for(self._kept), block.ctypes.data, int(each)] for code, block, each in rows]
-        self._table = np.array(table, np.int64)
-        self._threads = threads if any(each for _, _, each in rows) else 1
+        holds = [rows, *kept]
+        table = [[code.address_for(holds), block.ctypes.data, int(each)] for code, block, each in rows]
+        self._begin(np.array(table, np.int64), threads, holds)
+
+    @classmethod
+    def of(cls, table: np.ndarray, threads: int, kept: Sequence[object]) -> Program:
+        """The program of a table, (rows, 3): entries, addresses of blocks, and parts."""
+        made = cls.__new__(cls)
+        made._begin(table, threads, [*kept])
+        return made
+
+    def _begin(self, table: np.ndarray, threads: int, kept: list[Any]) -> None:
+        self._table, self._kept = table, kept
+        self._threads = threads if table[:, 2:].any() else 1
         self._call = _launcher()
         self._serial = self._record(0)
         self._serial_address = self._serial.ctypes.data

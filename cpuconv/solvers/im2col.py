@@ -27,6 +27,7 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.problem.sizes import least
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
@@ -147,7 +148,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pixels = problem.oh * problem.ow
     blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(vectors, params.v)
-    block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
+    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
     source, walked = input_plane(problem, operands.x.strides)
     load = _load(problem, isa, source)

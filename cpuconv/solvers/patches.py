@@ -27,6 +27,7 @@ from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import least
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
@@ -177,7 +178,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pixels = problem.oh * problem.ow
     blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(sizes.vectors, params.v)
-    block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
+    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
     unroll, tail = segment(isa, sizes.words)

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.data_classes import dataclass
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import applied, greatest, item, least
+from cpuconv.problem.sizes import applied, greatest, items_of, least
 
 _MOST_PARTS = 8  # for each worker
 _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # worth trying, beside one for each worker or panel
@@ -96,7 +96,8 @@ def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     if threads == 1:
         return blocks, 1
     found = applied(_shortest, threads, blocks, *(getattr(grid, name) for name in _FIELDS))
-    return item(found, 0), item(found, 1)
+    blocks, chunks = items_of(found)
+    return blocks, chunks
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

@@ -37,7 +37,7 @@ from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import broadcast_shapes, divide
-from cpuconv.problem.sizes import applied, is_followed, now
+from cpuconv.problem.sizes import applied, is_followed, items_of, now
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
@@ -302,10 +302,16 @@ def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
     return np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth))).astype(np.int64) * step
 
 
-def _chunks(threads: int, units: int, tiles: int) -> int:
-    """Chunks of the tiles of a panel."""
+def _grouping(
+    threads: int, width: int, in_place: bool, depth: int, panels: int, items: int, tiles: int
+) -> tuple[int, int]:
+    """Panels of `width` bytes a row that are packed together, and chunks of the tiles that they meet."""
+    cached = depth * panels * width <= machine().l2 // 2 and (in_place or items >= threads)
+    chunks = divide(tiles, _CHUNK)
+    if cached and chunks > 1:
+        return panels, chunks
     counts = [(1, 1 + i) for i in range(min(tiles, threads))]
-    return first_even(threads, units, counts, _MANY_UNITS)[1]
+    return 1, first_even(threads, items * panels, counts, _MANY_UNITS)[1]
 
 
 def _last(gemm: GemmTile, rest: int) -> Any:
@@ -355,10 +361,8 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         tail=int(unroll > 1),
     )
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
-    cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
-    grouped, chunks = panels, divide(tiles, _CHUNK)
-    if not cached or chunks == 1:
-        grouped, chunks = 1, applied(functools.partial(_chunks, threads), items * panels, tiles)
+    grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
+    grouped, chunks = items_of(applied(grouping, depth, panels, items, tiles))
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm) if is_followed(panels) or panels > 1 else 0,
         "gemm_last": _last(gemm, rest),

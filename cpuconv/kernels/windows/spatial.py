@@ -22,7 +22,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
-from cpuconv.problem.sizes import applied, sizes_array
+from cpuconv.problem.sizes import applied, is_followed, sizes_array
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -159,7 +159,7 @@ def _windows_step(
     factors: np.ndarray | None,
     parts: int,
 ) -> Step:
-    shifted = isinstance(factors, np.ndarray) and factors.ndim == 3
+    shifted = factors is not None and not is_followed(factors) and factors.ndim == 3
     tile = RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element, shifted)
     args: Args = {
         **plane_args(x, y),
@@ -168,7 +168,11 @@ def _windows_step(
         "columns": tables[1],
         "line": steps[0],
         "step": steps[1],
-        "factors": 0 if factors is None else np.ascontiguousarray(factors, np.float32),
+        "factors": 0
+        if factors is None
+        else factors
+        if is_followed(factors)
+        else np.ascontiguousarray(factors, np.float32),
         "factor": factor_bytes(shifted),
     }
     return Step(fold_windows, PlaneTile(isa.lanes, x.block // y.block), args, parts)
@@ -187,6 +191,10 @@ def windows_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> 
 def plane_shape(h: int, w: int) -> tuple[int, int]:
     """Rows and pixels of a row by which a plane without gaps is folded: short ones are one row."""
     return (1, h * w) if h * w <= _LONGEST else (h, w)
+
+
+def _contiguous(factors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(factors, np.float32)
 
 
 def _factor(number: float) -> np.ndarray:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import applied, item, now
+from cpuconv.problem.sizes import applied, items_of
 
 ARENA, WORKSPACE = "arena", "workspace"
 
@@ -272,13 +271,8 @@ def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> t
     names = sorted(sizes, key=lambda name: (lives[name], name))
     if not names:
         return {}, 0
-    *offsets, arena = _items(applied(_Arrangement([lives[name] for name in names]), *(sizes[name] for name in names)))
+    *offsets, arena = items_of(applied(_Arrangement([lives[name] for name in names]), *(sizes[name] for name in names)))
     return dict(zip(names, offsets, strict=True)), arena
-
-
-def _items(numbers: Any) -> list[Any]:
-    """The elements of a tuple, or of what is followed as one."""
-    return [item(numbers, at) for at in range(len(now(numbers)))]
 
 
 class _Arrangement:

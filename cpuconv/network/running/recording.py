@@ -20,8 +20,9 @@ from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Step, micro_kernels
-from cpuconv.kernels.calls.parallel_group import grouped
+from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.problem.arrays import address
 from cpuconv.runtime.code.cache import Code, NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import Wanted, compiled_together
 
@@ -45,6 +46,8 @@ class Words(NamedTuple):
         Of each call, for every worker.
     kept : list
         What the words have addresses of.
+    entries : numpy.ndarray, int64
+        Addresses of `codes`.
     """
 
     words: np.ndarray
@@ -53,6 +56,7 @@ class Words(NamedTuple):
     codes: Sequence[Code]
     parts: Sequence[int]
     kept: list[Any]
+    entries: np.ndarray
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Words:
@@ -61,7 +65,8 @@ class Words(NamedTuple):
         rows = [bind(step, kept) for step in steps]
         starts, patches = placed([(row.block.size, row.late) for row in rows])
         words = np.concatenate([row.block for row in rows] or [np.zeros(0, np.int64)])
-        return cls(words, starts, patches, [row.code for row in rows], [row.parts for row in rows], kept)
+        codes = [row.code for row in rows]
+        return cls(words, starts, patches, codes, [row.parts for row in rows], kept, entries_of(codes, kept))
 
     @classmethod
     def joined(cls, parts: Sequence[Words]) -> Words:
@@ -81,11 +86,17 @@ class Words(NamedTuple):
             [code for part in parts for code in part.codes],
             [each for part in parts for each in part.parts],
             [part.kept for part in parts],
+            np.concatenate([part.entries for part in parts]),
         )
 
     def renamed(self, names: Mapping[str, str]) -> Words:
         """The same with other names for some bases."""
         return self._replace(patches={names.get(base, base): places for base, places in self.patches.items()})
+
+
+def entries_of(codes: Sequence[Code], kept: list[Any]) -> np.ndarray:
+    """The addresses of functions, which `kept` keeps."""
+    return np.array([code.address_for(kept) for code in codes], np.int64)
 
 
 def placed(blocks: Sequence[tuple[int, Mapping[str, Sequence[int]]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -180,14 +191,14 @@ class Bound:
     def __init__(
         self,
         recording: Recording,
-        addresses: Mapping[str, int],
+        bases: Mapping[str, int],
         moving: Mapping[str, int],
         watch: Stopwatch | None = None,
     ) -> None:
-        words, starts, patches, codes, parts, held = recording.words
+        words, starts, patches, codes, parts, held, entries = recording.words
         self._words = words.copy()
         kept: list[Any] = [held, self._words]  # what the rows have addresses of
-        known = {**addresses, **moving}
+        known = {**bases, **moving}
         for base, start in known.items():
             if base in patches:
                 self._words[patches[base]] += start
@@ -199,14 +210,18 @@ class Bound:
             for base, places in patches.items()
             if base not in known
         }
-        blocks = [self._words[start:end] for start, end in pairwise(starts.tolist())]
-        rows = list(zip(codes, blocks, parts, strict=True))
-        if watch is not None:
-            kept.append(watch)
-            rows = watch.timed(rows)
-        rows = grouped(rows, recording.sets, kept)
-        self._program = runtime.Program(rows, recording.threads, kept) if rows else None
-        self._slices = [runtime.Program(rows[part], recording.threads, kept) for part in recording.slices]
+        if watch is not None or max(recording.sets, default=1) > 1:
+            blocks = [self._words[start:end] for start, end in pairwise(starts.tolist())]
+            rows = list(zip(codes, blocks, parts, strict=True))
+            if watch is not None:
+                kept.append(watch)
+                rows = watch.timed(rows)
+            entries, addresses, parts = rows_of(grouped(rows, recording.sets, kept), kept)
+        else:
+            addresses = address(self._words) + 8 * starts[:-1]
+        table = np.column_stack([entries, addresses, parts]).astype(np.int64)
+        self._program = runtime.Program.of(table, recording.threads, kept) if len(table) else None
+        self._slices = [runtime.Program.of(table[part], recording.threads, kept) for part in recording.slices]
 
     def move(self, distance: int) -> None:
         """Let what moves lie so many bytes further on."""
@@ -236,6 +251,13 @@ def _kernels(step: Step) -> Iterator[Wanted]:
     yield step.kernel, step.tile
     for each in micro_kernels(step):
         yield each.kernel, each.tile
+
+
+def rows_of(rows: Rows, kept: list[Any]) -> tuple[np.ndarray, list[int], list[int]]:
+    """Entries, addresses of blocks and parts of rows, which `kept` keeps."""
+    kept.append(rows)
+    entries = entries_of([code for code, _, _ in rows], kept)
+    return entries, [address(block) for _, block, _ in rows], [each for _, _, each in rows]
 
 
 def slices(seconds: Sequence[float]) -> list[slice]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cpuconv.kernels.binding.bound_step import words_of
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.network.running.recording import Words, placed
+from cpuconv.network.running.recording import Words, entries_of, placed
 from cpuconv.problem.arrays import address
 from cpuconv.problem.sizes import Affine, is_followed, now
 
@@ -59,6 +59,7 @@ class WordTable:
         self._base = np.array(base, np.int64)
         self._starts, self._patches = placed(blocks)
         self._codes = [step.kernel.entry(step.tile) for step in steps]
+        self._entries = entries_of(self._codes, self._kept)
         self._parts = [step.parts for step in steps]
         for each in self._parts:
             if is_followed(each):
@@ -85,7 +86,8 @@ class WordTable:
             words[place] = address(array)
         parts = [numbers[self._places[each.place]] if is_followed(each) else each for each in self._parts]
         kept = [self._kept, *(array for _, array in arrays)]
-        return Words(words, self._starts, self._patches, self._codes, parts, kept), self._tables.array(values)
+        made = Words(words, self._starts, self._patches, self._codes, parts, kept, self._entries)
+        return made, self._tables.array(values)
 
 
 class _Tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from cpuconv.problem.sizes import affine, applied, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
+from cpuconv.solvers.shared.columns import columns_for
 from cpuconv.solvers.shared.gemm_call import Fetching
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 
@@ -56,22 +58,27 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     x, lanes = operands.x, isa.lanes
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = F32.bytes * lanes
-    rows, columns, total = tile_grid(problem, m, dilation)
-    check_tile(1, params.n, 1, total)
+    high, wide, total = tile_grid(problem, m, dilation)
+    columns, chosen = columns_for(params.n, total)
+    check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
-    blocks, chunks = shortest(problem.threads, *grid(problem, total, params, planes, isa))
+    blocks, chunks = shortest(problem.threads, *grid(problem, total, replace(params, n=chosen), planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
     table = affine(lambda tiles: np.arange(channel_blocks, dtype=np.int64) * tiles * pixel, most)
     v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
+
+    def products(complex_: bool) -> Any:
+        return columns.ref(lambda n: _products(isa, replace(params, n=n), reduction, most, planes, complex_))
+
     args: Args = {
-        "gemm": _products(isa, params, reduction, most, planes, False) if planes.singles else 0,
-        "pair_gemm": _products(isa, params, reduction, most, planes, True) if planes.pairs else 0,
+        "gemm": products(False) if planes.singles else 0,
+        "pair_gemm": products(True) if planes.pairs else 0,
         "tile_vectors": params.v,
-        "tile_columns": params.n,
+        "tile_columns": chosen,
         "forward": transform.forward,
         "backward": transform.backward,
         **operand_args(operands),
@@ -87,7 +94,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         **_fetching(isa, params, reduction, most).args,
         "chunks": chunks,
         "places": applied(functools.partial(places, m=m, dilation=dilation), problem.oh, problem.ow),
-        "tiles": rows * columns,
+        "tiles": high * wide,
         **problem_args(tiled, problem),
         "total": total,
         "blocks": blocks,
