@@ -39,6 +39,10 @@ class Offer:
     detail: Any = None
     view: bool = False
 
+    def has_forms_of(self, other: Offer) -> bool:
+        """Whether operands lie as in another offer."""
+        return (self.inputs, self.outputs, self.view) == (other.inputs, other.outputs, other.view)
+
 
 @dataclass(frozen=True)
 class Call:

@@ -82,7 +82,7 @@ class ProgramTemplates:
         graph, trace = given
         try:
             with following():
-                followed_plan = followed(plan, graph)
+                followed_plan = followed(plan, graph, trace)
             template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas)
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
             self._able = False

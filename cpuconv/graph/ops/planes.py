@@ -26,7 +26,7 @@ def is_image(value: Value | None, whole: bool = False) -> bool:
 
 def floats(value: Value, target: Target) -> int:
     """Floats of a tensor in channel blocks, lanes without a channel included."""
-    return math.prod(map(int, blocked_shape(value.shape, target.isa.lanes)))  # type: ignore[arg-type]  # concrete
+    return math.prod(blocked_shape(value.shape, target.isa.lanes))  # type: ignore[arg-type]  # concrete
 
 
 def blocked_offer(

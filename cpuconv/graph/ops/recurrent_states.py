@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from autotune.data_classes import dataclass
+from cpuconv.conv.choice.rows import rows_problem
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.elements import BF16, F32
@@ -20,6 +23,13 @@ class StateProducts(Convolution):
     """The product of all inputs; `state`: by which states are multiplied, a name in `product.TABLE`, "": as floats."""
 
     state: str = ""
+
+    def resized(self, shape: Sequence[int]) -> StateProducts | None:
+        """The same for inputs of another shape; None where it is another problem."""
+        made = rows_problem(shape, self.problem.k)
+        if made.in_layout != self.problem.in_layout:
+            return None
+        return replace(self, problem=self.problem.changed(n=made.n, h=made.h, w=made.w))
 
     @property
     def multiplied(self) -> str:

@@ -10,6 +10,7 @@ from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from cpuconv.isa import Isa, current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import now
 
 FASTEST_CLOCK = 6.5e9  # cycles a second: lower bounds must hold on any CPU
 _DEFAULT_CACHES = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 8 << 20}
@@ -65,7 +66,7 @@ class Machine:
 
     def moving(self, size: float) -> float:
         """Cycles to move `size` bytes once, from the level that holds them."""
-        return size / self.rate(size)
+        return now(size) / self.rate(now(size))
 
     def direct_cost(self, problem: ConvProblem, cycles: float) -> Cost:
         """`cost` of an algorithm that does the products of the direct sum: none is below their FMA slots."""
@@ -77,7 +78,7 @@ class Machine:
 
     def seconds(self, cycles: float, threads: int) -> float:
         """Seconds of cycles of one core, shared by `threads`."""
-        return cycles / (self.isa.frequency * max(1, threads))
+        return now(cycles) / (self.isa.frequency * max(1, threads))
 
 
 @functools.lru_cache(maxsize=1)

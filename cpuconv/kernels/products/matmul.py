@@ -275,7 +275,7 @@ def best_tile(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int
 
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, turned: bool) -> float:
     """What products take, by the model; `turned`: panels are packed."""
-    items = math.prod(stack)
+    items, rows, depth, columns = map(now, (math.prod(stack), rows, depth, columns))
     packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
     cycles = items * (best_tile(processor.isa, rows, depth, columns)[0] + packing)

@@ -15,7 +15,7 @@ from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Node
+from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import Place
@@ -64,7 +64,11 @@ class LateNode:
         """The kernel calls for other sizes, given by their numbers."""
         node, offer, inputs, outputs = self._filled(lambda size: next(numbers))
         op = ops.TABLE[node.op]
-        assert op.lower is not None
+        assert op.lower is not None and op.offers is not None
+        if not isinstance(offer.detail, Convolution):
+            operands = [None if place is None else Value(place.shape, place.number, place.array) for place in inputs]
+            if not any(each.has_forms_of(offer) for each in op.offers(node, operands, self.target)):
+                raise ValueError(f"{node.label} is not computed so")
         return op.lower(Call(node, inputs, outputs, offer, self.target, space, constants))
 
     def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[Place | None], list[Place]]:

@@ -28,6 +28,7 @@ from cpuconv.network.running.late_node import LateNode
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording, Words, compiled, slices
 from cpuconv.network.running.word_table import TABLES, WordTable
+from cpuconv.network.selection.followed import Followed
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.problem.sizes import SIZES, Trace, following
 
@@ -37,14 +38,16 @@ _OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
 class _Follower(Builder):
     """A builder for sizes that a trace follows; nodes whose kernel calls do not follow are lowered for each size."""
 
-    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed) -> None:
-        self._trace = trace
+    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, late: frozenset[str]) -> None:
+        self._trace, self._late = trace, late
         super().__init__(plan, target, packed)
 
     def _steps(self, lower: Lower, call: Call) -> list[Step]:
         size = call.space.size
         try:
             with self._trace.strictly():
+                if not self._late.isdisjoint(call.node.outputs):
+                    raise TypeError("only numbers tell whether it is computed so")
                 steps = lower(call)
                 hash(tuple(step.tile for step in steps))  # of which kernels follow
                 hash(tuple(each.tile for step in steps for each in micro_kernels(step)))
@@ -80,8 +83,8 @@ class ProgramTemplate:
 
     Parameters
     ----------
-    plan : NetworkPlan
-        For sizes that `trace` follows. Its graph loses the constants that nodes read.
+    followed : Followed
+        The plan for sizes that `trace` follows. Its graph loses the constants that nodes read.
     trace : Trace
     target : Target
     packed : Packed
@@ -94,12 +97,13 @@ class ProgramTemplate:
         Something of the network cannot follow sizes.
     """
 
-    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, arenas: Arenas) -> None:
+    def __init__(self, followed: Followed, trace: Trace, target: Target, packed: Packed, arenas: Arenas) -> None:
+        plan, late = followed
         if any(array.dtype == SIZES for name, array in plan.graph.constants.items() if name in plan.outputs.values()):
             raise TypeError("an output is made of sizes")
         self._target, self._arenas, self._packed, self._name = target, arenas, packed, plan.graph.name
         with following():
-            builder = _Follower(plan, trace, target, packed)
+            builder = _Follower(plan, trace, target, packed, late)
             self._parts = [part if isinstance(part, Host) else _Part(part) for part in builder.parts()]
             self._constants, self._raw_bytes = builder.constants, builder.raw_bytes
             self._constant_outputs = builder.constant_outputs
@@ -112,9 +116,14 @@ class ProgramTemplate:
 
     def executable(self, numbers: Sequence[int]) -> Executable | None:
         """The network for other sizes; None where they answer some question in another way."""
-        found = self._function(numbers)
-        if found is None:
+        try:
+            found = self._function(numbers)
+            return None if found is None else self._made(found)
+        except MISFITS:  # of nodes that are lowered for each size
             return None
+
+    def _made(self, found: Sequence[Any]) -> Executable:
+        """The network of these results."""
         left = iter(found)
         arena, workspace, unshared, outputs = itertools.islice(left, 4)
         check_bytes(arena + outputs, f"{self._name}: a run")

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.lowering import Offer
+from cpuconv.graph.ops.base import MISFITS
+from cpuconv.graph.ops.recurrent_states import StateProducts
+from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
+from cpuconv.problem.sizes import Trace
+from cpuconv.solvers import why_not
 
 
-def followed(plan: NetworkPlan, graph: Graph) -> NetworkPlan:
+class Followed(NamedTuple):
+    """A plan, and the first outputs of the nodes whose offers only numbers tell to be right."""
+
+    plan: NetworkPlan
+    late: frozenset[str]
+
+
+def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
     """The plan for the same graph with other sizes: the same offers, candidates and copies.
+
+    What makes an offer right is asked of the sizes, so that the trace knows for which others it is.
 
     Parameters
     ----------
     plan : NetworkPlan
     graph : Graph
-        The graph that was laid out, with sizes that are followed. It keeps its constants.
+        The graph that was laid out, with sizes that `trace` follows. It keeps its constants.
+    trace : Trace
 
     Raises
     ------
@@ -28,24 +46,61 @@ def followed(plan: NetworkPlan, graph: Graph) -> NetworkPlan:
     values = dict(graph.values)
     listed = []
     for each in plan.nodes:
-        node = nodes.get(each.node.outputs, each.node)
-        if node is each.node and each.node.outputs not in nodes:  # a copy
+        node = nodes.get(each.node.outputs)
+        if node is None:  # a copy
+            node = each.node
             values[node.outputs[0]] = graph.value(node.inputs[0])
         listed.append(node if node.inputs == each.node.inputs else replace(node, inputs=each.node.inputs))
     made = Graph(graph.inputs, plan.graph.outputs, tuple(listed), {**graph.constants}, values, graph.name)
-    plans = [_followed(made, each, node, plan) for each, node in zip(plan.nodes, listed, strict=True)]
-    return replace(plan, graph=made, nodes=plans, recorded=None)
+    plans, late = [], set()
+    for each, node in zip(plan.nodes, listed, strict=True):
+        offer = None if each.offer is None else _followed(made, node, each.offer, plan)
+        plans.append(NodePlan(node, offer))
+        if (
+            offer is not None
+            and not isinstance(offer.detail, Convolution)
+            and not _is_right(made, node, offer, plan.target.of(node.sources), trace)
+        ):
+            late.add(next(filter(None, node.outputs)))
+    return Followed(replace(plan, graph=made, nodes=plans, recorded=None), frozenset(late))
 
 
-def _followed(graph: Graph, node_plan: NodePlan, node: Node, plan: NetworkPlan) -> NodePlan:
-    """A node of the plan with other sizes."""
-    offer = node_plan.offer
-    asked = None if offer is None else offer.detail
-    if offer is None or not isinstance(asked, Convolution):
-        return NodePlan(node, offer)
-    op, target = ops.TABLE[node.op], plan.target.of(node.sources)
-    assert op.restored is not None
-    made = op.restored(node, graph.operands(node), target, asked.recorded(), False)
-    if made is None or (made.inputs, made.outputs) != (offer.inputs, offer.outputs):
+def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offer:
+    """An offer for other sizes."""
+    asked = offer.detail
+    if not isinstance(asked, Convolution):
+        return offer
+    op, operands, made = ops.TABLE[node.op], graph.operands(node), None
+    if isinstance(asked, StateProducts):
+        x, lengths = operands[0], operands[4] if len(operands) > 4 else None
+        assert x is not None and x.shape is not None
+        made = None if lengths is not None and lengths.array is not None else asked.resized(x.shape)
+    elif op.restored is not None:
+        found = op.restored(node, operands, plan.target.of(node.sources), asked.recorded(), False)
+        alike = found is not None and (found.inputs, found.outputs) == (offer.inputs, offer.outputs)
+        made = found.detail if found is not None and alike else None
+    if made is None or why_not(asked.choice.candidate.solver, made.problem, current()) is not None:
         raise TypeError(f"{node.label} cannot follow sizes")
-    return NodePlan(node, replace(offer, detail=replace(made.detail, seconds=asked.seconds, settled=asked.choice)))
+    return replace(offer, detail=replace(made, seconds=asked.seconds, settled=asked.choice))
+
+
+def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Trace) -> bool:
+    """Whether a node of such sizes has the offer; False where that follows from numbers alone.
+
+    Raises
+    ------
+    TypeError
+        It has not.
+    """
+    op, operands = ops.TABLE[node.op], graph.operands(node)
+    assert op.offers is not None
+    try:
+        with trace.strictly():
+            offers = op.offers(node, operands, target)
+    except MISFITS:
+        if offer.view:  # its places follow from sizes anyway
+            raise
+        return False
+    if not any(each.has_forms_of(offer) for each in offers):
+        raise TypeError(f"{node.label} cannot follow sizes")
+    return True

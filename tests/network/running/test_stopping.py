@@ -86,7 +86,7 @@ def sliced(deep: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[cpuconv.Model, d
 def _rows(made: cpuconv.Model) -> int:
     (segment,) = programs_of(made).last.executable.segments
     assert isinstance(segment, Recording)
-    return len(segment.rows)
+    return len(segment.words.codes)
 
 
 # --- between kernels ------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_only_who_can_be_stopped_runs_in_slices(sliced: Any, in_main: bool, monk
     rows: list[int] = []
     program = recording.runtime.Program
     run = program.run
-    monkeypatch.setattr(program, "run", lambda self: (rows.append(len(self._rows)), run(self))[1])
+    monkeypatch.setattr(program, "run", lambda self: (rows.append(len(self._table)), run(self))[1])
 
     def go(**options: Any) -> list[int]:
         rows.clear()

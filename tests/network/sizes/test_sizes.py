@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import cpuconv
-from cpuconv.network.definition import Definition
+from cpuconv.network.program_builder import ProgramBuilder
 from cpuconv.network.running.packed import Packed
 from support import oracle
 from support.graphs import close, definition_of, parse, programs_of, run
@@ -54,7 +54,7 @@ def _resident() -> int:
 def test_a_thousand_sizes_stay_within_the_bound():
     model = _convolutional()
     made = _compiled(model, threads=oracle.THREADS)
-    programs_of(made).resize(8 << 20)
+    programs_of(made).resize(3 << 20)
     sizes = [(1 + at % 5, 3, 8 + at // 20, 8 + at // 5 % 4) for at in range(1000)]
     assert len({*sizes}) == 1000
     resident = 0
@@ -63,7 +63,7 @@ def test_a_thousand_sizes_stay_within_the_bound():
         got = made(x)
         if at % 50 == 0:
             close(got, run(model, {"x": x})[0])
-        assert made.nbytes <= 8 << 20
+        assert made.nbytes <= 3 << 20
         if at == 500:
             resident = _resident()
     assert 0 < len(programs_of(made)) < 500
@@ -198,21 +198,21 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     model = _convolutional()
     made, x = _compiled(model, threads=1), _x(1, 3, 12, 12)
     expected = made(x)
-    begun, go, prepared = threading.Event(), threading.Event(), Definition.prepared
+    begun, go, build = threading.Event(), threading.Event(), ProgramBuilder.build
 
     def slow(*arguments, **options):
         begun.set()
         go.wait()
-        return prepared(*arguments, **options)
+        return build(*arguments, **options)
 
-    monkeypatch.setattr(Definition, "prepared", slow)
+    monkeypatch.setattr(ProgramBuilder, "build", slow)
     thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))
     thread.start()
     begun.wait()  # from now on it holds the model's lock
     child = os.fork()
     if not child:
         signal.alarm(60)
-        Definition.prepared = prepared
+        ProgramBuilder.build = build
         other = _x(1, 3, 13, 12)
         alike = np.array_equal(made(x), expected) and np.allclose(made(other), run(model, {"x": other})[0], atol=1e-4)
         os._exit(0 if alike else 1)
