@@ -12,7 +12,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
-from cpuconv.kernels.axis.axis_emitter import AxisTile
+from cpuconv.kernels.axis.axis_emitter import HELD, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -130,7 +130,8 @@ def line_steps(
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
-    held = vectors if not across and vectors <= isa.registers // 2 else 0
+    able = [held for held in HELD if vectors <= held <= isa.registers // 2]
+    held = able[0] if able and not across else 0
     tile |= {"x": x.element, "y": y.element}
     many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
     one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
