@@ -29,6 +29,7 @@ from cpuconv.kernels.transforms.winograd import (
     winograd_out,
     winograd_weights,
 )
+from cpuconv.problem.activation import Activation
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
@@ -52,8 +53,8 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
     12: (3 / 8, 11 / 16, 1, 23 / 16, 11 / 4),
 }
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
-CLOSED = (4, 6, 7, 8, 10, 12)  # input tile sizes of an axis for networks with open sizes
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
+CLOSED = {False: (4, 6, 8, 10, 12), True: (6, 7, 8)}  # those of networks with open sizes
 LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
 _ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
 _IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
@@ -165,7 +166,7 @@ def _axis(kernel: int, both: bool, closed: bool) -> list[tuple[int, int]]:
     """
     if kernel == 1:
         return [(1, 0)]
-    inputs = CLOSED if closed else sorted(POINTS)
+    inputs = CLOSED[both] if closed else sorted(POINTS)
     found = [a - kernel + 1 for a in inputs if kernel < a <= LARGEST[both]]
     return list(zip(found, [0, *found], strict=False))
 
@@ -299,6 +300,18 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
     return transformed.widened(problem, form)
+
+
+def closed_tiles(isa: Isa, r: int, s: int, activation: Activation | None, residual: bool = False) -> list[MicroRef]:
+    """The transforms of a float32 convolution for planes of every size: of weights, forward, and back."""
+    found: dict[MicroRef, None] = {}
+    for rows, cols in figures_of(r, s, True)[0]:
+        down, across = _constants(rows, r), _constants(cols, s)
+        found[MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))] = None
+        found[MicroRef(winograd_in, WinogradTransform(isa.lanes, down[2], across[2]))] = None
+        back = WinogradTransform(isa.lanes, down[0], across[0], residual, activation)
+        found[MicroRef(winograd_out, back)] = None
+    return list(found)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

@@ -160,6 +160,14 @@ def line_steps(
     return [*steps, Step(work_on_lines, driver, args, parts), *after]
 
 
+def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
+    """The micro-kernels of work along lines of every size that lie side by side or across; as of `line_steps`."""
+    held = (0, *(each for each in HELD if each <= isa.registers // 2))
+    along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
+    across = AxisTile(isa.lanes, _VECTORS, work, True, **tile), AxisTile(isa.lanes, 1, work, True, masked=True, **tile)
+    return [*along, *across]
+
+
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:
     """A dense place whose first axis lies apart, copied to contiguous workspace; the copy, and the step."""
     packed = Place.plain(space.reserve(place.size), place.shape, place.dtype)

@@ -36,6 +36,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 OUTPUTS = (1, 2, 4, 7, 14)  # of a strip: its code is straight-line
 _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 _WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
+_ALWAYS = 4  # outputs of a strip, whatever registers there are
 _HELD = 5 / 8  # of the registers hold columns of a strip, the others what they are compared with
 _CALL = 6  # what a strip costs beside its vectors, in their operations
 
@@ -99,8 +100,14 @@ class StripTile:
         return (self.taps - 1) * self.dilation
 
     @property
+    def columns(self) -> list[int]:
+        """Columns that windows see."""
+        steps = range(0, self.taps * self.dilation, self.dilation)
+        return sorted({output * self.stride + step for output in range(self.outputs) for step in steps})
+
+    @property
     def wide(self) -> int:
-        """Columns under all outputs."""
+        """Columns from the first to the last of them."""
         return (self.outputs - 1) * self.stride + self.reach + 1
 
     def may_be_missing(self, column: int) -> bool:
@@ -135,8 +142,7 @@ def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]
     """The outputs' vectors that are so many bytes behind the first of their pixels."""
     x, line, rows, y, factors, first, last = words
     builder, fold, element = vec.builder, FOLDS[tile.fold], tile.element
-    steps = range(0, tile.taps * tile.dilation, tile.dilation)
-    columns = sorted({output * tile.stride + step for output in range(tile.outputs) for step in steps})
+    columns = tile.columns
     neutral, size = vec.constant(_NEUTRAL[tile.fold]), I64(vec.size)
     exists = {
         column: builder.and_(builder.icmp_signed("<=", first, I64(column)), builder.icmp_signed("<", I64(column), last))
@@ -232,24 +238,18 @@ def pool(tile, worker, before, part, parts, args):
 
 def strip_tiles(tile: StripTile, isa: Isa) -> list[StripTile]:
     """The strips of a pooling for planes of any width, of which `tile` is one."""
-
-    def wide(outputs: int) -> int:
-        return len({i * tile.stride + tap * tile.dilation for i in range(outputs) for tap in range(tile.taps)})
-
-    able = [n for n in OUTPUTS if n <= 4 or wide(n) <= isa.registers * _HELD]
-    return [replace(tile, outputs=n, edged=edged) for n in able for edged in (False, True)]
+    found = [replace(tile, outputs=outputs, edged=edged) for outputs in OUTPUTS for edged in (False, True)]
+    return [each for each in found if each.outputs <= _ALWAYS or len(each.columns) <= isa.registers * _HELD]
 
 
 def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int:
     """Outputs of a strip for the fewest operations in a row of `width`."""
-    taps, stride, dilation = pooling.kernel[1], pooling.strides[1], pooling.dilations[1]
 
-    def operations(outputs: int) -> int:
-        columns = len({i * stride + tap * dilation for i in range(outputs) for tap in range(taps)})
-        each = columns * pooling.kernel[0] + outputs * math.ceil(math.log2(taps) + 1) + _CALL
-        return divide(width, outputs) * each
+    def operations(strip: StripTile) -> int:
+        each = len(strip.columns) * pooling.kernel[0] + strip.outputs * math.ceil(math.log2(tile.taps) + 1) + _CALL
+        return divide(width, strip.outputs) * each
 
-    return min((each.outputs for each in strip_tiles(tile, isa) if each.outputs <= width), key=operations)
+    return min((each for each in strip_tiles(tile, isa) if each.outputs <= width), key=operations).outputs
 
 
 def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step | None:
