@@ -23,11 +23,12 @@ import numpy as np
 import cpuconv
 from autotune.machine import device
 from bench import described
-from bench.packs import dry, orders, wanted
+from bench.packs import closed_sets, dry, orders, wanted
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
+from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Machine
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features
-    calls = [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
+    calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current())]
+    calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn, features) if options.drawn else ()
     said = 0.0
     with noting() as names:

@@ -29,6 +29,7 @@ from cpuconv.kernels.transforms.winograd import (
     winograd_out,
     winograd_weights,
 )
+from cpuconv.problem.activation import Activation
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
@@ -53,6 +54,7 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
 }
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
+CLOSED = {False: (4, 6, 8, 10, 12), True: (6, 7, 8)}  # those of networks with open sizes
 LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
 _ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
 _IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
@@ -158,25 +160,26 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return transformed.whole_groups(problem, isa, BY_NAME["fma"])
 
 
-def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
+def _axis(kernel: int, both: bool, closed: bool) -> list[tuple[int, int]]:
     """Output tile sizes of an axis, each with the next smaller: where that covers all outputs, the larger is not worth
-    it.
+    it. `closed`: those of `CLOSED`.
     """
     if kernel == 1:
         return [(1, 0)]
-    found = [a - kernel + 1 for a in sorted(POINTS) if kernel < a <= LARGEST[both]]
+    inputs = CLOSED[both] if closed else sorted(POINTS)
+    found = [a - kernel + 1 for a in inputs if kernel < a <= LARGEST[both]]
     return list(zip(found, [0, *found], strict=False))
 
 
 @functools.lru_cache(maxsize=64)
-def figures_of(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
+def figures_of(r: int, s: int, closed: bool = False) -> tuple[list[Size], np.ndarray, np.ndarray]:
     """Tile sizes of a kernel with what the choice needs of them, as arrays.
 
     Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
     and backward; apart from these, how it amplifies errors.
     """
     both = min(r, s) > 1
-    pairs = [(down, across) for down in _axis(r, both) for across in _axis(s, both)]
+    pairs = [(down, across) for down in _axis(r, both, closed) for across in _axis(s, both, closed)]
     sizes = [(down[0], across[0]) for down, across in pairs]
     planes = [(m[0] + r - 1) * (m[1] + s - 1) for m in sizes]
     work = [_tile_operations((r, s), m) for m in sizes]
@@ -191,10 +194,10 @@ def _least_amplification(r: int, s: int) -> float:
 
 
 @functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
-def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+def able_forms(problem: ConvProblem, closed: bool = False) -> tuple[np.ndarray, transformed.Forms]:
     """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
-    _, figures, amplified = figures_of(problem.r, problem.s)
+    _, figures, amplified = figures_of(problem.r, problem.s, closed)
     worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
     able = np.flatnonzero(worth_it & (_error_of_sums(problem) * amplified <= LARGEST_ERROR))
     rows, _, cols, _, count, forward, backward = figures[:, able]
@@ -203,15 +206,26 @@ def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
 
 
 def tile_sizes(problem: ConvProblem) -> list[Size]:
-    """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
-    able, (tiles, count, _, forward, backward) = able_forms(problem)
+    """The few tile sizes with the least work for a whole plane, and the first of `CLOSED`; of rows×cols and cols×rows,
+    the better.
+    """
+    return list(dict.fromkeys((*_by_work(problem, False)[:_MOST_TILES], *_by_work(problem, True)[:1])))
+
+
+def _by_work(problem: ConvProblem, closed: bool) -> list[Size]:
+    able, (tiles, count, _, forward, backward) = able_forms(problem, closed)
     work = count * float(problem.cg * problem.kg) * (tiles + _WEIGHTS_READ)
     work += tiles * (forward * problem.cg + backward * problem.kg)
-    sizes = figures_of(problem.r, problem.s)[0]
+    sizes = figures_of(problem.r, problem.s, closed)[0]
     distinct: dict[frozenset[int], Size] = {}
     for index in able[np.argsort(work, kind="stable")].tolist():
         distinct.setdefault(frozenset(sizes[index]), sizes[index])
-    return list(distinct.values())[:_MOST_TILES]
+    return list(distinct.values())
+
+
+def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
+    """Whether its transforms are of the set for networks with open sizes."""
+    return (params.rows, params.cols) in figures_of(problem.r, problem.s, True)[0]
 
 
 def _tile_operations(kernel: Size, m: Size) -> tuple[int, int]:
@@ -286,6 +300,18 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
     return transformed.widened(problem, form)
+
+
+def closed_tiles(isa: Isa, r: int, s: int, activation: Activation | None, residual: bool = False) -> list[MicroRef]:
+    """The transforms of a float32 convolution for planes of every size: of weights, forward, and back."""
+    found: dict[MicroRef, None] = {}
+    for rows, cols in figures_of(r, s, True)[0]:
+        down, across = _constants(rows, r), _constants(cols, s)
+        found[MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))] = None
+        found[MicroRef(winograd_in, WinogradTransform(isa.lanes, down[2], across[2]))] = None
+        back = WinogradTransform(isa.lanes, down[0], across[0], residual, activation)
+        found[MicroRef(winograd_out, back)] = None
+    return list(found)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

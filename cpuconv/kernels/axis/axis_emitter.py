@@ -31,6 +31,9 @@ COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
 """How elements are combined, and what changes nothing."""
 
 
+HELD = (1, 2, 3, 4, 6, 8, 12, 16)  # vectors of lines that are held in registers
+
+
 @dataclass(frozen=True)
 class AxisTile:
     """What is done along lines, and how lanes lie.
@@ -45,7 +48,7 @@ class AxisTile:
     across : bool
         Whether lanes are neighbouring lines.
     held : int
-        Vectors of a line, where all are held in registers; 0: they are read again.
+        One of `HELD`, the next from the vectors of a line on, where all are held in registers; 0: they are read again.
     masked : bool
         Across: only the first `valid` lanes are lines.
     epsilon : float
@@ -211,13 +214,14 @@ class AxisLoops:
 
     @lazy
     def places(self) -> list[At]:
-        """The vectors of a line that is held."""
-        vec, last = self.vec, self.tile.held - 1
-        left = first_lanes(vec, vec.builder.sub(self.size, I64(last * vec.lanes)))
+        """The vectors of a line that is held; from the last one on that shorter tiles have, lanes may be missing."""
+        vec, held = self.vec, self.tile.held
+        whole = max((each for each in HELD if each < held), default=0)
+        left = [first_lanes(vec, vec.builder.sub(self.size, I64(at * vec.lanes))) for at in range(whole, held)]
         return [
             At(vec, self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index),
-                I64(index * vec.size), index % self.tile.vectors, left if index == last else None, {}, *self.ends)
-            for index in range(last + 1)
+                I64(index * vec.size), index % self.tile.vectors, mask, {}, *self.ends)
+            for index, mask in enumerate([None] * whole + left)
         ]  # fmt: skip
 
     def _held(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:

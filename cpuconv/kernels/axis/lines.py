@@ -12,7 +12,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
-from cpuconv.kernels.axis.axis_emitter import AxisTile
+from cpuconv.kernels.axis.axis_emitter import HELD, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -130,7 +130,8 @@ def line_steps(
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
-    held = vectors if not across and vectors <= isa.registers // 2 else 0
+    able = [held for held in HELD if vectors <= held <= isa.registers // 2]
+    held = able[0] if able and not across else 0
     tile |= {"x": x.element, "y": y.element}
     many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
     one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
@@ -157,6 +158,14 @@ def line_steps(
     parts = processor.parts(x.size + y.size)
     driver = AxisDriverTile(isa.lanes, _VECTORS, x.element.bytes, y.element.bytes)
     return [*steps, Step(work_on_lines, driver, args, parts), *after]
+
+
+def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
+    """The micro-kernels of work along lines of every size that lie side by side or across; as of `line_steps`."""
+    held = (0, *(each for each in HELD if each <= isa.registers // 2))
+    along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
+    across = AxisTile(isa.lanes, _VECTORS, work, True, **tile), AxisTile(isa.lanes, 1, work, True, masked=True, **tile)
+    return [*along, *across]
 
 
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:

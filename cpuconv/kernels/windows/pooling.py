@@ -2,8 +2,9 @@
 
 A strip is a tile of neighbouring outputs of a row. Its kernel first folds the input rows under the window, one vector
 for each column of the strip, in a loop over as many rows as lie inside the input; then it folds columns, where spans of
-two, four, eight … columns serve all windows that contain them. The strips of the first and the last columns leave out
-the columns over padding.
+two, four, eight … columns serve all windows that contain them. The strips at the ends of a row have a kernel that is
+told which columns exist, and takes what changes nothing for the others. Strips are as wide as `OUTPUTS` says, and
+overlap in a row that they do not divide: so a pooling asks for few kernels, whatever the size of its planes.
 
 The work is cut into units (image, channel block, output row).
 """
@@ -11,6 +12,7 @@ The work is cut into units (image, channel block, output row).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,10 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
+OUTPUTS = (1, 2, 4, 7, 14)  # of a strip: its code is straight-line
+_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 _WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
-_MOST_OUTPUTS = 16  # of a strip: its code is straight-line
+_ALWAYS = 4  # outputs of a strip, whatever registers there are
 _HELD = 5 / 8  # of the registers hold columns of a strip, the others what they are compared with
 _CALL = 6  # what a strip costs beside its vectors, in their operations
 
@@ -74,7 +78,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class StripTile:
-    """A strip: its outputs, the columns of their windows, and which of these exist, counted from the first window's.
+    """A strip: its outputs, and whether columns of their windows may be missing at either end.
 
     Its elements are floats; a pixel of narrow ones is several vectors of lanes.
     """
@@ -85,25 +89,36 @@ class StripTile:
     taps: int
     stride: int
     dilation: int
-    first: int
-    last: int
+    edged: bool
     scaled: bool
     element: Element = F32
     shifted: bool = False
 
     @property
-    def columns(self) -> dict[int, list[int]]:
-        """The columns that exist under each output's window."""
-        windows = {}
-        for output in range(self.outputs):
-            start = output * self.stride
-            window = range(start, start + self.taps * self.dilation, self.dilation)
-            windows[output] = [column for column in window if self.first <= column < self.last]
-        return windows
+    def reach(self) -> int:
+        """Columns from the first tap of a window to its last."""
+        return (self.taps - 1) * self.dilation
+
+    @property
+    def columns(self) -> list[int]:
+        """Columns that windows see."""
+        steps = range(0, self.taps * self.dilation, self.dilation)
+        return sorted({output * self.stride + step for output in range(self.outputs) for step in steps})
+
+    @property
+    def wide(self) -> int:
+        """Columns from the first to the last of them."""
+        return (self.outputs - 1) * self.stride + self.reach + 1
+
+    def may_be_missing(self, column: int) -> bool:
+        """Whether a column may lie outside the input, where each window has one inside."""
+        return self.edged and not self.reach <= column < self.wide - self.reach
 
 
 @MicroKernel
-def pool_strip(tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: Any, y: Any, factors: Any) -> None:
+def pool_strip(
+    tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: Any, y: Any, factors: Any, first: Any, last: Any
+) -> None:
     """The outputs of a strip.
 
     Parameters
@@ -115,22 +130,36 @@ def pool_strip(tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: 
         Address of the first output.
     factors
         Address of the factor of each output, and of what is added, beside it.
+    first, last
+        Columns first … last-1 exist, counted from the first window's, and none other (edged).
     """
     vec = Vector(builder, tile.lanes)
     for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
-        _emit_strip(tile, vec, piece, (x, line, rows, y, factors))
+        _emit_strip(tile, vec, piece, (x, line, rows, y, factors, first, last))
 
 
 def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]) -> None:
     """The outputs' vectors that are so many bytes behind the first of their pixels."""
-    x, line, rows, y, factors = words
+    x, line, rows, y, factors, first, last = words
     builder, fold, element = vec.builder, FOLDS[tile.fold], tile.element
-    windows = tile.columns
-    columns = sorted({column for window in windows.values() for column in window})
+    columns = tile.columns
+    neutral, size = vec.constant(_NEUTRAL[tile.fold]), I64(vec.size)
+    exists = {
+        column: builder.and_(builder.icmp_signed("<=", first, I64(column)), builder.icmp_signed("<", I64(column), last))
+        for column in columns
+        if tile.may_be_missing(column)
+    }
+
+    def load(start: Any, column: int) -> Any:
+        if column not in exists:
+            return load_as_float(vec, element, vec.offset(start, column * vec.size + piece))
+        there = builder.mul(builder.select(exists[column], I64(column), first), size)
+        value = load_as_float(vec, element, vec.offset(vec.offset(start, there), piece))
+        return builder.select(exists[column], value, neutral)
 
     def row(index: Any) -> list[Any]:
         start = vec.pointer(builder.add(x, builder.mul(index, line)))
-        return [load_as_float(vec, element, vec.offset(start, column * vec.size + piece)) for column in columns]
+        return [load(start, column) for column in columns]
 
     def further(index: Any, values: list[Any]) -> list[Any]:
         return [fold(vec, value, seen) for value, seen in zip(values, row(index), strict=True)]
@@ -146,8 +175,8 @@ def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]
         return spans[first, count]
 
     y, factors, entry = vec.pointer(y), vec.pointer(factors), factor_bytes(tile.shifted)
-    for output, window in windows.items():
-        value = span(window[0], len(window)) if window else vec.constant(0.0)
+    for output in range(tile.outputs):
+        value = span(output * tile.stride, tile.taps)
         if tile.scaled:
             value = vec.mul(value, vec.broadcast(vec.offset(factors, entry * output)))
         if tile.shifted:
@@ -163,13 +192,13 @@ def factor_bytes(shifted: bool) -> int:
     return 2 * F32.bytes if shifted else F32.bytes
 
 
-@kernel(f"left inner right inner_strips strip last rows line step factors factor {FIELDS}")
+@kernel(f"inner edged strips strip wide stride near in_width rows line factors factor {FIELDS}")
 def pool(tile, worker, before, part, parts, args):
     """y = the windows of x folded, by strips.
 
     `rows` has three words for each output row: bytes from the plane to the first row under the window, the rows that
-    it sees, and bytes to its factors, of `factor` bytes. Strips of the middle start at output columns `strip`,
-    2·`strip` … `last`.
+    it sees, and bytes to its factors, of `factor` bytes. Strips start at output columns `strip`, 2·`strip` …, but the
+    last ends with the row; `wide` columns are under one.
     """
     pixel = 4 * tile.lanes
     unit = args.units * part // parts
@@ -191,95 +220,75 @@ def pool(tile, worker, before, part, parts, args):
             if count == 0:
                 zero_pixels(tile, target, args.width)
                 continue
-            _call_strip(args.left, source, args.line, count, target, factors)
-            for i in range(args.inner_strips):
-                at = min((i + 1) * args.strip, args.last)
+            for i in range(args.strips):
+                at = min(i * args.strip, args.width - args.strip)
+                start = at * args.stride - args.near
+                inside = start >= 0 and start + args.wide <= args.in_width
                 _call_strip(
-                    args.inner,
-                    source + at * args.step,
+                    args.inner if inside else args.edged,
+                    source + start * pixel,
                     args.line,
                     count,
                     target + at * pixel,
                     factors + args.factor * at,
-                )
-            if args.right:
-                at = args.width - args.strip
-                _call_strip(
-                    args.right,
-                    source + at * args.step,
-                    args.line,
-                    count,
-                    target + at * pixel,
-                    factors + args.factor * at,
+                    max(0, -start),
+                    min(args.wide, args.in_width - start),
                 )
 
 
-def _strip_width(isa: Isa, width: int, pooling: Pooling) -> int:
+def strip_tiles(tile: StripTile, isa: Isa) -> list[StripTile]:
+    """The strips of a pooling for planes of any width, of which `tile` is one."""
+    found = [replace(tile, outputs=outputs, edged=edged) for outputs in OUTPUTS for edged in (False, True)]
+    return [each for each in found if each.outputs <= _ALWAYS or len(each.columns) <= isa.registers * _HELD]
+
+
+def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int:
     """Outputs of a strip for the fewest operations in a row of `width`."""
-    taps, stride, dilation = pooling.kernel[1], pooling.strides[1], pooling.dilations[1]
 
-    def columns(outputs: int) -> int:
-        return len({i * stride + tap * dilation for i in range(outputs) for tap in range(taps)})
+    def operations(strip: StripTile) -> int:
+        each = len(strip.columns) * pooling.kernel[0] + strip.outputs * math.ceil(math.log2(tile.taps) + 1) + _CALL
+        return divide(width, strip.outputs) * each
 
-    def operations(outputs: int) -> int:
-        each = columns(outputs) * pooling.kernel[0] + outputs * math.ceil(math.log2(taps) + 1) + _CALL
-        return divide(width, outputs) * each
-
-    options = range(1, min(_MOST_OUTPUTS, width) + 1)
-    return min((n for n in options if n <= 4 or columns(n) <= isa.registers * _HELD), key=operations)
-
-
-def _border(pooling: Pooling, size: int, outputs: int) -> tuple[int, int]:
-    """Outputs at the start and at the end of a row whose windows hang over."""
-    taps, stride, dilation, near = pooling.kernel[1], pooling.strides[1], pooling.dilations[1], pooling.near[1]
-    starts = [output * stride - near for output in range(outputs)]
-    return sum(start < 0 for start in starts), sum(start + (taps - 1) * dilation >= size for start in starts)
+    return min((each for each in strip_tiles(tile, isa) if each.outputs <= width), key=operations).outputs
 
 
 def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step | None:
-    """The call that pools `x`, in channel blocks, to `y`; None where a window is too wide for strips."""
+    """The call that pools `x`, in channel blocks, to `y`; None where a window is too wide for strips, or has no column
+    inside the input.
+    """
     lanes = isa.lanes
     (h, w), (height, width) = x.physical[2:4], y.physical[2:4]
     taps, stride, dilation, near = pooling.kernel[1], pooling.strides[1], pooling.dilations[1], pooling.near[1]
-    if taps > _WIDEST:
+    if taps > _WIDEST or near > (taps - 1) * dilation:
         return None
-    low, high = _border(pooling, w, width)
-    strip = min(width, max(_strip_width(isa, width, pooling), low, high))
-    strips = divide(width, strip)
-    last = width - high - strip  # where the last strip of the middle may start
-    if strips > 2 and last < low:
+    if not all(pooling.taps(1, output, w) for output in range(width)):
         return None
-
-    def at(start: int) -> MicroRef:
-        """The strip that starts at an output column."""
-        first = start * stride - near
-        reach = (strip - 1) * stride + (taps - 1) * dilation + 1
-        scaled = pooling.factors is not None
-        inside = max(0, -first), max(0, min(reach, w - first))
-        tile = StripTile(
-            lanes, pooling.fold, strip, taps, stride, dilation, *inside, scaled, x.element, pooling.shifted
-        )
-        return MicroRef(pool_strip, tile)
-
-    x_line, pixel = x.strides[2], x.strides[3]
+    scaled = pooling.factors is not None
+    tile = StripTile(lanes, pooling.fold, 1, taps, stride, dilation, False, scaled, x.element, pooling.shifted)
+    tile = replace(tile, outputs=_strip_width(isa, width, pooling, tile))
+    strips = divide(width, tile.outputs)
+    starts = [min(at * tile.outputs, width - tile.outputs) * stride - near for at in range(strips)]
+    inside = [start >= 0 and start + tile.wide <= w for start in starts]
+    x_line = x.strides[2]
     entries = np.zeros((height, 3), np.int64)
     for row in range(height):
         seen = pooling.taps(0, row, h)
-        entries[row, :2] = seen.start * x_line - near * pixel, len(seen)
+        entries[row, :2] = seen.start * x_line, len(seen)
     args: Args = {**plane_args(x, y), "factors": 0, "factor": factor_bytes(pooling.shifted)}
     if pooling.factors is not None:
         distinct, which = np.unique(pooling.factors, axis=0, return_inverse=True)
         entries[:, 2] = which.reshape(-1) * distinct[0].size * F32.bytes
         args["factors"] = np.ascontiguousarray(distinct, np.float32)
     args |= {
-        "left": at(0),
-        "inner": at(min(strip, last)) if strips > 2 else 0,
-        "right": at(width - strip) if strips > 1 else 0,
-        "inner_strips": max(0, strips - 2),
-        "strip": strip,
-        "last": last,
+        "inner": MicroRef(pool_strip, tile) if any(inside) else 0,
+        "edged": 0 if all(inside) else MicroRef(pool_strip, replace(tile, edged=True)),
+        "strips": strips,
+        "strip": tile.outputs,
+        "wide": tile.wide,
+        "stride": stride,
+        "near": near,
+        "in_width": w,
         "rows": entries,
         "line": pooling.dilations[0] * x_line,
-        "step": stride * pixel,
     }
     return Step(pool, PlaneTile(lanes), args, parts)

@@ -5,10 +5,10 @@ kernel; wider ones save loads. Looped tiles serve lower planes, and kernels whos
 model, the best of the set takes so many times as long as the best of all tiles, in the mean of 400 planes of 1x1 to
 200x300 drawn evenly by logarithm; and of those of them that have 6 rows and 7 columns or more:
 
-| | 3x3 | 3x3, stride 2 | 5x5 | 5x5, stride 2 | 7x7 | 1x5 |
-|---|---|---|---|---|---|---|
-| AVX-512 | 1.04, 1.00 | 1.07, 1.02 | 1.03, 1.00 | 1.05, 1.00 | 1.04, 1.03 | 1.08, 1.03 |
-| AVX2 | 1.03, 1.03 | 1.03, 1.01 | 1.01, 1.00 | 1.03, 1.02 | 1.03, 1.00 | 1.13, 1.07 |
+| | 3x3 | 3x3, stride 2 | 5x5 | 5x5, stride 2 | 7x7 |
+|---|---|---|---|---|---|
+| AVX-512 | 1.06, 1.01 | 1.09, 1.05 | 1.09, 1.04 | 1.09, 1.03 | 1.12, 1.06 |
+| AVX2 | 1.03, 1.03 | 1.03, 1.01 | 1.01, 1.00 | 1.03, 1.01 | 1.03, 1.00 |
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from __future__ import annotations
 import functools
 
 from cpuconv.isa import Isa
+from cpuconv.kernels.windows.depthwise_tile import LaneTile
+from cpuconv.kernels.windows.edges import Edges
+from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.lane_tiles import FEW_REGISTERS, Kernel, Shape, all_tiles, kernel_of
 
 HELD_COLUMNS = (1, 2, 4, 7)  # of tiles of any number of rows
-LOOPED = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 5), (3, 1), (3, 4), (4, 1), (4, 2), (4, 3))
+LOOPED = (
+    (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 5), (2, 7), (2, 9), (3, 1), (3, 3), (3, 7), (4, 2), (4, 4),
+)  # fmt: skip
 """Rows and columns of tiles that loop over kernel rows, with many registers."""
+LOW = ((1, 1), (1, 2), (1, 4), (1, 9), (2, 1), (2, 3), (2, 5))
+"""The same for a kernel whose tiles of any number of rows serve all planes but the lowest."""
 FEW_LOOPED = ((1, 1), (1, 2), (1, 3), (1, 4), (1, 6), (1, 8), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1), (4, 2))
 """The same with few registers."""
+_LOW = 3  # output rows under way of such a kernel
 
 
 @functools.lru_cache(maxsize=256)
@@ -31,7 +39,9 @@ def members(kernel: Kernel, isa: Isa, mix: int) -> frozenset[tuple[int, int, boo
     """Rows (0: any number), columns, and whether it holds its weights, of each tile for a kernel."""
     able = {(kernel.rows(shape), shape.cols, shape.held) for shape in all_tiles(kernel, isa, mix)[0]}
     held = {(0, cols, True) for cols in HELD_COLUMNS} & able
-    looped = FEW_LOOPED if isa.registers <= FEW_REGISTERS else LOOPED
+    looped = LOW if held and kernel.under_way <= _LOW else LOOPED
+    if isa.registers <= FEW_REGISTERS:
+        looped = FEW_LOOPED
     return frozenset(held | {(*tile, False) for tile in looped if tile[0] < kernel.under_way or not held} & able)
 
 
@@ -39,3 +49,19 @@ def is_member(problem: ConvProblem, shape: Shape, isa: Isa) -> bool:
     """Whether a tile is of the set."""
     kernel = kernel_of(problem, shape.words)
     return (kernel.rows(shape), shape.cols, shape.held) in members(kernel, shape.seen(isa), shape.mix)
+
+
+def lane_tiles(
+    isa: Isa, r: int, s: int, stride: tuple[int, int], activation: Activation | None, residual: bool = False
+) -> list[LaneTile]:
+    """The micro-kernels of a depthwise convolution of float32 in channel blocks, padded by half its kernel, for planes
+    of every size.
+    """
+    kernel, side = Kernel(r, s, stride, (1, 1), (r, s), activation is not None), s // 2
+    return [
+        LaneTile(
+            *(isa.lanes, rows, cols, r, s, stride, (1, 1), Edges(side, side)),
+            held=held, checked=r > 1, residual=residual, activation=activation,
+        )
+        for rows, cols, held in sorted(members(kernel, isa, 1))
+    ]  # fmt: skip

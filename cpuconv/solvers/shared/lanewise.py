@@ -95,6 +95,20 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
                 yield shape._replace(block=block, words=groups)
         if not most and closed:
             return
+    if not closed:
+        yield from _member(problem, isa, mix, groups)
+
+
+def _member(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None) -> Iterator[Shape]:
+    """The best tile of `lane_set`, though many of its windows may meet padding."""
+    every = all_tiles(kernel_of(problem, groups), words.seen(isa, groups.product) if groups else isa, mix)[0]
+    made = (shape._replace(words=groups) for shape in every if shape.rows <= problem.oh and shape.cols <= problem.ow)
+    best = min(
+        (shape for shape in made if lane_set.is_member(problem, shape, isa)),
+        key=lambda shape: plane_cycles(problem, isa, shape),
+    )
+    for block in (0,) if _in_place(problem, isa) else band_blocks(problem, isa, best):
+        yield best._replace(block=block)
 
 
 def _in_place(problem: ConvProblem, isa: Isa) -> bool:

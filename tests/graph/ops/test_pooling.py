@@ -15,7 +15,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
-from cpuconv.kernels.windows.pooling import Pooling, pool_step
+from cpuconv.kernels.windows.pooling import OUTPUTS, Pooling, pool_step, strip_tiles
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
@@ -111,12 +111,22 @@ def test_a_wide_window_in_the_padding_has_the_maximum_zero():
     assert check(made, [normal(1, LANES, 3, 40) - 10]) == 1
 
 
-@pytest.mark.parametrize("width", range(20, 90, 3))
-def test_strips_of_the_middle_read_what_exists(width):
-    x, y = (Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", 2 * width), ("y", width)))
-    step = pool_step(current(), x, y, Pooling("max", (5, 5), (2, 2), (1, 1), (2, 2)), 1)
-    inner, strip, last = (step.args[name] for name in ("inner", "strip", "last"))
-    assert inner == 0 or 0 <= 2 * last - 2 <= 2 * width - (2 * (strip - 1) + 5)
+@pytest.mark.parametrize("kernel, stride, dilation", [(2, 2, 1), (3, 2, 1), (3, 1, 1), (5, 1, 1), (3, 1, 3), (5, 3, 2)])
+def test_planes_of_any_width_ask_for_few_strips(kernel, stride, dilation):
+    asked, near = set(), (kernel - 1) * dilation // 2
+    for width in range(1, 200):
+        out = (width + 2 * near - (kernel - 1) * dilation - 1) // stride + 1
+        if out < 1:
+            continue
+        x, y = (Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", width), ("y", out)))
+        pooling = Pooling("max", (kernel, kernel), (stride, stride), (dilation, dilation), (near, near))
+        step = pool_step(current(), x, y, pooling, 1)
+        if step is None:  # a window of columns apart, none of them inside
+            assert dilation > 1 and width < kernel * dilation
+            continue
+        asked |= {value.tile for value in step.args.values() if isinstance(value, MicroRef)}
+    assert asked <= set(strip_tiles(next(iter(asked)), current()))
+    assert len(asked) <= 2 * len(OUTPUTS)
 
 
 def test_a_window_in_the_padding_has_the_maximum_zero():

@@ -1,0 +1,51 @@
+"""The kernels, beside GEMM strips, of networks with open sizes: few of each kind, that serve planes of every size.
+
+What a network asks for beyond these follows from the network, not from its sizes: kernels of rare windows, activations
+and expressions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.axis.axis_driver import work_on_line
+from cpuconv.kernels.axis.lines import line_tiles
+from cpuconv.kernels.binding.steps import MicroRef
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
+from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
+from cpuconv.problem.activation import Activation
+from cpuconv.solvers import winograd
+from cpuconv.solvers.shared import lane_set
+
+RELU, RELU6, HARD_SWISH, SILU = ("relu",), ("relu6",), ("hardswish",), ("silu",)
+DEPTHWISE: tuple[tuple[int, int, tuple[Activation | None, ...]], ...] = (  # kernel, stride, activations
+    (3, 1, (RELU, RELU6, HARD_SWISH, SILU)),
+    (3, 2, (RELU, RELU6, HARD_SWISH, SILU)),
+    (5, 1, (HARD_SWISH,)),
+    (5, 2, (HARD_SWISH,)),
+    (7, 1, (None,)),
+)
+WINOGRAD = ((3, 3, (None, RELU)),)  # rows and columns of the kernel, activations
+POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
+LINES: tuple[tuple[str, dict[str, float]], ...] = (
+    ("Softmax", {}),
+    ("LayerNormalization", {"epsilon": 1e-5, "shift": True}),
+)
+
+
+def float32(isa: Isa) -> Iterator[MicroRef]:
+    """All of them for float32."""
+    for size, stride, activations in DEPTHWISE:
+        for activation in activations:
+            for lane in lane_set.lane_tiles(isa, size, size, (stride, stride), activation):
+                yield MicroRef(lane_strip, lane)
+    for rows, cols, activations in WINOGRAD:
+        every = (winograd.closed_tiles(isa, rows, cols, activation) for activation in activations)
+        yield from dict.fromkeys(itertools.chain.from_iterable(every))
+    for fold, taps, stride in POOLINGS:
+        first = StripTile(isa.lanes, fold, 1, taps, stride, 1, edged=False, scaled=fold == "sum")
+        yield from (MicroRef(pool_strip, strip) for strip in strip_tiles(first, isa))
+    for work, fields in LINES:
+        yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))
