@@ -26,12 +26,13 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.selection.existing import by_kernels_that_exist
+from cpuconv.network.selection.existing import by_kernels_at_hand
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
+from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
 from cpuconv.runtime.float_environment import default_environment
 
@@ -135,7 +136,7 @@ class ProgramBuilder:
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
-        with resting(), noting() as kernels:
+        with resting(), preferred(not self.definition.is_fixed), noting() as kernels:
             made = self._built(key, shape_arrays)
         return replace(made, kernels=frozenset(kernels))
 
@@ -171,13 +172,12 @@ class ProgramBuilder:
             return lay_out(graph, target, decisions)
         known = self._known_decisions(key.shapes, target.threads) or self._saved_decisions(key.shapes)
         if known is not None and winner(graph, target) is None:
-            return laid_out(graph, target, known)
-        network_plan, size = laid_out(graph, target), _elements(key.shapes)
-        if any(other != size for other, _ in self._decisions):
-            network_plan = by_kernels_that_exist(network_plan)
-        if network_plan.decided_by != "raced":
-            self._decisions[size, target.threads] = network_plan.decisions()
-        return network_plan
+            network_plan = laid_out(graph, target, known)
+        else:
+            network_plan = laid_out(graph, target)
+            if network_plan.decided_by != "raced":
+                self._decisions[_elements(key.shapes), target.threads] = network_plan.decisions()
+        return network_plan if self.definition.is_fixed else by_kernels_at_hand(network_plan)
 
     def _known_decisions(self, shapes: Shapes, threads: int) -> Decisions | None:
         """What was chosen first for a size about as large: a size that is made again follows the same one again."""

@@ -24,6 +24,7 @@ from cpuconv.solvers import BY_NAME, TABLE, why_not
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
+AT_HAND = "at hand"
 _MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
 _STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
 _TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # bytes a cycle, at most, by those of an element (Zen 5: 8 to 20)
@@ -55,11 +56,13 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour" or
-    "model"."""
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour",
+    "model", or "at hand": one whose kernels were there, in place of `awaited`, whose kernels are being compiled (None:
+    it is hardly faster)."""
 
     candidate: Candidate
     decided_by: str
+    awaited: Candidate | None = None
 
 
 def check_options(strategy: object, accuracy: object, workspace_limit: object, reproducible: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,19 @@ class Step:
         """Bytes of the arrays among the arguments."""
         return sum([value.nbytes for value in self.args.values() if type(value) is np.ndarray])
 
+    def kernels(self) -> Iterator[tuple[Any, Any]]:
+        """What it calls, with tiles: the micro-kernels, then their driver."""
+        for value in self.args.values():
+            if type(value) is not int:
+                for each in value if isinstance(value, tuple) else (value,):
+                    if isinstance(each, MicroRef):
+                        yield each.kernel, each.tile
+        yield self.kernel, self.tile
+
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
-        for value in self.args.values():
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, MicroRef):
-                    each.entry()
-        return self.kernel.entry(self.tile)
+        *_, entry = [kernel.entry(tile) for kernel, tile in self.kernels()]
+        return entry
 
 
 class Space:

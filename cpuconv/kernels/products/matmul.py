@@ -12,7 +12,7 @@ are short writes more than it reads, and so writes it row by row. Else each pane
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +35,7 @@ from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code import at_hand
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
@@ -293,6 +294,41 @@ def _unroll(depth: int) -> int:
     return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
 
 
+def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
+    """Strips for all panels and for the last one: the best by the model, then others, the fastest first. All add in the
+    same order."""
+    rows, depth, columns = product.rows, product.depth, product.columns
+    unroll = _unroll(depth) if product.a.column else 1  # a step of 0 means another thing to the tile
+    _, v, n = best_tile(isa, rows, depth, columns)
+    yield _strip(isa, product, v, n, unroll)
+    counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
+    sizes = [(v, n) for v in counts for n in range(1, min(rows, isa.pixels[v - 1]) + 1)]
+    sizes.sort(key=lambda size: _cycles(isa, *size, rows, depth, columns))
+    for v, n in sizes:
+        for each in _UNROLLS if unroll > 1 else (1,):
+            yield _strip(isa, product, v, n, each)
+
+
+def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
+    gemm = GemmTile(
+        lanes=isa.lanes,
+        v=v,
+        rows=1,
+        cols=n,
+        unroll=unroll,
+        xs=0,
+        ys=0,
+        ks=product.a.column // F32.bytes or 1,
+        planar=True,
+        epilogue=False,
+        tail=int(unroll > 1),
+    )
+    panels = divide(product.columns, v * isa.lanes)
+    rest = product.columns - (panels - 1) * v * isa.lanes
+    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
+    return (gemm if panels > 1 else last), last
+
+
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
     """One call that computes a stack of products."""
     product = product.normal
@@ -304,7 +340,8 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
         if streamed is not None:
             return streamed
-    _, v, n = best_tile(isa, product.rows, depth, product.columns)
+    gemm, last = at_hand.first(_strips(isa, product), lambda both: [(gemm_strip, each) for each in both])
+    v, n, unroll = gemm.v, gemm.cols, gemm.unroll
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes
@@ -313,23 +350,8 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
-    unroll = _unroll(depth) if a.column else 1  # a step of 0 means another thing to the tile
     whole = depth // unroll * unroll
     starts = np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth)))
-    gemm = GemmTile(
-        lanes=isa.lanes,
-        v=v,
-        rows=1,
-        cols=n,
-        unroll=unroll,
-        xs=0,
-        ys=0,
-        ks=a.column // F32.bytes or 1,
-        planar=True,
-        epilogue=False,
-        tail=int(unroll > 1),
-    )
-    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
     cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
     grouped, chunks = panels, divide(tiles, _CHUNK)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,11 +19,11 @@ import numpy as np
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
-from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
-from cpuconv.runtime.code.together import Wanted, compiled_together
+from cpuconv.runtime.code.together import compiled_together
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
 
@@ -54,7 +54,7 @@ class Recording:
             with compiling_nothing(noting=True):
                 self.rows = [bind(step, self._kept) for step in steps]
         except NotCompiled:
-            compiled_together(kernel for step in steps for kernel in _kernels(step))
+            compiled_together(kernel for step in steps for kernel in step.kernels())
             self._kept.clear()
             self.rows = [bind(step, self._kept) for step in steps]
         self.threads = threads
@@ -150,16 +150,6 @@ class Bound:
                 part.run()
         elif self._program is not None:
             self._program.run()
-
-
-def _kernels(step: Step) -> Iterator[Wanted]:
-    """What a step calls: its driver, and the micro-kernels that this one calls."""
-    yield step.kernel, step.tile
-    for value in step.args.values():
-        if type(value) is not int:
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, MicroRef):
-                    yield each.kernel, each.tile
 
 
 def _slices(seconds: Sequence[float]) -> list[slice]:

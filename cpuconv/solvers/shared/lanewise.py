@@ -24,6 +24,7 @@ from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
+from cpuconv.kernels.products.tiling import takes_all
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -232,9 +233,12 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
     in_place = _in_place(problem, isa)
     seen: dict[tuple[bool, int], int] = {}
-    for shape in _ranked(problem, isa, mix, groups)[0]:
+    ranked, alike = _ranked(problem, isa, mix, groups)[0], _MOST_ALIKE
+    if takes_all():
+        most = alike = len(ranked)
+    for shape in ranked:
         kind = (shape.held, shape.cols)
-        if seen.get(kind, 0) < _MOST_ALIKE:
+        if seen.get(kind, 0) < alike:
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
             for block in (0,) if in_place else band_blocks(problem, isa, shape):
