@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, why_excluded
+from cpuconv.conv.choice.model import Limits, Ranked, alike_in_rounding, modelled_cost, why_excluded
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import MicroRef, Step
@@ -23,9 +23,9 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.code import at_hand, kernel_files
 from cpuconv.runtime.tiles import tile_text
 
-_MOST_ASKED = 24  # candidates for which kernel calls are made to see whether theirs are there
-_FOLLOWING = {"stream": (False, True), "fetch": (0, 1, 2)}  # fields of GEMM tiles that follow from a plane's sizes
-_PLAIN = {"v": 1, "rows": 1, "cols": 1, "stream": False, "fetch": 0}
+_MOST_ASKED = 256  # candidates; where none is at hand, a tenth of what it takes to compile one
+_FOLLOWING = {"stream": (False, True), "fetch": range(5)}  # fields of GEMM tiles that follow from a plane's sizes
+_PLAIN: dict[str, Any] = {"v": 1, "rows": 1, "cols": 1, "stream": False, "fetch": 0}
 
 Wanted = tuple[Any, Any]
 """A kernel and a tile."""
@@ -48,41 +48,29 @@ class Served(NamedTuple):
     loss: float = 0.0
 
 
-def exists(problem: ConvProblem, candidate: Candidate) -> bool:
-    """Whether nothing would be compiled for a candidate, operands C-contiguous."""
-    return not missing(problem, candidate)
-
-
 def missing(problem: ConvProblem, candidate: Candidate) -> list[Wanted]:
     """The kernels that would be compiled for a candidate, operands C-contiguous."""
-    return at_hand.missing(_kernels(assemble(problem, candidate).steps))
-
-
-def _kernels(steps: Iterable[Step]) -> Iterator[Wanted]:
-    return (each for step in steps for each in step.kernels())
+    return at_hand.missing(each for step in assemble(problem, candidate).steps for each in step.kernels())
 
 
 def served(problem: ConvProblem, limits: Limits, best: Candidate) -> Served:
     """The best candidate if its kernels are at hand, or no others that give the same bits are; else the fastest one of
     those by the model. What is at hand when a size is made again changes no result."""
-    steps = assemble(problem, best).steps
-    lacking = at_hand.missing(_kernels(steps))
+    lacking = missing(problem, best)
     if not lacking:
         return Served(best, [])
-    found = _fastest_at_hand(problem, limits, best, steps)
+    found = _fastest_at_hand(problem, limits, best)
     if found is None:
         return Served(best, lacking)
     seconds = modelled_cost(problem, best).estimate
     return Served(found.candidate, lacking, 1 - seconds / found.cost.estimate)
 
 
-def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate, steps: list[Step]) -> Ranked | None:
-    solver, isa, prefix = best.solver, current(), best.rounding
-    usual = solver.candidates(problem, isa)
-    with tiles_among(_tiles(isa, steps)):
-        params = dict.fromkeys((*usual, *solver.candidates(problem, isa)))
-    made = (Candidate(solver, each) for each in params)
-    ranked = [Ranked(each, modelled_cost(problem, each)) for each in made if str(each).startswith(prefix)]
+def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> Ranked | None:
+    usual = alike_in_rounding(problem, best)
+    with tiles_among(_tiles(current(), assemble(problem, best).steps)):
+        made = dict.fromkeys((*usual, *alike_in_rounding(problem, best)))
+    ranked = [Ranked(each, modelled_cost(problem, each)) for each in made]
     ranked.sort(key=lambda each: each.cost.estimate)
     known: dict[tuple[int, ...], bool] = {}
     for each in ranked:
@@ -90,7 +78,7 @@ def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate, step
         if kernels not in known:  # others with them differ in words of the driver
             if len(known) == _MOST_ASKED:
                 return None
-            known[kernels] = exists(problem, each.candidate)
+            known[kernels] = not missing(problem, each.candidate)
         if known[kernels] and why_excluded(problem, each, limits) is None:
             return each
     return None

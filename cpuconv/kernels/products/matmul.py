@@ -303,7 +303,7 @@ def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
     yield _strip(isa, product, v, n, unroll)
     counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
     sizes = [(v, n) for v in counts for n in range(1, min(rows, isa.pixels[v - 1]) + 1)]
-    sizes.sort(key=lambda size: _cycles(isa, *size, rows, depth, columns))
+    sizes.sort(key=lambda size: _cycles(isa, size[0], size[1], rows, depth, columns))
     for v, n in sizes:
         for each in _UNROLLS if unroll > 1 else (1,):
             yield _strip(isa, product, v, n, each)

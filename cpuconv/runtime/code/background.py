@@ -61,6 +61,7 @@ class _Asking:
         if not self._may_ask():
             return False
         with self._lock:
+            running = self._is_running()
             for kernel, tile in wanted:
                 name = at_hand.name_of(kernel, tile)
                 message = pickle.dumps((kernel.module, kernel.name, tile))
@@ -68,6 +69,8 @@ class _Asking:
                     self._waiting[name] = _SIZE.pack(len(message)) + message
             while len(self._waiting) > _MOST:
                 del self._waiting[next(iter(self._waiting))]
+            if self._waiting and not running:
+                self._start()
             self._tell()
         return True
 
@@ -79,10 +82,6 @@ class _Asking:
         return _is_able() and place.path is not None and not place.trouble and starts_again()
 
     def _tell(self) -> None:
-        if not self._waiting:
-            return
-        if not self._is_running():
-            self._start()
         for name, message in list(self._waiting.items()):
             try:
                 os.write(self._pipe, message)
@@ -159,8 +158,8 @@ def locked(path: Path) -> int:
 
 
 def _spawned(command: list[str], read: int, lock: int) -> int:
-    """A process that reads from a pipe and holds a lock; its other ends lead nowhere, and signals of the terminal do not
-    reach it."""
+    """A process that reads from a pipe and holds a lock; what it writes goes nowhere, and signals of the terminal do
+    not reach it."""
     null = os.open(os.devnull, os.O_RDWR)
     try:
         low = max(read, lock, null) + 1

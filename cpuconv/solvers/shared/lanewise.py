@@ -20,11 +20,11 @@ from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD
+from cpuconv.kernels.products.tiling import takes_all
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
-from cpuconv.kernels.products.tiling import takes_all
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
