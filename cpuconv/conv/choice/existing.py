@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from cpuconv.runtime.code import at_hand, kernel_files
 from cpuconv.runtime.tiles import tile_text
 
 _MOST_ASKED = 256  # candidates; where none is at hand, a tenth of what it takes to compile one
-_FOLLOWING = {"stream": (False, True), "fetch": range(5)}  # fields of GEMM tiles that follow from a plane's sizes
+_FOLLOWING: dict[str, Sequence[Any]] = {"stream": (False, True), "fetch": range(5)}
+"""Fields of GEMM tiles that follow from a plane's sizes."""
 _PLAIN: dict[str, Any] = {"v": 1, "rows": 1, "cols": 1, "stream": False, "fetch": 0}
 
 Wanted = tuple[Any, Any]

@@ -38,7 +38,6 @@ _CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the n
 _MODELLED = ("neighbour", "model")  # what decides where nothing is stored
 _UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
 _CLEARLY_SLOWER = 1.1  # a candidate with the micro-kernels of another size, by the model, which errs as much
-_WORTH_COMPILING = 0.05  # of a layer's time
 _HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
 
 
@@ -171,7 +170,7 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
     found = served(problem, limits, choice.candidate)
     if found.candidate == choice.candidate:
         return choice
-    awaited = found.loss > _WORTH_COMPILING and background.want(found.missing)
+    awaited = found.loss > background.WORTH and background.want(found.missing)
     return Choice(found.candidate, AT_HAND, choice.candidate if awaited else None)
 
 

@@ -35,9 +35,10 @@ from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code import at_hand
+from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
 
 IN_PLACE, COPIED, TURNED, ANY = range(4)
 """How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
@@ -309,6 +310,23 @@ def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
             yield _strip(isa, product, v, n, each)
 
 
+def _strip_at_hand(isa: Isa, product: Product) -> tuple[GemmTile, GemmTile]:
+    """The first of `_strips`, or where kernels at hand are preferred the first that is; the first is then compiled in
+    the background, if it is clearly faster."""
+
+    def kernels(both: tuple[GemmTile, GemmTile]) -> list[tuple[MicroKernel, GemmTile]]:
+        return [(gemm_strip, each) for each in both]
+
+    best = next(_strips(isa, product))
+    found = at_hand.first(_strips(isa, product), kernels)
+    if found != best:
+        sizes = product.rows, product.depth, product.columns
+        least, own = best_tile(isa, *sizes)[0], _cycles(isa, found[0].v, found[0].cols, *sizes)
+        if own > (1 + background.WORTH) * least:
+            background.want(at_hand.missing(kernels(best)))
+    return found
+
+
 def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
     gemm = GemmTile(
         lanes=isa.lanes,
@@ -340,7 +358,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
         if streamed is not None:
             return streamed
-    gemm, last = at_hand.first(_strips(isa, product), lambda both: [(gemm_strip, each) for each in both])
+    gemm, last = _strip_at_hand(isa, product)
     v, n, unroll = gemm.v, gemm.cols, gemm.unroll
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)

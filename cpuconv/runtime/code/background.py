@@ -34,6 +34,7 @@ from cpuconv.runtime.target import target
 VARIABLE = "CPUCONV_BACKGROUND"
 OFF = "0"  # the variable's value with which nothing is compiled in the background
 LOCK = "background.lock"
+WORTH = 0.05  # of a layer's time by the model: what saves more is compiled
 _IDLE_SECONDS = 10.0  # without a kernel to compile, before the process ends
 _NICE = 10
 _MOST = 256  # kernels that wait to be told to a process, those of the latest programs
