@@ -32,6 +32,7 @@ os.umask(0o022)  # kernels are not kept in folders that others may write to
 caches.link(KEPT := kept.kept())
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.environ["CPUCONV_COMPILERS"] = "1"  # for each process of tests
+os.environ["CPUCONV_BACKGROUND"] = "0"  # processes that live longer than a test
 os.environ["CPUCONV_PACKS"] = "0"  # that this checkout may hold: tests compile their kernels
 
 from support import emulated  # noqa: E402

@@ -27,12 +27,13 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.selection.existing import by_kernels_that_exist
+from cpuconv.network.selection.existing import by_kernels_at_hand
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
+from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
 from cpuconv.runtime.float_environment import default_environment
 
@@ -137,7 +138,7 @@ class ProgramBuilder:
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
-        with resting(), noting() as kernels:
+        with resting(), preferred(not self.definition.is_fixed), noting() as kernels:
             made = self._built(key, shape_arrays)
         return replace(made, kernels=frozenset(kernels))
 
@@ -188,10 +189,11 @@ class ProgramBuilder:
         """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
-        if self.definition.is_fixed or winner(graph, target) is not None:
+        if self.definition.is_fixed:
             return laid_out(graph, target)
-        known = self._class_decisions(graph, key, target)
-        return laid_out(graph, target) if known is None else laid_out(graph, target, known)
+        known = None if winner(graph, target) is not None else self._class_decisions(graph, key, target)
+        plan = laid_out(graph, target) if known is None else laid_out(graph, target, known)
+        return by_kernels_at_hand(plan)
 
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
         """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
@@ -202,8 +204,6 @@ class ProgramBuilder:
             return known
         like = None if key.elements else self.definition.templates.known(representative(of))
         plan = laid_out(graph if like is None else like, target)
-        if self._decisions:
-            plan = by_kernels_that_exist(plan)
         if plan.decided_by == "raced":
             return None
         return self._decisions.setdefault((of, target.threads), plan.decisions())

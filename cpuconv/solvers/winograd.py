@@ -238,9 +238,21 @@ def _tile_operations(kernel: Size, m: Size) -> tuple[int, int]:
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with a few GEMM tiles and block sizes."""
     for m in tile_sizes(problem):
-        planes = Planes(math.prod(outer(problem, m)))
-        for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
-            yield Params(*m, *sizes)
+        yield from _of_size(problem, isa, m)
+
+
+def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
+    """Those that give the bits of other parameters: of their tile size, if the plane is large enough for it, whether it
+    is one of the best or not."""
+    sizes, m = figures_of(problem.r, problem.s)[0], (params.rows, params.cols)
+    if any(sizes[at] == m for at in able_forms(problem)[0]):
+        yield from _of_size(problem, isa, m)
+
+
+def _of_size(problem: ConvProblem, isa: Isa, m: Size) -> Iterator[Params]:
+    planes = Planes(math.prod(outer(problem, m)))
+    for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
+        yield Params(*m, *sizes)
 
 
 def _slots(machine: Machine) -> float:

@@ -1,44 +1,111 @@
-"""Candidates whose kernels exist: in memory, in the user's cache or in a pack. Others cost 50 to 100 ms a kernel."""
+"""Candidates whose kernels are at hand: in memory, in the user's cache or in a pack. Others cost 50 to 100 ms a kernel.
+
+Lists of candidates hold the few tiles that are best for a problem, and those at hand are another size's: here every
+tile counts that a plane can have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from cpuconv.conv.choice.model import Limits, Ranked, search
+from cpuconv.conv.choice.model import Limits, Ranked, alike_in_rounding, modelled_cost, why_excluded
 from cpuconv.conv.recipe import Candidate, assemble
+from cpuconv.isa import Isa, current
+from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.tiling import Tile, every_tile, tiles_among
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+from cpuconv.runtime.code import at_hand, kernel_files
+from cpuconv.runtime.tiles import tile_text
+
+_MOST_ASKED = 256  # candidates; where none is at hand, a tenth of what it takes to compile one
+_FOLLOWING: dict[str, Sequence[Any]] = {"stream": (False, True), "fetch": range(5)}
+"""Fields of GEMM tiles that follow from a plane's sizes."""
+_PLAIN: dict[str, Any] = {"v": 1, "rows": 1, "cols": 1, "stream": False, "fetch": 0}
+
+Wanted = tuple[Any, Any]
+"""A kernel and a tile."""
 
 
-def exists(problem: ConvProblem, candidate: Candidate) -> bool:
-    """Whether nothing would be compiled for a candidate, operands C-contiguous."""
-    try:
-        with compiling_nothing():
-            for step in assemble(problem, candidate).steps:
-                step.compile()
-    except NotCompiled:
-        return False
-    return True
+class Served(NamedTuple):
+    """What runs a problem.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    missing : list of Wanted
+        Kernels of the best candidate that are not at hand.
+    loss : float
+        The share of the candidate's time that the best one would save, by the model.
+    """
+
+    candidate: Candidate
+    missing: list[Wanted]
+    loss: float = 0.0
 
 
-def nearly_as_fast(problem: ConvProblem, limits: Limits, best: Ranked, slower: float) -> Ranked:
-    """The best candidate if its kernels exist; the fastest one whose kernels do, if the model finds it at most so many
-    times slower; else the best one. All give the same bits: more kernels may exist when a size is made again."""
-    if exists(problem, best.candidate):
-        return best
-    prefix = best.candidate.rounding
-    found = search(problem, limits, prefix, slower * best.cost.estimate, _once(lambda each: exists(problem, each)))
-    return found or best
+def missing(problem: ConvProblem, candidate: Candidate) -> list[Wanted]:
+    """The kernels that would be compiled for a candidate, operands C-contiguous."""
+    return at_hand.missing(each for step in assemble(problem, candidate).steps for each in step.kernels())
 
 
-def _once(accept: Callable[[Candidate], bool]) -> Callable[[Candidate], bool]:
-    """The same of the first candidate with its micro-kernels; others with them differ in words of the driver."""
+def served(problem: ConvProblem, limits: Limits, best: Candidate) -> Served:
+    """The best candidate if its kernels are at hand, or no others that give the same bits are; else the fastest one of
+    those by the model. What is at hand when a size is made again changes no result."""
+    lacking = missing(problem, best)
+    if not lacking:
+        return Served(best, [])
+    found = _fastest_at_hand(problem, limits, best)
+    if found is None:
+        return Served(best, lacking)
+    seconds = modelled_cost(problem, best).estimate
+    return Served(found.candidate, lacking, 1 - seconds / found.cost.estimate)
+
+
+def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> Ranked | None:
+    usual = alike_in_rounding(problem, best)
+    with tiles_among(_tiles(current(), assemble(problem, best).steps)):
+        made = dict.fromkeys((*usual, *alike_in_rounding(problem, best)))
+    ranked = [Ranked(each, modelled_cost(problem, each)) for each in made]
+    ranked.sort(key=lambda each: each.cost.estimate)
     known: dict[tuple[int, ...], bool] = {}
+    for each in ranked:
+        kernels = (*each.candidate.micro_kernels.values(),)
+        if kernels not in known:  # others with them differ in words of the driver
+            if len(known) == _MOST_ASKED:
+                return None
+            known[kernels] = not missing(problem, each.candidate)
+        if known[kernels] and why_excluded(problem, each, limits) is None:
+            return each
+    return None
 
-    def accepted(candidate: Candidate) -> bool:
-        kernels = (*candidate.micro_kernels.values(),)
-        if kernels not in known:
-            known[kernels] = accept(candidate)
-        return known[kernels]
 
-    return accepted
+def _tiles(isa: Isa, steps: Iterable[Step]) -> frozenset[Tile]:
+    """The tiles of which GEMM strips are at hand that may stand in for those of the steps."""
+    found: set[Tile] = set()
+    for step in steps:
+        ref = step.args.get("gemm") or step.args.get("gemm_last")
+        if isinstance(ref, MicroRef) and ref.kernel is gemm_strip:
+            names = _names(isa, replace(ref.tile, **_PLAIN))
+            there = at_hand.among(itertools.chain.from_iterable(names.values()))
+            found |= {tile for tile, each in names.items() if not there.isdisjoint(each)}
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=64)  # some 60 KB each; only problems whose kernels are missing ask
+def _names(isa: Isa, plain: GemmTile) -> dict[Tile, tuple[str, ...]]:
+    """Names of the files of strips that differ from a plain one in the size of the tile, and in what may follow from
+    it: as `at_hand.name_of` gives them, in a tenth of the time."""
+    forms = itertools.product(*_FOLLOWING.values())
+    texts = [tile_text(replace(plain, **dict(zip(_FOLLOWING, each, strict=True)))) for each in forms]
+    found = {}
+    for tile in every_tile(isa):
+        size = f"v={tile.v},rows={tile.rows},cols={tile.cols}"
+        own = (each.replace("v=1,rows=1,cols=1", size, 1) for each in texts)
+        found[tile] = tuple(kernel_files.find(gemm_strip.name, gemm_strip.module, each).name for each in own)
+    return found

@@ -24,6 +24,7 @@ from cpuconv.solvers import BY_NAME, TABLE, why_not
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
+AT_HAND = "at hand"
 _MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
 _STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
 _TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # bytes a cycle, at most, by those of an element (Zen 5: 8 to 20)
@@ -55,11 +56,13 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour" or
-    "model"."""
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour",
+    "model", or "at hand": one whose kernels were there, in place of `awaited`, whose kernels are being compiled (None:
+    it is hardly faster)."""
 
     candidate: Candidate
     decided_by: str
+    awaited: Candidate | None = None
 
 
 def check_options(strategy: object, accuracy: object, workspace_limit: object, reproducible: object) -> None:
@@ -200,14 +203,17 @@ def search(
 
 def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slower: float) -> Ranked | None:
     """The favourite of a solver among candidates that call the micro-kernels of `known`, one of its candidates for
-    another problem; its favourite of all where that is so many times faster. None if the solver cannot run the problem.
+    another problem; its favourite of all where that is so many times faster. Both are of those that give the bits of
+    `known`, if there are some. None if the solver cannot run the problem.
 
     Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
     """
     solver = known.solver
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
-    made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
+    made = alike_in_rounding(problem, known) or [
+        Candidate(solver, params) for params in solver.candidates(problem, current())
+    ]
     alike = [each.same_micro_kernels(known) for each in made]
     own = _least(problem, limits, itertools.compress(made, alike))
     if own is not None and own.cost.estimate < slower * _bound(problem, solver, {}):
@@ -216,6 +222,16 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     if own is None or best is None:
         return own or best
     return own if own.cost.estimate < slower * best.cost.estimate else best
+
+
+def alike_in_rounding(problem: ConvProblem, known: Candidate) -> list[Candidate]:
+    """The candidates that give the same bits as one of the problem, or of another size of it; none if that is not one
+    for this size."""
+    solver, isa = known.solver, current()
+    if hasattr(solver, "alike"):
+        return [Candidate(solver, params) for params in solver.alike(problem, isa, known.params)]
+    made = (Candidate(solver, params) for params in solver.candidates(problem, isa))
+    return [each for each in made if not solver.ROUNDING or each.rounding == known.rounding]
 
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:

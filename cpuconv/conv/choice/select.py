@@ -12,8 +12,9 @@ from autotune.machine.cores import thread_counts
 from autotune.wisdom.tiers import OLDER
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
-from cpuconv.conv.choice.existing import nearly_as_fast
+from cpuconv.conv.choice.existing import served
 from cpuconv.conv.choice.model import (
+    AT_HAND,
     AUTO,
     Choice,
     Limits,
@@ -30,12 +31,13 @@ from cpuconv.elements import F32, Element
 from cpuconv.isa import current
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.code import background
 from cpuconv.solvers.shared import blocked
 
 _CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
 _MODELLED = ("neighbour", "model")  # what decides where nothing is stored
 _UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
-_CLEARLY_SLOWER = 1.1  # a candidate whose micro-kernels exist, by the model, which errs as much
+_CLEARLY_SLOWER = 1.1  # a candidate with the micro-kernels of another size, by the model, which errs as much
 _HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
 
 
@@ -155,25 +157,21 @@ def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked 
         known = _parsed(name)
     except ValueError:  # of an older release
         return search(problem, limits, f"{name.partition('(')[0]}(")
-    best = with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
-    if best is None or best.candidate.micro_kernels == known.micro_kernels:
-        return best
-    return nearly_as_fast(problem, limits, best, _CLEARLY_SLOWER)
+    return with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
 
 
-def existing(problem: ConvProblem, strategy: str, limits: Limits, choice: Choice) -> Choice:
-    """The choice for a network that has run with other sizes; where nothing is stored, perhaps another candidate that
-    gives the same bits: one whose kernels exist, unless the model finds it clearly slower."""
-    if choice.decided_by not in _MODELLED or strategy == "profile" or limits.reproducible:
+def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits) -> Choice:
+    """The choice, or where its kernels would be compiled, one of those at hand that give the same bits.
+
+    Where the model finds the choice clearly faster, its kernels are compiled in the background, for later programs.
+    """
+    if strategy == "profile" or choice.decided_by == "named":
         return choice
-    choices, asked = session.current.choices, (strategy, limits, str(choice.candidate), existing.__name__)
-    known = choices.get(problem, asked)
-    if known is None:
-        best = Ranked(choice.candidate, modelled_cost(problem, choice.candidate))
-        found = nearly_as_fast(problem, limits, best, _CLEARLY_SLOWER).candidate
-        known = choice if found == choice.candidate else Choice(found, "model")
-        choices.put(problem, asked, known)
-    return known
+    found = served(problem, limits, choice.candidate)
+    if found.candidate == choice.candidate:
+        return choice
+    awaited = found.loss > background.WORTH and background.want(found.missing)
+    return Choice(found.candidate, AT_HAND, choice.candidate if awaited else None)
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:

@@ -10,7 +10,7 @@ from autotune.store.store import shared
 from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS, WEIGHTS
 from cpuconv.conv import session
-from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.choice.model import Choice, Limits, alike_in_rounding
 from cpuconv.conv.recipe import Candidate, current_sources
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
@@ -60,7 +60,7 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
         return None
     # Nor may a row name what the solver would never try: its kernels trust their parameters.
     solver, isa = candidate.solver, current()
-    if why_not(solver, problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
+    if why_not(solver, problem, isa) is not None or candidate not in alike_in_rounding(problem, candidate):
         return None
     return candidate
 

@@ -70,7 +70,7 @@ class Convolution:
     def recorded(self) -> dict[str, Any]:
         """As plain values, which `restored` reads."""
         choice = self.choice
-        chosen = {"candidate": str(choice.candidate), "decided_by": choice.decided_by}
+        chosen = {"candidate": str(choice.awaited or choice.candidate), "decided_by": choice.decided_by}
         return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
 
 

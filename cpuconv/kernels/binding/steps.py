@@ -113,11 +113,16 @@ class Step:
         """Bytes of the arrays among the arguments."""
         return sum([value.nbytes for value in self.args.values() if type(value) is np.ndarray])
 
+    def kernels(self) -> Iterator[tuple[Any, Any]]:
+        """What it calls, with tiles: the micro-kernels, then their driver."""
+        for each in micro_kernels(self):
+            yield each.kernel, each.tile
+        yield self.kernel, self.tile
+
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
-        for each in micro_kernels(self):
-            each.entry()
-        return self.kernel.entry(self.tile)
+        *_, entry = [kernel.entry(tile) for kernel, tile in self.kernels()]
+        return entry
 
 
 def micro_kernels(step: Step) -> Iterator[MicroRef]:

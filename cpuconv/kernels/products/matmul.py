@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -38,8 +37,10 @@ from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import broadcast_shapes, divide
 from cpuconv.problem.sizes import applied, is_followed, items_of, now
+from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
 
 IN_PLACE, COPIED, TURNED, ANY = range(4)
 """How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
@@ -314,13 +315,66 @@ def _grouping(
     return 1, first_even(threads, items * panels, counts, _MANY_UNITS)[1]
 
 
-def _last(gemm: GemmTile, rest: int) -> Any:
-    """The tile of a last panel of so many columns."""
-    vectors = divide(rest, gemm.lanes)
+def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
+    """Strips for all panels and for the last one: the best by the model, then others, the fastest first. All add in the
+    same order."""
+    rows, depth, columns = map(now, (product.rows, product.depth, product.columns))
+    unroll = _unroll(depth) if product.a.column else 1  # a step of 0 means another thing to the tile
+    _, v, n = best_tile(isa, rows, depth, columns)
+    yield _strip(isa, product, v, n, unroll)
+    counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
+    sizes = [(v, n) for v in counts for n in range(1, min(rows, isa.pixels[v - 1]) + 1)]
+    sizes.sort(key=lambda size: _cycles(isa, size[0], size[1], rows, depth, columns))
+    for v, n in sizes:
+        for each in _UNROLLS if unroll > 1 else (1,):
+            yield _strip(isa, product, v, n, each)
+
+
+def _strip_at_hand(isa: Isa, product: Product) -> tuple[GemmTile, GemmTile]:
+    """The first of `_strips`, or where kernels at hand are preferred the first that is; the first is then compiled in
+    the background, if it is clearly faster."""
+
+    def kernels(both: tuple[GemmTile, GemmTile]) -> list[tuple[MicroKernel, GemmTile]]:
+        return [(gemm_strip, each) for each in both]
+
+    best = next(_strips(isa, product))
+    found = at_hand.first(_strips(isa, product), kernels)
+    if found != best:
+        sizes = [now(size) for size in (product.rows, product.depth, product.columns)]
+        least, own = best_tile(isa, *sizes)[0], _cycles(isa, found[0].v, found[0].cols, *sizes)
+        if own > (1 + background.WORTH) * least:
+            background.want(at_hand.missing(kernels(best)))
+    return found
+
+
+def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
+    gemm = GemmTile(
+        lanes=isa.lanes,
+        v=v,
+        rows=1,
+        cols=n,
+        unroll=unroll,
+        xs=0,
+        ys=0,
+        ks=product.a.column // F32.bytes or 1,
+        planar=True,
+        epilogue=False,
+        tail=int(unroll > 1),
+    )
+    panels = divide(product.columns, v * isa.lanes)
+    rest = product.columns - (panels - 1) * v * isa.lanes
+    if is_followed(rest):
+        return gemm, replace(gemm, masked=True)
+    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
+    return (gemm if panels > 1 else last), last
+
+
+def _last(last: GemmTile, rest: int) -> MicroRef | OneOf:
+    """The micro-kernel of a last panel of so many columns."""
     if not is_followed(rest):
-        return MicroRef(gemm_strip, replace(gemm, v=vectors, masked=rest % gemm.lanes > 0))
-    tiles = (replace(gemm, v=v, masked=True) for v in range(1, gemm.v + 1))
-    return OneOf(tuple(MicroRef(gemm_strip, tile) for tile in tiles), vectors - 1)
+        return MicroRef(gemm_strip, last)
+    tiles = [replace(last, v=v) for v in range(1, last.v + 1)]
+    return OneOf(tuple(MicroRef(gemm_strip, tile) for tile in tiles), divide(rest, last.lanes) - 1)
 
 
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
@@ -334,7 +388,8 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
         if streamed is not None:
             return streamed
-    _, v, n = best_tile(isa, now(product.rows), now(depth), now(product.columns))
+    gemm, last = _strip_at_hand(isa, product)
+    v, n, unroll = gemm.v, gemm.cols, gemm.unroll
     if product.rows < n:
         raise ValueError("tiles of more rows than there are")
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
@@ -345,27 +400,13 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
-    unroll = _unroll(now(depth)) if a.column else 1  # a step of 0 means another thing to the tile
     whole = depth // unroll * unroll
-    gemm = GemmTile(
-        lanes=isa.lanes,
-        v=v,
-        rows=1,
-        cols=n,
-        unroll=unroll,
-        xs=0,
-        ys=0,
-        ks=a.column // F32.bytes or 1,
-        planar=True,
-        epilogue=False,
-        tail=int(unroll > 1),
-    )
     items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
     grouped, chunks = items_of(applied(grouping, depth, panels, items, tiles))
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm) if is_followed(panels) or panels > 1 else 0,
-        "gemm_last": _last(gemm, rest),
+        "gemm_last": _last(last, rest),
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,

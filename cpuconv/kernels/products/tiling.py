@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,7 +203,30 @@ def _complex(isa: Isa, vectors: int, width: int, reduction: int) -> _Timed:
     return _Timed.of(every.some((every.v <= vectors) & (every.cols <= width)), isa, vectors, reduction)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+_among: contextvars.ContextVar[frozenset[Tile] | None] = contextvars.ContextVar("among", default=None)
+
+
+@contextlib.contextmanager
+def tiles_among(wanted: frozenset[Tile]) -> Iterator[None]:
+    """Let `tiles` give all of these tiles that a plane can have meanwhile, however many, and no others; and whoever
+    ranks tiles of another kind, all of them."""
+    before = _among.set(wanted)
+    try:
+        yield
+    finally:
+        _among.reset(before)
+
+
+def takes_all() -> bool:
+    """Whether lists of tiles are as long as they can be: `tiles_among`."""
+    return _among.get() is not None
+
+
+def every_tile(isa: Isa) -> tuple[Tile, ...]:
+    """All tiles that stay in registers."""
+    return tuple(_every(isa).tiles.tolist())
+
+
 def tiles(
     isa: Isa,
     vectors: int,
@@ -215,9 +240,25 @@ def tiles(
 
     `counts`: the numbers of weight vectors that tiles may have; None: any.
     """
+    wanted = _among.get()
+    if wanted is None:
+        return _best(isa, vectors, height, width, reduction, most, counts)
+    timed = _of_plane(isa, vectors, height, width, reduction, counts)
+    return tuple(tile for tile in timed.best(height, width, len(timed.tiles), len(timed.tiles)) if tile in wanted)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _best(
+    isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, counts: tuple[int, ...] | None
+) -> tuple[Tile, ...]:
+    return _of_plane(isa, vectors, height, width, reduction, counts).best(height, width, most, _COUNTS)
+
+
+def _of_plane(
+    isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None
+) -> _Timed:
     widest = isa.pixels[0] + 1
-    timed = _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
-    return timed.best(height, width, most, _COUNTS)
+    return _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

@@ -15,6 +15,7 @@ from cpuconv.graph.ir import Node
 from cpuconv.network.notes import Note
 from cpuconv.network.reports.rewrites import summary
 from cpuconv.network.running.executable import Executable
+from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.element_types import CONVERTS, types_of
 from cpuconv.network.selection.layout import LEAST, NetworkPlan, NodePlan
 from cpuconv.network.selection.planning import CHEAPEST, seconds
@@ -43,6 +44,9 @@ class OperatorRow:
         What chose the algorithm; "" where there is no choice.
     shape : tuple of int
         Of the first output; () where it depends on elements.
+    awaited : str
+        A faster algorithm whose kernels were not there, and are compiled in the background for later programs; "" if
+        there is none.
     """
 
     name: str
@@ -52,6 +56,7 @@ class OperatorRow:
     algorithm: str
     decided_by: str
     shape: tuple[int, ...]
+    awaited: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,12 +117,15 @@ class Explanation:
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Of a network that was laid out and built."""
         rows, conversions = [], []
+        built = {name_of(work.node_plan.node): work.node_plan for work in executable.works}
         for node in network_plan.nodes:
+            node = built.get(name_of(node.node), node)  # another program may be given other kernels
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             types = types_of(node, network_plan.graph.value)
-            rows.append(OperatorRow(label, node.node.op, types, forms(node), algorithm(node), decided_by(node), sizes))
+            row = label, node.node.op, types, forms(node), algorithm(node), decided_by(node), sizes, awaited(node)
+            rows.append(OperatorRow(*row))
             if node.node.op == COPY and CONVERTS in types:
                 conversions.append(seconds(node.offer))
         memory = executable.memory
@@ -147,12 +155,13 @@ class Explanation:
     def __str__(self) -> str:
         from tabulate import tabulate
 
-        heads = ("operator", "kind", "shape", "types", "layouts", "algorithm", "decided by")
+        shown = 8 if any(row.awaited for row in self.operators) else 7  # columns
+        heads = ("operator", "kind", "shape", "types", "layouts", "algorithm", "decided by", "awaited")[:shown]
         table = [
             (
                 shortened(row.name), row.op, "x".join(map(str, row.shape)), row.types, row.layouts, row.algorithm,
-                row.decided_by,
-            )
+                row.decided_by, row.awaited,
+            )[:shown]
             for row in self.operators
         ]  # fmt: skip
         lines = [
@@ -242,6 +251,12 @@ def decided_by(node_plan: NodePlan) -> str:
     """What chose the algorithm of a node."""
     choice = choice_of(node_plan)
     return "" if choice is None else choice.decided_by
+
+
+def awaited(node_plan: NodePlan) -> str:
+    """The algorithm that is awaited in place of the one that computes a node."""
+    choice = choice_of(node_plan)
+    return "" if choice is None or choice.awaited is None else str(choice.awaited)
 
 
 def choice_of(node_plan: NodePlan) -> Choice | None:

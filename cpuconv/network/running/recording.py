@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,12 +19,12 @@ import numpy as np
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
-from cpuconv.kernels.binding.steps import Step, micro_kernels
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.code.cache import Code, NotCompiled, compiling_nothing
-from cpuconv.runtime.code.together import Wanted, compiled_together
+from cpuconv.runtime.code.together import compiled_together
 
 Made = TypeVar("Made")
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
@@ -115,7 +115,7 @@ def compiled(steps: Sequence[Step], make: Callable[[], Made]) -> Made:
         with compiling_nothing(noting=True):
             return make()
     except NotCompiled:
-        compiled_together(kernel for step in steps for kernel in _kernels(step))
+        compiled_together(kernel for step in steps for kernel in step.kernels())
         return make()
 
 
@@ -244,13 +244,6 @@ class Bound:
                 part.run()
         elif self._program is not None:
             self._program.run()
-
-
-def _kernels(step: Step) -> Iterator[Wanted]:
-    """What a step calls: its driver, and the micro-kernels that this one calls."""
-    yield step.kernel, step.tile
-    for each in micro_kernels(step):
-        yield each.kernel, each.tile
 
 
 def rows_of(rows: Rows, kept: list[Any]) -> tuple[np.ndarray, list[int], list[int]]:

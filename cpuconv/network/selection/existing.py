@@ -1,24 +1,26 @@
-"""Another size of a network takes algorithms whose kernels exist, where they are nearly as fast as others."""
+"""A network of open sizes takes algorithms whose kernels are at hand: a run does not wait for others."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
-from cpuconv.conv.choice.select import existing
+from cpuconv.conv.choice.model import Choice
+from cpuconv.conv.choice.select import at_hand
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 
-def by_kernels_that_exist(network_plan: NetworkPlan) -> NetworkPlan:
-    """The same layout with such algorithms."""
-    nodes = [_by_kernels_that_exist(each) for each in network_plan.nodes]
-    return replace(network_plan, nodes=nodes, recorded=None)
+def by_kernels_at_hand(network_plan: NetworkPlan) -> NetworkPlan:
+    """The same layout with such algorithms, which give the same bits."""
+    asked = functools.cache(at_hand)  # layers may be equal
 
+    def settled(node_plan: NodePlan) -> NodePlan:
+        offer = node_plan.offer
+        detail = None if offer is None else offer.detail
+        if offer is None or not isinstance(detail, Convolution):
+            return node_plan
+        choice: Choice = asked(detail.problem, detail.target.strategy, detail.choice, detail.target.limits)
+        return replace(node_plan, offer=replace(offer, detail=replace(detail, settled=choice)))
 
-def _by_kernels_that_exist(node_plan: NodePlan) -> NodePlan:
-    offer = node_plan.offer
-    asked = None if offer is None else offer.detail
-    if offer is None or not isinstance(asked, Convolution):
-        return node_plan
-    settled = existing(asked.problem, asked.target.strategy, asked.target.limits, asked.choice)
-    return replace(node_plan, offer=replace(offer, detail=replace(asked, settled=settled)))
+    return replace(network_plan, nodes=list(map(settled, network_plan.nodes)), recorded=None)

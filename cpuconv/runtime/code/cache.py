@@ -110,6 +110,26 @@ def compiling_nothing(noting: bool = False) -> Iterator[None]:
         _noted.reset(noted)
 
 
+_asks: contextvars.ContextVar[bool] = contextvars.ContextVar("asks", default=False)
+
+
+def name_of(kernel: Any, tile: Any) -> str:
+    """The name of a kernel's file for `tile`, which is neither loaded nor compiled; empty if it has none."""
+    asked = _asks.set(True)
+    try:
+        with compiling_nothing():
+            return str(kernel.entry(tile).name)
+    except NotCompiled as error:
+        return error.file.name
+    finally:
+        _asks.reset(asked)
+
+
+def is_in_memory(file_name: str) -> bool:
+    """Whether the kernel of that file's name is in memory."""
+    return file_name in _alive
+
+
 _common: set[str] = set()  # names of what every process needs
 
 
@@ -247,7 +267,7 @@ def _compiling_once(name: str) -> Iterator[None]:
 
 
 _waiting = Waiting()
-_alive: weakref.WeakValueDictionary[tuple[str, str, str], Code] = weakref.WeakValueDictionary()
+_alive: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()  # by `KernelFile.name`, if there is one
 
 
 def load_or_compile(
@@ -263,8 +283,10 @@ def load_or_compile(
         It must be compiled, and the system does not let this process do so; or this thread is compiling another one:
         this is called by a signal handler that interrupted it, which would wait for itself.
     """
-    key = name, module, identity
-    file = kernel_files.find(*key)
+    file = kernel_files.find(name, module, identity)
+    if _asks.get():
+        raise NotCompiled(file)
+    key = file.name or (name, module, identity)
     if not identity:
         _common.add(file.name)
     with _lock:
@@ -280,7 +302,7 @@ def load_or_compile(
         return _compile(key, file, compile_, load)
 
 
-def _compile(key: tuple[str, str, str], file: KernelFile, compile_: Callable[[], Compiled], load: Load) -> Code:
+def _compile(key: Any, file: KernelFile, compile_: Callable[[], Compiled], load: Load) -> Code:
     # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)

@@ -170,7 +170,7 @@ def main(asked: str, number: str) -> None:
     with contextlib.suppress(EOFError):
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
-            known = [(_found(module, name), tile) for module, name, tile in tasks]
+            known = [(found(module, name), tile) for module, name, tile in tasks]
             _help([each for each in known if each[0] is not None], int(number) / count)
 
 
@@ -188,7 +188,7 @@ def _help(wanted: Sequence[Wanted], share: float) -> None:
                     kernel.entry(tile)
 
 
-def _found(module: str, name: str) -> Any:
+def found(module: str, name: str) -> Any:
     """A kernel by its name, which is that of an attribute of its module."""
     found = getattr(importlib.import_module(module), name.removeprefix(f"{module}."), None)
     return found if getattr(found, "name", None) == name else None

@@ -19,6 +19,7 @@ from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD
+from cpuconv.kernels.products.tiling import takes_all
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -85,10 +86,12 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
     """
     in_place = _in_place(problem, isa)
     seen: dict[tuple[bool, int], int] = {}
-    closed = False
-    for shape in _ranked(problem, isa, mix, groups)[0]:
+    closed, ranked, alike = False, _ranked(problem, isa, mix, groups)[0], _MOST_ALIKE
+    if takes_all():
+        most = alike = len(ranked)
+    for shape in ranked:
         kind, member = (shape.held, shape.cols), lane_set.is_member(problem, shape._replace(words=groups), isa)
-        if (most and seen.get(kind, 0) < _MOST_ALIKE) or (member and not closed):
+        if (most and seen.get(kind, 0) < alike) or (member and not closed):
             seen[kind] = seen.get(kind, 0) + 1
             most, closed = max(0, most - 1), closed or member
             for block in (0,) if in_place else band_blocks(problem, isa, shape):

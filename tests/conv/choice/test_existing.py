@@ -1,123 +1,159 @@
-"""Candidates whose kernels exist are preferred where the model finds them nearly as fast, and only there."""
+"""Where kernels of a choice would be compiled, one that gives the same bits and whose kernels are there serves."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cpuconv.conv.choice import existing, model, select
-from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.choice.model import AT_HAND, Choice, Limits
 from cpuconv.conv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.isa import current
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.tiling import every_tile, tiles_among
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.code.cache import NotCompiled, noting
-from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.runtime.code import at_hand, cache
+from cpuconv.runtime.code.cache import noting
 from cpuconv.solvers.shared import blocked
 
 LAYOUT = blocked.layout(current())
 PROBLEM = ConvProblem(1, 96, 31, 37, 64, 3, 3, pads=(1, 1, 1, 1), in_layout=LAYOUT, out_layout=LAYOUT)
 SMALL = ConvProblem(1, 16, 5, 7, 16, 1, 1, in_layout=LAYOUT, out_layout=LAYOUT)
+DEPTHWISE = ConvProblem(
+    1, 32, 31, 37, 32, 3, 3, pads=(1, 1, 1, 1), groups=32, in_layout=LAYOUT, out_layout=LAYOUT, threads=1
+)
 SOLVERS = ("direct", "winograd", "im2col")
+WANTED = [(gemm_strip, None)]
 
 
 @pytest.fixture
-def known(monkeypatch) -> set[str]:
-    """Names of the candidates whose kernels exist, as others do that have the same."""
-    names: set[str] = set()
+def known(monkeypatch) -> set[tuple[int, ...]]:
+    """Parameters of micro-kernels that are there."""
+    made: set[tuple[int, ...]] = set()
 
-    def exists(problem: ConvProblem, candidate: Candidate) -> bool:
-        return any(Candidate.parse(name).micro_kernels == candidate.micro_kernels for name in names)
+    def missing(problem: ConvProblem, candidate: Candidate) -> list:
+        return [] if (*candidate.micro_kernels.values(),) in made else WANTED
 
-    monkeypatch.setattr(existing, "exists", exists)
-    return names
+    monkeypatch.setattr(existing, "missing", missing)
+    monkeypatch.setattr(existing, "_tiles", lambda isa, steps: frozenset())  # whatever other tests have compiled
+    return made
+
+
+def _micro(candidate: Candidate) -> tuple[int, ...]:
+    return (*candidate.micro_kernels.values(),)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_fastest_that_exists_is_taken_where_it_is_nearly_as_fast(solver, known):
+def test_the_fastest_at_hand_that_gives_the_same_bits_is_taken(solver, known):
     ranked, taken = model.ranking(PROBLEM, solver), set()
     assert len({each.candidate.rounding for each in ranked}) > 1 or solver != "winograd"
     rng = np.random.default_rng(5)
-    for slower in (1.0, 1.05, 1.1, 1.5):
-        for _ in range(6):
-            known.clear()
-            known.update(str(ranked[at].candidate) for at in rng.integers(0, len(ranked), 3))
-            found = existing.nearly_as_fast(PROBLEM, Limits(), ranked[0], slower)
-            limit = slower * ranked[0].cost.estimate
-            near = [
-                each
-                for each in ranked
-                if existing.exists(PROBLEM, each.candidate)
-                and each.cost.estimate <= limit
-                and each.candidate.rounding == ranked[0].candidate.rounding
-            ]
-            assert found == (near or ranked)[0]
-            taken.add(found != ranked[0])
+    for _ in range(20):
+        known.clear()
+        known.update(_micro(ranked[at].candidate) for at in rng.integers(0, len(ranked), 3))
+        found = existing.served(PROBLEM, Limits(), ranked[0].candidate)
+        there = [
+            each
+            for each in ranked
+            if _micro(each.candidate) in known and each.candidate.rounding == ranked[0].candidate.rounding
+        ]
+        assert found.candidate == (there or ranked)[0].candidate
+        assert bool(found.missing) == (_micro(ranked[0].candidate) not in known)
+        assert found.loss == pytest.approx(1 - ranked[0].cost.estimate / (there or ranked)[0].cost.estimate)
+        taken.add(found.candidate != ranked[0].candidate)
     assert taken == {True, False}
 
 
 def test_the_limits_of_the_call_stay(known):
     ranked = model.ranking(PROBLEM, "winograd")
-    known.update(str(each.candidate) for each in ranked)
     limits = Limits(workspace=min(workspace_bytes(PROBLEM, each.candidate) for each in ranked))
     best = next(each for each in ranked if model.why_excluded(PROBLEM, each, limits) is None)
-    known.difference_update(
-        name for name in [*known] if Candidate.parse(name).micro_kernels == best.candidate.micro_kernels
-    )
-    found = existing.nearly_as_fast(PROBLEM, limits, best, 10.0)
-    assert model.why_excluded(PROBLEM, found, limits) is None
+    known.update(_micro(each.candidate) for each in ranked)
+    known.discard(_micro(best.candidate))
+    found = existing.served(PROBLEM, limits, best.candidate)
+    assert workspace_bytes(PROBLEM, found.candidate) <= limits.workspace
     assert found.candidate.rounding == best.candidate.rounding
 
 
 def test_each_set_of_micro_kernels_is_looked_for_once(monkeypatch):
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(existing, "exists", lambda problem, each: bool(asked.append((*each.micro_kernels.values(),))))
+
+    def missing(problem: ConvProblem, candidate: Candidate) -> list:
+        asked.append(_micro(candidate))
+        return WANTED
+
+    monkeypatch.setattr(existing, "missing", missing)
     ranked = model.ranking(PROBLEM, "direct")
-    assert existing.nearly_as_fast(PROBLEM, Limits(), ranked[0], 100.0) == ranked[0]
+    assert existing.served(PROBLEM, Limits(), ranked[0].candidate) == (ranked[0].candidate, WANTED, 0.0)
     assert len(asked) == 1 + len({*asked}), "the best one is asked for by itself"
-    assert {*asked} == {(*each.candidate.micro_kernels.values(),) for each in ranked} and len(asked) < len(ranked)
+    assert {*asked} >= {_micro(each.candidate) for each in ranked} and len(asked) < len(ranked)
 
 
-def test_kernels_exist_once_they_are_compiled(monkeypatch):
-    candidate = model.ranking(SMALL, "pointwise")[0].candidate
-    for step in assemble(SMALL, candidate).steps:
+def _compile(problem: ConvProblem, candidate: Candidate) -> None:
+    for step in assemble(problem, candidate).steps:
         step.compile()
+
+
+def test_kernels_are_there_once_they_are_compiled():
+    candidate = model.ranking(SMALL, "pointwise")[0].candidate
+    _compile(SMALL, candidate)
     with noting() as names:
-        assert existing.exists(SMALL, candidate)
+        assert not existing.missing(SMALL, candidate)
     with noting() as nothing:
         pass
     assert names == nothing, "what is looked for is not what a program is made of"
 
-    class File:
-        name = "missing"
 
-    def missing(kernel, tile):
-        raise NotCompiled(File)
+@pytest.mark.parametrize(("problem", "solver"), [(SMALL, "pointwise"), (PROBLEM, "direct"), (DEPTHWISE, "depthwise")])
+def test_a_tile_beyond_the_best_few_serves(problem, solver, monkeypatch):
+    """Candidates list the best tiles of a size; that of a much smaller one is not among them, and yet is taken."""
+    few = model.ranking(problem, solver)
+    best, module = few[0].candidate, few[0].candidate.solver
+    with tiles_among(frozenset(every_tile(current()))):
+        every = [Candidate(module, each) for each in module.candidates(problem, current())]
+    assert {each.candidate for each in few} < {*every}
+    other = next(each for each in reversed(every) if each not in {one.candidate for one in few})
+    there = {at_hand.name_of(*each) for step in assemble(problem, other).steps for each in step.kernels()}
+    monkeypatch.setattr(at_hand, "is_named_at_hand", there.__contains__)
+    monkeypatch.setattr(at_hand, "among", there.intersection)
+    found = existing.served(problem, Limits(), best)
+    assert found.candidate != best and found.missing
+    assert not existing.missing(problem, found.candidate)
+    assert found.candidate.micro_kernels == other.micro_kernels
 
-    monkeypatch.setattr(MicroKernel, "entry", missing)
-    assert not existing.exists(SMALL, candidate)
+
+def test_names_of_alike_strips_are_those_of_the_strips():
+    (step,) = assemble(PROBLEM, model.ranking(PROBLEM, "direct")[0].candidate).steps
+    plain = replace(step.args["gemm"].tile, **existing._PLAIN)
+    for tile, names in existing._names(current(), plain).items():
+        forms = [replace(plain, v=tile.v, rows=tile.rows, cols=tile.cols, stream=stream) for stream in (False, True)]
+        assert {cache.name_of(gemm_strip, each) for each in forms} <= {*names}
 
 
-def test_what_is_stored_or_reproducible_stays(known, here):
+def test_what_is_awaited_is_compiled_in_the_background(known, here, monkeypatch):
+    told: list = []
+    monkeypatch.setattr(select.background, "want", lambda wanted: told.extend(wanted) or True)
     ranked = model.ranking(PROBLEM, "direct")
-    best, other = ranked[0].candidate, next(each.candidate for each in ranked if each.candidate != ranked[0].candidate)
-    known.add(str(other))
+    best, slow, near = ranked[0], ranked[-1].candidate, ranked[1].candidate
+    assert ranked[1].cost.estimate < 1.05 * best.cost.estimate < ranked[-1].cost.estimate
+    known.add(_micro(slow))
+    choice = Choice(best.candidate, "model")
+    found = select.at_hand(PROBLEM, "heuristic", choice, Limits())
+    assert found.decided_by == AT_HAND and found.awaited == best.candidate and told == WANTED
+    assert _micro(found.candidate) == _micro(slow)
+    told.clear()
+    if _micro(near) != _micro(best.candidate):
+        known.add(_micro(near))
+        assert select.at_hand(PROBLEM, "heuristic", choice, Limits()) == Choice(near, AT_HAND) and not told
+    known.add(_micro(best.candidate))
+    assert select.at_hand(PROBLEM, "heuristic", choice, Limits()) is choice
 
-    def chosen(decided_by: str, **limits) -> Choice:
-        return select.existing(PROBLEM, "heuristic", Limits(**limits), Choice(best, decided_by))
 
-    monkey = Choice(other, "model")
-    assert chosen("model") in (monkey, Choice(best, "model"))
-    assert chosen("store").candidate == chosen("shipped").candidate == best
-    assert chosen("model", reproducible=True).candidate == best
-
-
-def test_a_choice_stays_when_more_kernels_exist_later(known, here):
-    """A size that is made again is made the same way."""
+def test_what_is_named_or_timed_stays(known):
     ranked = model.ranking(PROBLEM, "direct")
-    near = [each for each in ranked if each.cost.estimate < 1.1 * ranked[0].cost.estimate]
-    other = next(each for each in near if each.candidate.micro_kernels != ranked[0].candidate.micro_kernels)
-    known.add(str(other.candidate))
-    first = select.existing(PROBLEM, "heuristic", Limits(), Choice(ranked[0].candidate, "model"))
-    assert first.candidate.micro_kernels == other.candidate.micro_kernels
-    known.add(str(ranked[0].candidate))
-    assert select.existing(PROBLEM, "heuristic", Limits(), Choice(ranked[0].candidate, "model")) == first
+    known.add(_micro(ranked[-1].candidate))
+    for strategy, decided_by in (("profile", "model"), ("cached", "named")):
+        choice = Choice(ranked[0].candidate, decided_by)
+        assert select.at_hand(PROBLEM, strategy, choice, Limits()) is choice

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cpuconv.conv.choice import existing, model, select
+from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
@@ -22,12 +22,6 @@ LINES = {
         1, 96, 31, 37, 96, 5, 5, pads=(2, 2, 2, 2), groups=96, in_layout=LAYOUT, out_layout=LAYOUT
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def nothing_exists(monkeypatch):
-    """Whatever other tests have compiled."""
-    monkeypatch.setattr(existing, "exists", lambda problem, candidate: False)
 
 
 @pytest.mark.parametrize("solver", LINES)

@@ -234,10 +234,10 @@ def test_forms_are_those_with_the_least_work(problem):
 
 
 def test_tiles_are_ranked_once_for_all_layouts():
-    tiling.tiles.cache_clear()
+    tiling._best.cache_clear()
     problem = replace(PROBLEM, n=5)  # about which nobody asked before
     model.ranking(problem)
-    before = tiling.tiles.cache_info().misses
+    before = tiling._best.cache_info().misses
     for first, second in itertools.product((BLOCKED, "NCHW", "NHWC"), repeat=2):
         model.ranking(replace(problem, in_layout=first, out_layout=second))
-    assert before > 0 and tiling.tiles.cache_info().misses == before
+    assert before > 0 and tiling._best.cache_info().misses == before

@@ -1,4 +1,4 @@
-"""A size that is not about as large as others that ran takes their kernels where they are nearly as fast."""
+"""A network of open sizes takes kernels that are at hand, in place of those that its layout chose."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from cpuconv.conv.choice import existing, select  # noqa: E402
-from cpuconv.conv.choice.model import ranking  # noqa: E402
+from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
 from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
+from cpuconv.runtime.code.cache import Statistics  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
 TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
@@ -23,12 +24,18 @@ TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
 FIRST, LATER = (1, 32, 12, 20), (1, 32, 67, 79)
 
 
+def _model(**options) -> cpuconv.Model:
+    made = parse(TEXT)
+    rng = np.random.default_rng(1)
+    for name, shape in {"w": (64, 32, 1, 1), "v": (32, 64, 3, 3)}.items():
+        weights = rng.standard_normal(shape, np.float32)
+        made.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return cpuconv.compile(made, threads=1, strategy="heuristic", **options)
+
+
 @pytest.fixture
 def builder(here) -> ProgramBuilder:
-    made = parse(TEXT)
-    for name, shape in {"w": (64, 32, 1, 1), "v": (32, 64, 3, 3)}.items():
-        made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
-    return programs_of(cpuconv.compile(made, threads=1, strategy="heuristic")).builder
+    return programs_of(_model()).builder
 
 
 def _laid_out(builder: ProgramBuilder, shape: tuple[int, ...]) -> NetworkPlan:
@@ -41,29 +48,48 @@ def _convolutions(plan: NetworkPlan) -> list[Convolution]:
     return [each for each in details if isinstance(each, Convolution)]
 
 
-def test_the_first_size_is_the_models_own(builder, monkeypatch):
-    monkeypatch.setattr(existing, "exists", lambda problem, candidate: pytest.fail("asked"))
+def test_without_any_kernels_the_choice_is_the_models(builder, monkeypatch):
+    monkeypatch.setattr(existing, "missing", lambda problem, candidate: [("kernel", "tile")])
     for _ in range(2):
         first = _convolutions(_laid_out(builder, FIRST))
         assert len(first) == 2
         assert all(each.choice.candidate == ranking(each.problem)[0].candidate for each in first)
 
 
-def test_later_sizes_take_kernels_that_exist(builder, monkeypatch):
-    _laid_out(builder, FIRST)
+def test_sizes_take_kernels_at_hand(builder, monkeypatch):
+    def missing(problem, candidate) -> list:
+        best = ranking(problem)[0].candidate
+        return [("kernel", "tile")] if candidate.micro_kernels == best.micro_kernels else []
 
-    def exists(problem, candidate) -> bool:
-        return candidate.micro_kernels != ranking(problem)[0].candidate.micro_kernels
+    monkeypatch.setattr(existing, "missing", missing)
+    monkeypatch.setattr(existing, "_tiles", lambda isa, steps: frozenset())
+    monkeypatch.setattr(select.background, "want", lambda wanted: True)
+    for shape in (FIRST, LATER):
+        plan, others = _laid_out(builder, shape), 0
+        for each in _convolutions(plan):
+            ranked = ranking(each.problem, each.choice.candidate.solver.NAME)
+            best = ranked[0].candidate
+            near = [other for other in ranked if not missing(each.problem, other.candidate)]
+            near = [other for other in near if other.candidate.rounding == best.rounding]
+            assert each.choice.candidate == (near or ranked)[0].candidate
+            assert each.choice.decided_by == AT_HAND or not near
+            told = {node.detail["candidate"] for node in plan.decisions().nodes.values() if node.detail}
+            assert str(each.choice.awaited or each.choice.candidate) in told, "what is saved is what is awaited"
+            others += bool(near)
+        assert others
 
-    monkeypatch.setattr(existing, "exists", exists)
-    later, others = _laid_out(builder, LATER), 0
-    for each in _convolutions(later):
-        ranked = ranking(each.problem, each.choice.candidate.solver.NAME)
-        limit = select._CLEARLY_SLOWER * ranked[0].cost.estimate
-        near = [other for other in ranked if other.cost.estimate <= limit and exists(each.problem, other.candidate)]
-        near = [other for other in near if other.candidate.rounding == ranked[0].candidate.rounding]
-        assert each.choice.candidate == (near or ranked)[0].candidate
-        others += bool(near)
-    assert others and builder.choices == 2
-    told = {each.detail["candidate"] for each in later.decisions().nodes.values() if each.detail}
-    assert told == {str(each.choice.candidate) for each in _convolutions(later)}, "what is saved is what runs"
+
+def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(here):
+    """Nor does a size that comes again after more kernels have been compiled give other bits."""
+    model, rng = _model(), np.random.default_rng(2)
+    sizes = [(int(high), int(wide)) for high, wide in rng.integers(30, 56, (24, 2))]
+    model(np.zeros((1, 32, 40, 40), np.float32))
+    before, known = Statistics.compiled, {}
+    for size in sizes:
+        x = rng.standard_normal((1, 32, *size), np.float32)
+        known[size] = x, model(x)
+    assert Statistics.compiled == before
+    again = _model()
+    again(np.zeros((1, 32, 40, 40), np.float32))
+    for x, y in reversed(known.values()):
+        np.testing.assert_array_equal(again(x), y)

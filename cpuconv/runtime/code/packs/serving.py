@@ -68,6 +68,14 @@ def find(name: str) -> bytes | None:
         return None
 
 
+def has(name: str) -> bool:
+    """Whether a pack that serves has a kernel of that name, damaged or not."""
+    if any(name in each for each in list(_trusted)):
+        return True
+    part = served().part
+    return part is not None and not _left_out and name in part
+
+
 def any_serves() -> bool:
     """Whether kernels of a pack, of the package's or of a trusted one, serve this process."""
     return bool(_trusted) or served().part is not None

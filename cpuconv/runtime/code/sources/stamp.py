@@ -28,6 +28,8 @@ from cpuconv.runtime.code.sources.syntax import Import, Syntax
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
 # Modules and folders of these rooms that find and store machine code: no kernel is made from them.
 BESIDE = (
+    "at_hand",
+    "background",
     "cache",
     "callees",
     "checked_file",
