@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
+from cpuconv.problem.sizes import now
 
 SMALL = 1 << 24  # bytes that are not worth a look at what is free
 
@@ -16,8 +17,8 @@ def check_bytes(size: int, what: str) -> None:
     SourceError
         It does not; `what` begins the message.
     """
-    if size > SMALL:
-        check_room(size, free_bytes(), what)
+    if now(size) > SMALL:
+        check_room(now(size), free_bytes(), what)
 
 
 def check_room(size: int, room: float, what: str) -> None:

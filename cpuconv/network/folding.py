@@ -13,6 +13,7 @@ from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
 from cpuconv.memory.room import SMALL, check_bytes, check_room
+from cpuconv.problem.sizes import now
 
 MOST_STEPS = 40_000  # nodes within nodes that are computed of constants, counted each time: a second or two
 MOST_OPERATIONS = 1 << 26  # on elements, of what is computed of constants: about a second of the references
@@ -37,7 +38,7 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
             continue
         if any(isinstance(size, int) and size < 0 for size in value.shape):
             raise SourceError(f"{node.label}: an output of shape {value} has a negative size.")
-        if value.nbytes > SMALL:
+        if now(value.nbytes) > SMALL and now(value.nbytes) > free_bytes():
             check_bytes(value.nbytes, f"{node.label}: an output of shape {value}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operands, Space, Step
 from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.kernels.copies import rows
 from cpuconv.kernels.copies.views import input_plane, row_tile
@@ -30,6 +31,7 @@ from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.problem.sizes import greatest, is_followed, now
 
 NAME = "planar"
 ACCURACY = "exact"
@@ -101,7 +103,7 @@ def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
 
 def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
     """Panels of a plane, pixels of the last one that are in vectors, and those that are loose."""
-    loose = loose_pixels(isa, v, n, pixels)
+    loose = 0 if is_followed(pixels) else loose_pixels(isa, v, n, pixels)
     panels = divide(pixels - loose, v * isa.lanes)
     return panels, pixels - loose - (panels - 1) * v * isa.lanes, loose
 
@@ -214,7 +216,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tail = depth % unroll
     segments = divide(depth, unroll)
     parts = min(params.parts, _most_parts(depth))
-    fetch = divide(_FETCHED, tiles) if source.cb % _PAGE == 0 else 1
+    fetch = divide(_FETCHED, tiles) if now(source.cb) % _PAGE == 0 else 1
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -228,18 +230,26 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         residual=operands.residual is not None,
         activation=problem.activation,
         planar=True,
-        fetch=fetch if pack in (IN_PLACE, PLANES) and panels > 1 else 0,
+        fetch=fetch if pack in (IN_PLACE, PLANES) and now(panels) > 1 else 0,
         tail=tail,
     )
-    last = replace(gemm, v=divide(rest, lanes), masked=rest % lanes > 0, loose=loose)
+    if is_followed(rest):
+        last = [replace(gemm, v=v, masked=True) for v in range(1, params.v + 1)]
+        which = divide(rest, lanes) - 1
+    else:
+        last, which = [replace(gemm, v=divide(rest, lanes), masked=rest % lanes > 0, loose=loose)], 0
 
-    def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
+    def kernels(name: str, tiles: list[GemmTile], which: Any = 0, needed: bool = True) -> Args:
         """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
-        found: Args = {name: MicroRef(gemm_strip, tile) if needed else 0, f"{name}_first": 0, f"{name}_middle": 0}
+
+        def ref(**fields: Any) -> MicroRef | OneOf:
+            refs = tuple(MicroRef(gemm_strip, replace(tile, **fields)) for tile in tiles)
+            return OneOf(refs, which) if len(refs) > 1 else refs[0]
+
+        found: Args = {name: ref() if needed else 0, f"{name}_first": 0, f"{name}_middle": 0}
         if needed and parts > 1:
-            before = replace(tile, suspend=True, tail=0)
-            found[f"{name}_first"] = MicroRef(gemm_strip, replace(before, resume=False))
-            found[f"{name}_middle"] = MicroRef(gemm_strip, before) if parts > 2 else 0
+            found[f"{name}_first"] = ref(suspend=True, tail=0, resume=False)
+            found[f"{name}_middle"] = ref(suspend=True, tail=0) if parts > 2 else 0
         return found
 
     pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
@@ -248,8 +258,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     units = problem.n * problem.groups * panels
     _, chunks = shortest(problem.threads, 1, _grid(problem, params, isa))
     args: Args = {
-        **kernels("gemm", gemm, panels > 1),
-        **kernels("gemm_last", last, True),
+        **kernels("gemm", [gemm], needed=is_followed(panels) or panels > 1),
+        **kernels("gemm_last", last, which),
         **operand_args(operands),
         "table": np.arange(segments, dtype=np.int64) * unroll * params.n * F32.bytes,
         "segments": segments,
@@ -257,7 +267,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "segment_rows": unroll,
         "shares": divide(params.v + 1, fetch),
         "tails": int(tail > 0),
-        "valid": rest % lanes,
+        "valid": (rest - 1) % lanes + 1 if is_followed(rest) else rest % lanes,
         "segment_bytes": unroll * params.n * F32.bytes,
         "tile_bytes": depth * params.n * F32.bytes,
         "group_bytes": tiles * depth * params.n * F32.bytes,
@@ -287,7 +297,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
     depth, pixels = reduction(problem), problem.oh * problem.ow
     panels, _, _ = split(isa, params.v, params.n, pixels)
     return Grid(
-        planes=max(1, problem.n * problem.groups * panels),
+        planes=greatest(1, problem.n * problem.groups * panels),
         tiles=1,
         panels=divide(problem.kg, params.n),
         unit=tiling.cycles(isa, params.v, params.n, depth),

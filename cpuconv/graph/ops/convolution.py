@@ -184,7 +184,7 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
     else:
         near, far = stated_pads(node.attributes, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
-    if min(sizes, default=1) < 0:
+    if any(size < 0 for size in sizes):
         raise ValueError(f"padding {(*near, *far)} is wider than the output")
     return Window(tuple(sizes), w[2:], strides, dilations, tuple(near), tuple(far), x[2:])
 

@@ -45,7 +45,7 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     if weight is None or (bias is not None and (added is None or added.scale is not None)) or 0 in x.shape + w.shape:
         return None
     window = window_of_transpose(node, x.shape, w.shape)
-    if min(window.near) < 0 or min(window.sizes) < 1:
+    if any(near < 0 for near in window.near) or any(size < 1 for size in window.sizes):
         return None
     gaps = [gap if step == 1 else 1 for gap, step in zip(window.dilations, window.strides, strict=True)]
     spread = _spread(weight.array, window.dilations)

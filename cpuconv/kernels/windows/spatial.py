@@ -22,7 +22,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
-from cpuconv.problem.sizes import applied, is_followed, sizes_array
+from cpuconv.problem.sizes import applied, is_followed, items_of, sizes_array
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -206,7 +206,7 @@ def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, p
 
     `y` is of the same elements, or of float32.
     """
-    rows, taps = plane_shape(*x.physical[2:4])
+    rows, taps = items_of(applied(plane_shape, *x.physical[2:4]))
     tables = sizes_array([0, rows]).reshape(1, 2), sizes_array([0, taps]).reshape(1, 2)
     pixel = x.strides[3]
     factors = None if factor is None else applied(_factor, factor)

@@ -26,12 +26,16 @@ class Columns(NamedTuple):
         return OneOf(tuple(map(make, self.options)), self.index)
 
 
-def columns_for(most: int, pixels: Any) -> tuple[Columns, Any]:
-    """Columns of tiles that cover so many pixels: `most`, or of pixels that a trace follows a half, a quarter and so on
-    where these are fewer or leave less over."""
+def halves(most: int) -> tuple[int, ...]:
+    """A number of columns, half of it, a quarter and so on, down to one."""
+    return tuple(dict.fromkeys(divide(most, 1 << halved) for halved in range(most.bit_length() + 1)))
+
+
+def columns_for(options: tuple[int, ...], pixels: Any) -> tuple[Columns, Any]:
+    """Columns of tiles that cover so many pixels: the first option, or of pixels that a trace follows any, where the
+    first is too wide or leaves more over."""
     if not is_followed(pixels):
-        return Columns((most,), 0), most
-    options = tuple(dict.fromkeys(divide(most, 1 << halved) for halved in range(most.bit_length() + 1)))
+        return Columns(options[:1], 0), options[0]
     index = applied(functools.partial(_best, options), pixels)
     return Columns(options, index), item(options, index)
 

@@ -27,10 +27,12 @@ from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sizes import is_followed, least
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import lane_set, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout
+from cpuconv.solvers.shared.columns import columns_for
 from cpuconv.solvers.shared.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
 
 _MOST_ALIKE = 2  # candidates of one width and kind
@@ -175,10 +177,15 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     Workers share planes of more pixels than there are channels by rows, others by channels: as the layers around it are
     cut, which sum channels, so that a worker reads most of what it has written itself.
     """
-    check_tile(shape.rows, shape.cols, problem.oh, problem.ow)
+    kernel = kernel_of(problem, shape.words)
+    own = (kernel.rows(shape), shape.held)
+    rows = shape.rows if own[0] else least(shape.rows, problem.oh)  # of any number that is under way at once
+    options = [shape.cols, *sorted(cols for *tile, cols in _members(problem, shape, isa) if tuple(tile) == own)]
+    columns, cols = columns_for(tuple(dict.fromkeys(options)), problem.ow)
+    check_tile(own[0] or kernel.under_way, cols, problem.oh, problem.ow)
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = F32.bytes * lanes
-    row_tiles = divide(problem.oh, shape.rows)
+    row_tiles = divide(problem.oh, rows)
     blocks = divide(problem.k, lanes)
     planes = problem.n * blocks
     types, ending = problem.types, Ending.of(problem)
@@ -191,40 +198,36 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     band_step = 0
     if not in_place:
         row_blocks, _ = shortest(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
-        band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
+        band_rows = window(problem, divide(row_tiles, row_blocks) * rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
 
-    strip = LaneTile(
-        *(
-            lanes,
-            kernel_of(problem, shape.words).rows(shape),
-            shape.cols,
-            problem.r,
-            problem.s,
-            problem.stride,
-            problem.dilation,
-        ),
-        edges=Edges.of(problem, shape.cols, not lane_set.is_member(problem, shape, isa)) if in_place else NO_EDGES,
-        mix=shape.mix,
-        held=shape.held,
-        checked=in_place and any(problem.pads[:2]),
-        residual=operands.residual is not None,
-        activation=problem.activation,
-        x=types.x,
-        y=types.y,
-        sum=types.sum,
-        words=shape.words,
-    )
+    def strip(cols: int) -> MicroRef:
+        alone = not is_followed(problem.ow) and not lane_set.is_member(problem, shape, isa)
+        tile = LaneTile(
+            *(lanes, own[0], cols, problem.r, problem.s, problem.stride, problem.dilation),
+            edges=Edges.of(problem, cols, alone) if in_place else NO_EDGES,
+            mix=shape.mix,
+            held=shape.held,
+            checked=in_place and any(problem.pads[:2]),
+            residual=operands.residual is not None,
+            activation=problem.activation,
+            x=types.x,
+            y=types.y,
+            sum=types.sum,
+            words=shape.words,
+        )
+        return MicroRef(lane_strip, tile)
+
     filled = types.sum.integer and any(problem.pads)
-    width = window(problem, 1, shape.cols)[1] * pixel
+    width = window(problem, 1, max(columns.options))[1] * pixel
     zeros = worker_args("zeros", space, width if filled else 0, problem.threads)
     if in_place and any(problem.pads) and not filled:
         zeros["zeros"] = _zeros(width // F32.bytes)
     pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
     args: Args = {
-        "strip": MicroRef(lane_strip, strip),
-        "tile_height": shape.rows,
-        "tile_width": shape.cols,
+        "strip": columns.ref(strip),
+        "tile_height": rows,
+        "tile_width": cols,
         **operand_args(operands),
         **zeros,
         "fill": words.FILL if filled else 0,
@@ -236,7 +239,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "row_blocks": row_blocks,
         "row_step": blocks if by_rows else 1,
         "row_tiles": row_tiles,
-        "column_tiles": divide(problem.ow, shape.cols),
+        "column_tiles": divide(problem.ow, cols),
         "height": problem.oh,
         "width": problem.ow,
         **problem_args(lanewise, problem),
@@ -252,6 +255,12 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
     tile = LanewiseTile(lanes, not in_place, pack, in_pieces, out_pieces, len(ending.rows), filled)
     return Step(lanewise, tile, args, parts_each(problem, planes * row_blocks))
+
+
+def _members(problem: ConvProblem, shape: Shape, isa: Isa) -> list[tuple[int, bool, int]]:
+    """Rows, whether weights are held, and columns of the tiles of the set for a kernel."""
+    found = lane_set.members(kernel_of(problem, shape.words), shape.seen(isa), shape.mix)
+    return [(rows, held, cols) for rows, cols, held in found]
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:

@@ -26,7 +26,7 @@ from cpuconv.problem.sizes import affine, applied, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
-from cpuconv.solvers.shared.columns import columns_for
+from cpuconv.solvers.shared.columns import columns_for, halves
 from cpuconv.solvers.shared.gemm_call import Fetching
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 
@@ -59,7 +59,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = F32.bytes * lanes
     high, wide, total = tile_grid(problem, m, dilation)
-    columns, chosen = columns_for(params.n, total)
+    columns, chosen = columns_for(halves(params.n), total)
     check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
