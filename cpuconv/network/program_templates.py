@@ -27,8 +27,8 @@ def class_of(shapes: Sequence[Sequence[int]]) -> Class:
 
 
 def representative(of: Class) -> tuple[tuple[int, ...], ...]:
-    """The sizes for which a class's layouts and algorithms are chosen: twice its least, for larger ones."""
-    return tuple(tuple(1 if not each else 4**each // 2 for each in axes) for axes in of)
+    """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest."""
+    return tuple(tuple(1 if not each else 3 * 4**each // 4 for each in axes) for axes in of)
 
 
 class ProgramTemplates:
