@@ -12,6 +12,7 @@ in the first pass (in brackets all that came into the cache, by helper processes
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -27,7 +28,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 from autotune.files import write_whole
-from bench.compare import positive
+from bench.compare import INTERRUPTED, positive
 from bench.models import counts
 from bench.settings import machine_name, words
 from bench.sizes import caches
@@ -43,7 +44,7 @@ NOTHING = "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table; 1 if an engine failed or results differ."""
+    """Print a table; 1 if an engine failed or results differ, 130 when interrupted."""
     args = parser().parse_args(argv)
     engines = [key for key in words(args.engines, ENGINES, "--engines") or ENGINES if not ENGINES[key].missing]
     console = Console(stderr=True, highlight=False)
@@ -51,15 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if key in (args.engines or ",".join(ENGINES)).split(","):
             console.print(f"{ENGINES[key].name} is not installed")
     lines: list[dict[str, Any]] = []
+    interrupted = False
     with tempfile.TemporaryDirectory(prefix="bench-sizes-") as folder:
-        for network in networks(args, Path(folder)):
-            for threads in args.threads:
+        asked = itertools.product(networks(args, Path(folder)), args.threads)
+        try:
+            for network, threads in asked:
                 figures = {}
                 for key in engines:
                     console.print(f"{network.name}, {threads} threads: {ENGINES[key].name}")
                     figures[key] = measured(args, key, threads, network, Path(folder))
                 line = {"network": network.name, "sizes": network.title, "threads": threads, "engines": figures}
                 lines.append(line | {"errors": compared(figures, Path(folder))})
+        except KeyboardInterrupt:
+            interrupted = True
     data = {
         "cpu": machine_name(),
         "cache": args.cache,
@@ -74,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         write_whole({args.json: json.dumps(data, indent=1) + "\n"})
     wrong = any(error > TOLERANCE for line in lines for error in line["errors"].values())
-    return int(wrong or any("failed" in each for line in lines for each in line["engines"].values()))
+    failed = wrong or any("failed" in each for line in lines for each in line["engines"].values())
+    return INTERRUPTED if interrupted else int(failed)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--step", type=positive, default=32, help="sizes are multiples of it (32)")
     p.add_argument("--memory", action="store_true", help="measure memory instead of time")
     p.add_argument("--runs", type=positive, default=600, help="runs for --memory (600)")
-    p.add_argument("--batches", type=positive, default=8, help="most images of a run for --memory (8)")
+    p.add_argument("--batches", type=positive, default=4, help="most images of a run for --memory (4)")
     p.add_argument("--compare", type=int, default=20, metavar="N", help="inputs whose outputs are compared (20)")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds before a process is ended (1800)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
