@@ -127,6 +127,8 @@ def test_networks_of_a_folder_are_opened(
     known = Network("whole", shapes[0], lambda _: model, {}, shapes[1])
     monkeypatch.setattr(random_sizes, "networks", lambda: {**networks(), "whole": known})
     (network,) = from_folder(tmp_path)
-    assert network.inputs == {"x": ((1, 2), 3, 4, (2, 8))} and not from_folder(tmp_path, ["resnet50"])
+    assert network.inputs == {"x": ((1, 2), 3, 4, (2, 8))} and not [*from_folder(tmp_path, ["resnet50"])]
     assert script.main(["--folder", str(tmp_path), "--count", "3"]) == 0
     assert "whole: 3 right" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no networks resnet50"):
+        script.main(["--folder", str(tmp_path), "--networks", "whole,resnet50", "--count", "1"])

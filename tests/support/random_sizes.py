@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -163,13 +163,12 @@ def _told(feed: Mapping[str, np.ndarray]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feed.items())
 
 
-def from_folder(folder: Path, names: Sequence[str] = (), most_images: int = 2) -> list[SizedNetwork]:
-    """The networks in a folder that `python -m bench.networks` made, with their sizes opened.
+def from_folder(folder: Path, names: Sequence[str] = (), most_images: int = 2) -> Iterator[SizedNetwork]:
+    """The networks in a folder that `python -m bench.networks` made, with their sizes opened, one after another.
 
     Axes whose sizes differ between a network's own shapes and its small ones are drawn between these; the others but
     the batch are fixed.
     """
-    found = []
     for name, network in networks().items():
         path = folder / f"{name}.onnx"
         if not path.is_file() or (names and name not in names):
@@ -185,5 +184,4 @@ def from_folder(folder: Path, names: Sequence[str] = (), most_images: int = 2) -
             for port, axes in inputs.items()
         }
         resize(model, batched(opened, "batch"))
-        found.append(SizedNetwork(name, model, inputs, limit=1e-3))
-    return found
+        yield SizedNetwork(name, model, inputs, limit=1e-3)
