@@ -13,6 +13,7 @@ import onnxruntime
 
 import cpuconv
 from bench.networks import networks
+from bench.networks.feeds import page
 from bench.networks.model import batched, resize
 from cpuconv.errors import CpuconvError
 from support.graphs import programs_of, runtime_session
@@ -84,6 +85,8 @@ class Judge:
 
     def feed(self, number: int) -> Feed:
         """Arrays of these shapes."""
+        if self.network.text:
+            return page(self.shapes(number), number)
         rng = self._rng(number, 1)
         return {name: rng.standard_normal(shape, np.float32) for name, shape in self.shapes(number).items()}
 
@@ -184,4 +187,4 @@ def from_folder(folder: Path, names: Sequence[str] = (), most_images: int = 2) -
             for port, axes in inputs.items()
         }
         resize(model, batched(opened, "batch"))
-        yield SizedNetwork(name, model, inputs, limit=1e-3)
+        yield SizedNetwork(name, model, inputs, limit=1e-3, text=network.reads)

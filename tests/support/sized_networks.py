@@ -31,6 +31,8 @@ class SizedNetwork(NamedTuple):
         Largest difference of an element from ONNX Runtime's, over the largest element.
     step : int
         Drawn sizes are multiples of it, but for those of the first axis.
+    text : bool
+        Whether images are of lines of letters: of noise, a network that reads gives next to nothing.
     """
 
     name: str
@@ -39,6 +41,7 @@ class SizedNetwork(NamedTuple):
     precision: str = "float32"
     limit: float = 1e-4
     step: int = 1
+    text: bool = False
 
 
 def _model(text: str, weights: Mapping[str, tuple[int, ...]], arrays: Mapping[str, np.ndarray] = {}) -> onnx.ModelProto:
