@@ -22,6 +22,7 @@ import numpy as np
 
 from autotune.machine.roofline import Roofs
 from bench import oracle, peers, roofs, typed
+from bench.memory import NOW, PEAK, resident
 from bench.networks.problem import NetworkProblem
 from bench.peers.base import Form, NetworkPeer, Peer, TypedPeer, version
 from cpuconv.problem.problem import ConvProblem
@@ -259,11 +260,11 @@ class Session:
         importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
             Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
-            before = _resident("VmRSS")
+            before = resident(NOW)
             form = self._runner().network(path, feed, self.threads)[0]
             form.run()
             form.run()
-            return dict(zip(MEMORY, (_resident("VmHWM") - before, _resident("VmRSS") - before), strict=True))
+            return dict(zip(MEMORY, (resident(PEAK) - before, resident(NOW) - before), strict=True))
 
     def _runner(self) -> NetworkPeer:
         if not isinstance(self.peer, NetworkPeer):
@@ -288,12 +289,6 @@ class Session:
     def roofs(self) -> Roofs:
         """The machine's roofs, measured in this process."""
         return roofs.measure(self.threads)
-
-
-def _resident(field: str) -> float:
-    """Bytes of this process in memory: now (VmRSS), or most at any time (VmHWM). Linux only."""
-    text = Path("/proc/self/status").read_text()
-    return 1024.0 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{field}:"))
 
 
 def sample(run: Callable[[], object], seconds: float) -> list[float]:

@@ -1,208 +1,230 @@
-"""What a size that a network has not met costs: `python -m bench.new_sizes --help`.
+"""Inputs whose sizes all differ, beside ONNX Runtime and OpenVINO: `python -m bench.new_sizes --help`.
 
-A process of its own makes a model with open sizes, runs it at one size, and then once and once more at each of others
-about as large, drawn at random. The first process only compiles kernels; the second finds them on disk, but no layouts
-that were kept. Figures are milliseconds of processor time: of making the program, of the first run beyond the second,
-which finds memory and caches warm, and of the second run.
+Each engine in turn, in a process of its own, runs a network on inputs of different sizes, and then on the same inputs
+again. Networks are the text recogniser and detector of PP-OCRv4, or an ONNX file: sizes along --axes are drawn from
+--from to --to. With --memory, processes run random sizes and batches, and tell how much memory they occupy.
 
-`--kernels` counts instead what is compiled for each size, one after another, from an empty folder on and without packs;
-each size lies between a quarter and four times the base's.
-
-Files of fixed sizes are opened in every size but channels. `--conv2d` measures `cpuconv.conv2d` with constant weights
-at new sizes instead: of the first call beyond the fastest of five.
+Columns: *new* is the mean time of an input in the first pass (in brackets the worst); *again* in later passes; *cost of
+a new size* is the difference of the two for each input, its median (in brackets the worst); *compiled* counts kernels
+in the first pass (in brackets all that came into the cache, by helper processes too).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(ROOT := Path(__file__).resolve().parents[1]))  # so that `python bench/new_sizes.py` works too
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/new_sizes.py` works too
 
-import numpy as np
+from rich.console import Console
 from tabulate import tabulate
 
-from autotune.interpreter import python
-from autotune.paths import VARIABLE, cache_folder
-from bench.compare import positive
-from bench.dynamic import opened
-from cpuconv.runtime.code import together
-from cpuconv.runtime.code.packs import serving
+from autotune.files import write_whole
+from bench.compare import INTERRUPTED, positive
+from bench.models import counts
+from bench.settings import machine_name, words
+from bench.sizes import caches
+from bench.sizes.engines import ENGINES, OURS
+from bench.sizes.inputs import SizedNetwork, ocr_networks, open_network
+from bench.sizes.measuring import Job, ask, largest_errors, least
 
-LAYERS = (  # channels in and out, kernel, groups
-    (64, 128, 3, 1), (64, 64, 3, 1), (256, 64, 1, 1), (3, 64, 7, 1), (48, 64, 5, 1), (96, 96, 5, 96), (128, 128, 3, 1),
-)  # fmt: skip
-SIDE = 30  # of the images of layers
-CALLS = 5
-COLUMNS = ("program", "first run", "second run")
-Figures = tuple[float, ...]  # milliseconds of a size, by column
+TOLERANCE = 1e-3  # largest difference between engines, over the largest element of an output
+CLOCKS = ("wall", "processor")
+OCR = ("recogniser", "detector")
+MB = 1e-6
+NOTHING = "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print medians for each network, or for each layer."""
+    """Print a table; 1 if an engine failed or results differ, 130 when interrupted."""
     args = parser().parse_args(argv)
-    if args.kernels:
-        for each in args.models:
-            print(_counted(args, each))
-        return 0
-    asked = LAYERS if args.conv2d else args.models
-    rows = []
-    for at, each in enumerate(asked):
-        found = [_apart(args, str(at if args.conv2d else each)) for _ in range(2)][-1]
-        name = " ".join(map(str, each)) if args.conv2d else each.stem
-        rows.append((name, *(f"{statistics.median(column):.2f}" for column in zip(*found, strict=True))))
-    print(f"medians of {args.count} new sizes, ms of processor time, {args.threads} threads\n")
-    print(
-        tabulate(
-            rows,
-            ("channels, kernel, groups" if args.conv2d else "network", *(("call",) if args.conv2d else COLUMNS)),
-            disable_numparse=True,
-        )
-    )
-    return 0
+    engines = [key for key in words(args.engines, ENGINES, "--engines") or ENGINES if not ENGINES[key].missing]
+    console = Console(stderr=True, highlight=False)
+    for key in ENGINES.keys() - engines:
+        if key in (args.engines or ",".join(ENGINES)).split(","):
+            console.print(f"{ENGINES[key].name} is not installed")
+    lines: list[dict[str, Any]] = []
+    interrupted = False
+    with tempfile.TemporaryDirectory(prefix="bench-sizes-") as folder:
+        asked = itertools.product(networks(args, Path(folder)), args.threads)
+        try:
+            for network, threads in asked:
+                figures = {}
+                for key in engines:
+                    console.print(f"{network.name}, {threads} threads: {ENGINES[key].name}")
+                    figures[key] = measured(args, key, threads, network, Path(folder))
+                line = {"network": network.name, "sizes": network.title, "threads": threads, "engines": figures}
+                lines.append(line | {"errors": compared(figures, Path(folder))})
+        except KeyboardInterrupt:
+            interrupted = True
+    data = {
+        "cpu": machine_name(),
+        "cache": args.cache,
+        "pack": "" if args.cache == "none" else caches.pack_title(),
+        "clock": args.clock,
+        "wait": args.wait,
+        "memory": args.memory and [args.runs, args.batches],
+        "lines": lines,
+    }
+    print(memory_table(data) if args.memory else times_table(data))
+    print(*remarks(data), sep="\n")
+    if args.json:
+        write_whole({args.json: json.dumps(data, indent=1) + "\n"})
+    wrong = any(error > TOLERANCE for line in lines for error in line["errors"].values())
+    failed = wrong or any("failed" in each for line in lines for each in line["engines"].values())
+    return INTERRUPTED if interrupted else int(failed)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="bench.new_sizes", description=__doc__)
-    p.add_argument("models", type=Path, nargs="*", metavar="MODEL", help="ONNX files of one input of rank 4")
-    p.add_argument("--base", default="1,3,224,224", metavar="SIZES", help="that is met first (1,3,224,224)")
-    p.add_argument("--axes", default="2,3", metavar="AXES", help="whose sizes are drawn (2,3)")
-    p.add_argument("--step", type=positive, default=8, help="sizes are multiples of it (8)")
-    p.add_argument("--count", type=positive, default=8, help="new sizes (8)")
-    p.add_argument("--seed", type=int, default=1, help="of the sizes (1)")
-    p.add_argument("--threads", type=positive, default=1, help="of runs (1)")
-    p.add_argument("--conv2d", action="store_true", help="convolutions in the place of networks")
-    p.add_argument("--kernels", action="store_true", help="count the kernels that are compiled")
-    p.add_argument("--one", help=argparse.SUPPRESS)
+    p = argparse.ArgumentParser(
+        prog="bench.new_sizes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("models", nargs="*", default=OCR, metavar="MODEL", help=f"{', '.join(OCR)}, or ONNX files (both)")
+    p.add_argument("--engines", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(ENGINES)} (all)")
+    p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
+    p.add_argument(
+        "--cache", default="empty", choices=caches.CACHES, help="; ".join(f"{k}: {v}" for k, v in caches.CACHES.items())
+    )
+    p.add_argument("--clock", default=CLOCKS[0], choices=CLOCKS, help="times in the table (%(default)s)")
+    p.add_argument("--count", type=positive, help="inputs (200 of the recogniser, 40 of others)")
+    p.add_argument("--again", type=positive, default=1, help="later passes, of which the shortest times count (1)")
+    p.add_argument("--seed", type=int, default=1, help="seed of sizes and elements (1)")
+    p.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="run other sizes for so long before the first pass"
+    )
+    p.add_argument("--base", default="1,3,640,640", metavar="SIZES", help="shape of a file's input (1,3,640,640)")
+    p.add_argument("--axes", default="2,3", metavar="AXES", help="axes of a file's input whose sizes are drawn (2,3)")
+    p.add_argument("--from", type=positive, dest="low", default=320, metavar="SIZE", help="smallest size (320)")
+    p.add_argument("--to", type=positive, dest="high", default=960, metavar="SIZE", help="largest size (960)")
+    p.add_argument("--step", type=positive, default=32, help="sizes are multiples of it (32)")
+    p.add_argument("--memory", action="store_true", help="measure memory instead of time")
+    p.add_argument("--runs", type=positive, default=600, help="runs for --memory (600)")
+    p.add_argument("--batches", type=positive, default=4, help="most images of a run for --memory (4)")
+    p.add_argument("--compare", type=int, default=20, metavar="N", help="inputs whose outputs are compared (20)")
+    p.add_argument("--timeout", type=float, default=1800.0, help="seconds before a process is ended (1800)")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 
 
-def drawn(base: Sequence[int], axes: Sequence[int], step: int, count: int, seed: int) -> list[tuple[int, ...]]:
-    """Different sizes, each axis between three quarters and five quarters of its own, and the base first."""
-    rng = np.random.default_rng(seed)
-    found = {tuple(base): None}
-    for _ in range(100 * count):
-        sizes = list(base)
-        for axis in axes:
-            ends = 3 * base[axis] // (4 * step), 5 * base[axis] // (4 * step)
-            sizes[axis] = step * int(rng.integers(max(1, ends[0]), max(1, ends[1]) + 1))
-        found[tuple(sizes)] = None
-        if len(found) > count:
-            break
-    return list(found)
+def networks(args: argparse.Namespace, folder: Path) -> list[SizedNetwork]:
+    """The networks asked for."""
+    ocr = ocr_networks() if {*args.models} & {*OCR} else {}
+    base, axes = (tuple(map(int, text.split(","))) for text in (args.base, args.axes))
+    drawn = args.low, args.high, args.step
+    found = [ocr[each] if each in ocr else open_network(Path(each), folder, base, axes, *drawn) for each in args.models]
+    return [replace(each, count=args.count or each.count, seed=args.seed) for each in found]
 
 
-def spread(base: Sequence[int], axes: Sequence[int], step: int, count: int, seed: int) -> list[tuple[int, ...]]:
-    """The base, and sizes of which each axis is a quarter to four times its own, evenly by logarithm."""
-    rng = np.random.default_rng(seed)
-    found = [tuple(base)]
-    for factors in np.exp2(rng.uniform(-2, 2, (count, len(axes)))):
-        sizes = list(base)
-        for axis, factor in zip(axes, factors, strict=True):
-            sizes[axis] = step * max(1, round(base[axis] * factor / step))
-        found.append(tuple(sizes))
+def measured(args: argparse.Namespace, key: str, threads: int, network: SizedNetwork, folder: Path) -> dict[str, Any]:
+    """The figures of a process; of cpuconv with the kernels that came into its cache."""
+    job = Job(key, threads, network, args.again, args.wait, args.compare, str(folder / f"{key}.npz"))
+    if args.memory:
+        job = replace(job, runs=args.runs, largest_batch=args.batches)
+    with caches.environment(args.cache) as variables:
+        before = caches.kernel_files(variables)
+        figures = ask(job, variables, args.timeout)
+        return figures | ({"cached": caches.kernel_files(variables) - before} if key == OURS else {})
+
+
+def compared(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, float]:
+    """Largest difference of other engines' outputs from ours, by key."""
+    files = {key: str(folder / f"{key}.npz") for key in figures if "wall" in figures[key]}
+    return largest_errors(files, OURS) if OURS in files else {}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def summary(figures: Mapping[str, Any], clock: str) -> dict[str, float]:
+    """Milliseconds of one engine: mean and worst of the first pass and of later ones, and costs of a new size."""
+    first, *later = figures[clock]
+    again = least(later)
+    costs = [new - old for new, old in zip(first, again, strict=True)]
+    seconds = {
+        "new": statistics.fmean(first),
+        "worst": max(first),
+        "again": statistics.fmean(again),
+        "again_worst": max(again),
+        "cost": statistics.median(costs),
+        "cost_worst": max(costs),
+    }
+    return {name: 1e3 * each for name, each in seconds.items()}
+
+
+def times_table(data: Mapping[str, Any]) -> str:
+    """A row for each network, number of threads and engine; a last row has the best peer's mean over ours."""
+    rows = []
+    for line in data["lines"]:
+        found = {k: summary(each, data["clock"]) for k, each in line["engines"].items() if data["clock"] in each}
+        for key, each in found.items():
+            whole = line["engines"][key]
+            compiled = f"{sum(whole['compiled'])} ({whole['cached']})" if key == OURS else ""
+            times = [f"{each[a]:.1f} ({each[b]:.1f})" for a, b in (("new", "worst"), ("again", "again_worst"))]
+            cost = f"{each['cost']:.2f} ({each['cost_worst']:.1f})"
+            rows.append([line["network"], line["threads"], ENGINES[key].name, *times, cost, compiled])
+        peers = [each for key, each in found.items() if key != OURS]
+        if OURS in found and peers:
+            ratios = [f"{min(each[name] for each in peers) / found[OURS][name]:.2f}" for name in ("new", "again")]
+            rows.append([line["network"], line["threads"], "best peer ÷ cpuconv", *ratios, "", ""])
+    headers = ["network", "threads", "engine", "new", "again", "cost of a new size", "compiled"]
+    title = f"ms of {data['clock']} time; sizes of {_sizes(data)}"
+    return f"{_title(data)}\n{title}\n\n{tabulate(rows, headers, disable_numparse=True)}"
+
+
+def memory_table(data: Mapping[str, Any]) -> str:
+    """A row for each network, number of threads and engine: memory in 1e6 bytes, and ours over ONNX Runtime's."""
+    parts = ("imported", "made", "first", "all", "peak")
+    rows = []
+    for line in data["lines"]:
+        found = {key: each["memory"] for key, each in line["engines"].items() if "memory" in each}
+        rival = found.get("onnxruntime")
+        for key, each in found.items():
+            ratio = f"{each['all'] / rival['all']:.2f}" if rival else NOTHING
+            megabytes = (f"{MB * each[part]:.0f}" for part in parts)
+            rows.append([line["network"], line["threads"], ENGINES[key].name, *megabytes, ratio])
+    runs, batches = data["memory"]
+    headers = ["network", "threads", "engine", *parts, "all ÷ ONNX Runtime"]
+    title = f"1e6 bytes resident; {runs} runs of random sizes of {_sizes(data)}, batches of 1 to {batches}"
+    return f"{_title(data)}\n{title}\n\n{tabulate(rows, headers, disable_numparse=True)}"
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    wait = f"; first pass after {data['wait']:.0f} s" if data["wait"] else ""
+    pack = f" ({data['pack']})" if data["pack"] else ""
+    return f"{data['cpu']}; cpuconv has {caches.CACHES[data['cache']]}{pack}{wait}"
+
+
+def _sizes(data: Mapping[str, Any]) -> str:
+    return ", ".join(dict.fromkeys(f"{line['network']}: {line['sizes']}" for line in data["lines"]))
+
+
+def remarks(data: Mapping[str, Any]) -> list[str]:
+    """Failures, and how results compare."""
+    found = []
+    for line in data["lines"]:
+        about = f"{line['network']}, {line['threads']} threads"
+        for key, each in line["engines"].items():
+            name = ENGINES[key].name
+            if "failed" in each:
+                found.append(f"{about}: {name} failed: {each['failed']}")
+            elif each.get("changed"):
+                found.append(f"{about}: {name} gave other bits for {len(each['changed'])} equal inputs")
+        errors = [f"{ENGINES[key].name} {error:.1e}" for key, error in line["errors"].items()]
+        if errors:
+            wrong = any(error > TOLERANCE for error in line["errors"].values())
+            verdict = f"DIFFER by more than {TOLERANCE:g}" if wrong else "agree"
+            found.append(f"{about}: results {verdict}; largest differences from cpuconv: {', '.join(errors)}")
     return found
 
 
-def _counted(args: argparse.Namespace, model: Path) -> str:
-    """How many kernels each size compiles."""
-    with tempfile.TemporaryDirectory(prefix="bench-sizes-") as folder:
-        found = _apart(args, str(model), {VARIABLE: folder, serving.VARIABLE: serving.OFF, together.VARIABLE: "1"})
-    sizes = spread(_numbers(args.base), _numbers(args.axes), args.step, args.count, args.seed)
-    told = ", ".join(
-        f"{'x'.join(str(size[axis]) for axis in _numbers(args.axes))}: {int(count)}"
-        for size, (count,) in zip(sizes, found, strict=True)
-    )
-    later = [int(count) for (count,) in found[1:]]
-    most = f"{sum(later)} for {len(later)} later sizes, none for {later.count(0)} of them"
-    return f"{model.stem}: {int(found[0][0])} kernels for the first size, {most}\n  {told}"
-
-
-def _apart(args: argparse.Namespace, one: str, environ: Mapping[str, str] | None = None) -> list[Figures]:
-    """The figures of every new size, from a new process."""
-    if not environ:
-        shutil.rmtree(cache_folder() / "layouts", ignore_errors=True)  # a size that was met before is none here
-    options = [f"--{name}={getattr(args, name)}" for name in ("base", "axes", "step", "count", "seed", "threads")]
-    options += [f"--{name}" for name in ("conv2d", "kernels") if getattr(args, name)]
-    command = python("-m", "bench.new_sizes", *options, "--one", one)
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environ = {**os.environ, **(environ or {}), "PYTHONPATH": path}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
-    return [tuple(line) for line in json.loads(done.stdout.splitlines()[-1])]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",")]
-
-
-def _network(args: argparse.Namespace) -> Iterator[Figures]:
-    import cpuconv
-    from cpuconv.reading.onnx_reader import read
-
-    model = cpuconv.compile(opened(read(Path(args.one))), threads=args.threads)
-    (port,), programs = model.inputs, model._programs
-    rng = np.random.default_rng(0)
-    base, axes = _numbers(args.base), _numbers(args.axes)
-    for at, sizes in enumerate(drawn(base, axes, args.step, args.count, args.seed)):
-        feed = {port.name: rng.standard_normal(sizes, np.float32)}
-        program = _taken(partial(programs.find, (sizes,)))
-        first, second = (_taken(partial(model.run, feed)) for _ in range(2))
-        if at:
-            yield program, first - second, second
-
-
-def _kernels(args: argparse.Namespace) -> Iterator[Figures]:
-    import cpuconv
-    from cpuconv.reading.onnx_reader import read
-    from cpuconv.runtime.code.cache import Statistics
-
-    model = cpuconv.compile(opened(read(Path(args.one))), threads=args.threads)
-    for sizes in spread(_numbers(args.base), _numbers(args.axes), args.step, args.count, args.seed):
-        before = Statistics.compiled
-        model.run({model.inputs[0].name: np.zeros(sizes, np.float32)})
-        yield (float(Statistics.compiled - before),)
-
-
-def _layer(args: argparse.Namespace) -> Iterator[Figures]:
-    import cpuconv
-
-    c, k, taps, groups = LAYERS[int(args.one)]
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((k, c // groups, taps, taps), np.float32)
-    weight.flags.writeable = False
-    for at, sizes in enumerate(drawn((1, c, SIDE, SIDE), (2, 3), 1, args.count, args.seed)):
-        x = rng.standard_normal(sizes, np.float32)
-
-        def call(x: np.ndarray = x) -> Any:
-            return cpuconv.conv2d(x, weight, padding=taps // 2, groups=groups, threads=args.threads)
-
-        first, *later = (_taken(call) for _ in range(1 + CALLS))
-        if at:
-            yield (first - min(later),)
-
-
-def _taken(call: Callable[[], object]) -> float:
-    """Milliseconds of processor time."""
-    start = time.process_time()
-    call()
-    return 1e3 * (time.process_time() - start)
-
-
 if __name__ == "__main__":
-    options = parser().parse_args()
-    if options.one is None:
-        sys.exit(main())
-    figures = _kernels if options.kernels else _layer if options.conv2d else _network
-    print(json.dumps(list(figures(options))))
+    sys.exit(main())

@@ -43,9 +43,9 @@ class Network:
 
     def feed(self, inputs: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
         """Arrays of float32 for inputs of these shapes: noise, or random letters for a network that reads."""
-        from bench.networks import model
+        from bench.networks import feeds
 
-        return (model.page if self.reads else model.feed)(inputs, seed)
+        return (feeds.page if self.reads else feeds.feed)(inputs, seed)
 
     def missing(self) -> str | None:
         """How to install what is not there, or None."""

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from bench.networks.feeds import feed
 from cpuconv.graph.ir import Node
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.specialise import specialise
@@ -18,31 +19,8 @@ from cpuconv.reading.onnx_reader import read
 
 Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
 _BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one
-_LETTER, _DOT = (7, 4), 3  # dots of a letter, rows and columns; pixels of a dot's side
 _SPREAD = (0.5, 1.5)  # of scales
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # their inputs: data, weights, and biases or none
-
-
-def feed(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays of float32 for inputs of these shapes, unit normal."""
-    rng = np.random.default_rng(seed)
-    return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
-
-
-def page(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays like those of `feed`, of lines of random letters: on noise, a network that reads sees nothing."""
-    rng = np.random.default_rng(seed)
-    pages = {}
-    for name, (n, c, h, w) in inputs.items():
-        high, wide = (size * _DOT for size in _LETTER)
-        ink = np.zeros((n, 1, h, w), np.float32)
-        for top in range(_DOT, h - high, 2 * high):
-            for left in range(_DOT, w - wide, wide + _DOT):
-                dots = rng.integers(0, 2, (n, 1, *_LETTER)).repeat(_DOT, 2).repeat(_DOT, 3)
-                ink[..., top : top + high, left : left + wide] = dots
-        noise = rng.standard_normal((n, c, h, w), np.float32)
-        pages[name] = 1 - 2 * ink + np.float32(0.1) * noise
-    return pages
 
 
 def batched(inputs: Sizes, batch: int | str) -> dict[str, tuple[int | str, ...]]:

@@ -1,0 +1,160 @@
+"""RapidOCR reads pages that all differ in size and text, beside ONNX Runtime: `python -m bench.pages --help`.
+
+Each engine reads in a process of its own: all pages for the first time, and then the same pages again. Pages are drawn
+at random, or are image files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/pages.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+from autotune.files import write_whole
+from autotune.interpreter import python
+from bench.compare import positive
+from bench.settings import machine_name
+from bench.sizes import caches
+
+ENGINES = {"onnxruntime": "ONNX Runtime", "cpuconv": "cpuconv"}
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+WIDTHS, LINES, LETTERS = (400, 1600), (4, 18), (18, 34)  # pixels of a page, lines of a page, pixels of a letter
+WORDS = """the of and with for over under between street river morning evening picture letter number window garden
+mountain reading writing paper printer kitchen station railway harbour weather thunder quickly slowly always"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print seconds a page of each engine, and their ratios; 1 if engines or later readings give other words."""
+    args = parser().parse_args(argv)
+    if args.engine:
+        print(json.dumps(read_pages(args.engine, pages(args), args.threads)))
+        return 0
+    found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
+    for _ in range(args.rounds):
+        for engine, runs in found.items():
+            runs.append(ask(engine, args))
+    print(table(found, args))
+    words = {json.dumps(run["words"]) for runs in found.values() for run in runs}
+    lines = sum(map(len, json.loads(min(words))))
+    print(f"{lines} lines; the words are {'the same' if len(words) == 1 else 'NOT THE SAME'}")
+    if args.json:
+        write_whole({args.json: json.dumps({"cpu": machine_name(), "cache": args.cache, "runs": found}, indent=1)})
+    changed = sum(run["changed"] for runs in found.values() for run in runs)
+    if changed:
+        print(f"{changed} pages had OTHER WORDS AGAIN")
+    return int(len(words) > 1 or changed > 0)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.pages", description=__doc__)
+    p.add_argument("files", nargs="*", metavar="IMAGE", help="pages to read (some that are drawn)")
+    p.add_argument("--pages", type=positive, default=15, help="pages that are drawn (15)")
+    p.add_argument("--seed", type=int, default=1, help="seed of sizes and words (1)")
+    p.add_argument("--threads", type=positive, help="threads of each engine (its default)")
+    p.add_argument("--cache", default="empty", choices=caches.CACHES, help="kernels of cpuconv (%(default)s)")
+    p.add_argument("--clock", default="wall", choices=CLOCKS, help="times in the table (%(default)s)")
+    p.add_argument("--rounds", type=positive, default=1, help="processes of each engine (1)")
+    p.add_argument("--engine", choices=ENGINES, help="read with one engine in this process, and print JSON")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    return p
+
+
+def ask(engine: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a new process."""
+    options = [f"--pages={args.pages}", f"--seed={args.seed}", *(f"--threads={args.threads}",) * bool(args.threads)]
+    command = python(str(Path(__file__).resolve()), "--engine", engine, *options, *args.files)
+    with caches.environment(args.cache) as variables:
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def read_pages(engine: str, pictures: Sequence[Any], threads: int | None) -> dict[str, Any]:
+    """Times of making the reader, and of each page for the first time and again, by clock; and the words of each page.
+
+    "words" is the list of lines of each page, and "changed" the number of pages that had other words again.
+    """
+    from rapidocr_onnxruntime import RapidOCR
+
+    clocks = list(CLOCKS.values())
+    begun = [clock() for clock in clocks]
+    if engine == "cpuconv":
+        from rapidocr_onnxruntime.utils import infer_engine
+
+        import cpuconv
+
+        infer_engine.InferenceSession = cpuconv.InferenceSession
+    reader = RapidOCR(**({"intra_op_num_threads": threads} if threads else {}))
+    made = [clock() - start for clock, start in zip(clocks, begun, strict=True)]
+    times, words = [], []
+    for picture in [*pictures, *pictures]:
+        begun = [clock() for clock in clocks]
+        result, _ = reader(picture)
+        times.append([clock() - start for clock, start in zip(clocks, begun, strict=True)])
+        words.append([line[1] for line in result or ()])
+    count = len(pictures)
+    figures: dict[str, Any] = {
+        name: {"made": made[at], "first": [each[at] for each in times[:count]], "again": [e[at] for e in times[count:]]}
+        for at, name in enumerate(CLOCKS)
+    }
+    changed = sum(one != other for one, other in zip(words[:count], words[count:], strict=True))
+    return {**figures, "words": words[:count], "changed": changed}
+
+
+def table(found: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> str:
+    """Seconds of each engine: of making the reader, of a page for the first time (the worst), and again."""
+    means: dict[str, tuple[float, ...]] = {}
+    for engine, runs in found.items():
+        times = [run[args.clock] for run in runs]
+        columns = [
+            (each["made"], *(f(each["first"]) for f in (statistics.fmean, max)), *_again(each)) for each in times
+        ]
+        means[engine] = tuple(map(statistics.median, zip(*columns, strict=True)))
+    rows = [[ENGINES[engine], *(f"{seconds:.3f}" for seconds in each)] for engine, each in means.items()]
+    ratios = (peer / own for peer, own in zip(means["onnxruntime"], means["cpuconv"], strict=True))
+    rows.append(["ONNX Runtime ÷ cpuconv", *(f"{ratio:.2f}" for ratio in ratios)])
+    headers = ("seconds", "made", "a page, first time", "worst", "a page again", "worst")
+    pack = "" if args.cache == "none" else f" ({caches.pack_title()})"
+    title = f"{machine_name()}; cpuconv has {caches.CACHES[args.cache]}{pack}; {args.clock} time"
+    return f"{title}\n\n{tabulate(rows, headers, disable_numparse=True)}"
+
+
+def _again(times: dict[str, Any]) -> tuple[float, float]:
+    return statistics.fmean(times["again"]), max(times["again"])
+
+
+def pages(args: argparse.Namespace) -> list[Any]:
+    """What is read: paths of files, or drawn pages as arrays."""
+    return args.files or [page(args.seed + number) for number in range(args.pages)]
+
+
+def page(seed: int) -> np.ndarray:
+    """A page of random size: lines of some words, dark on light, BGR."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    rng = random.Random(seed)
+    width, lines, letter = (rng.randint(*ends) for ends in (WIDTHS, LINES, LETTERS))
+    image = Image.new("RGB", (width, (2 * lines + 1) * letter), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=letter)
+    for line in range(lines):
+        words = rng.choices(WORDS.split(), k=rng.randint(1, 8))
+        while len(words) > 1 and letter + draw.textlength(" ".join(words), font) > width:
+            words.pop()
+        draw.text((letter, (2 * line + 1) * letter), " ".join(words), fill="black", font=font)
+    return np.asarray(image)[:, :, ::-1].copy()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

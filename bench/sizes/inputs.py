@@ -1,0 +1,137 @@
+"""Networks with open sizes and the inputs that they are measured on: different sizes, random elements."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class SizedNetwork:
+    """A network with one input whose sizes are open, and the range that they are drawn from.
+
+    Attributes
+    ----------
+    name : str
+    path : str
+        ONNX file.
+    port : str
+        Name of the input.
+    base : tuple of int
+        Shape of the input; axes that are not drawn keep these sizes.
+    axes : tuple of int
+        Axes whose sizes are drawn.
+    low, high, step : int
+        Drawn sizes are multiples of `step` from `low` to `high`.
+    count : int
+        Inputs, all of different shapes; fewer where the range has fewer shapes.
+    text : bool
+        Whether inputs are lines of random letters, for networks that read; noise otherwise.
+    seed : int
+        Seed of shapes and elements.
+    """
+
+    name: str
+    path: str
+    port: str
+    base: tuple[int, ...]
+    axes: tuple[int, ...]
+    low: int
+    high: int
+    step: int = 1
+    count: int = 40
+    text: bool = False
+    seed: int = 1
+
+    @property
+    def title(self) -> str:
+        """Sizes in words, as in "1x3x48x(40..1200)"."""
+        span = f"({self.low}..{self.high}{f' by {self.step}' if self.step > 1 else ''})"
+        return "x".join(span if axis in self.axes else str(size) for axis, size in enumerate(self.base))
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """`count` different shapes in random order."""
+        choices = range(-(-self.low // self.step), self.high // self.step + 1)
+        possible = len(choices) ** len(self.axes)
+        picked = np.random.default_rng(self.seed).choice(possible, min(self.count, possible), replace=False)
+        found = []
+        for each in picked:
+            shape = list(self.base)
+            for axis, at in zip(self.axes, np.unravel_index(each, (len(choices),) * len(self.axes)), strict=True):
+                shape[axis] = self.step * choices[int(at)]
+            found.append(tuple(shape))
+        return found
+
+    def batches(self, count: int, largest: int) -> list[tuple[int, ...]]:
+        """`count` shapes with random sizes and 1 to `largest` images, which the first axis counts."""
+        images = np.random.default_rng(self.seed).integers(1, largest + 1, count)
+        shapes = itertools.cycle(dataclasses.replace(self, count=count).shapes())
+        return [(int(n), *shape[1:]) for n, shape in zip(images, shapes, strict=False)]
+
+    def array(self, shape: Sequence[int], number: int) -> np.ndarray:
+        """The float32 elements of input `number`."""
+        from bench.networks.feeds import feed, page
+
+        return (page if self.text else feed)({self.port: shape}, self.seed + number)[self.port]
+
+
+def ocr_networks() -> dict[str, SizedNetwork]:
+    """The text recogniser and detector of PP-OCRv4, from the package rapidocr-onnxruntime.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The package is not installed.
+    """
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")  # not imported: it brings ONNX Runtime along
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("rapidocr_onnxruntime is not installed: pip install rapidocr-onnxruntime==1.4.4")
+    models = Path(spec.origin).parent / "models"
+
+    rec, det = (str(models / f"ch_PP-OCRv4_{each}_infer.onnx") for each in ("rec", "det"))
+    found = (
+        SizedNetwork("recogniser", rec, "x", (1, 3, 48, 320), (3,), 40, 1200, 1, 200, text=True),
+        SizedNetwork("detector", det, "x", (1, 3, 640, 640), (2, 3), 320, 960, 32, 40, text=True),
+    )
+    return {each.name: each for each in found}
+
+
+def open_network(
+    path: Path, folder: Path, base: Sequence[int], axes: Sequence[int], low: int, high: int, step: int
+) -> SizedNetwork:
+    """The network of an ONNX file; where its sizes along `axes` or its batch are fixed, a copy in `folder` opens them.
+
+    Parameters
+    ----------
+    path, folder : Path
+    base, axes : sequence of int
+    low, high, step : int
+        As of `SizedNetwork`.
+
+    Raises
+    ------
+    SystemExit
+        The network has several inputs, or one of another rank.
+    """
+    import onnx
+
+    from bench.networks.model import resize
+
+    model = onnx.load(path)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = [each for each in model.graph.input if each.name not in constants]
+    if len(inputs) != 1 or len(inputs[0].type.tensor_type.shape.dim) != len(base):
+        stated = ", ".join(f"{each.name} of rank {len(each.type.tensor_type.shape.dim)}" for each in inputs)
+        raise SystemExit(f"{path}: the network must have one input of rank {len(base)} (--base), not {stated}.")
+    port, dims = inputs[0].name, inputs[0].type.tensor_type.shape.dim
+    if any(dims[axis].HasField("dim_value") for axis in (0, *axes)):
+        opened = [f"size{axis}" if axis in (0, *axes) else size for axis, size in enumerate(base)]
+        resize(model, {port: opened})
+        path = folder / path.name
+        onnx.save(model, path)
+    return SizedNetwork(path.stem, str(path), port, tuple(base), tuple(axes), low, high, step)

@@ -1,0 +1,199 @@
+"""A process that measures one engine on one network: `python -m bench.sizes.measuring` reads a job and prints figures.
+
+The first pass meets every size for the first time; later passes run the same arrays again. Elements are drawn outside
+of what is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from autotune.interpreter import python
+from bench.memory import NOW, PEAK, resident
+from bench.sizes.engines import ENGINES, Loaded
+from bench.sizes.inputs import SizedNetwork
+
+OTHER_SEED = 1000  # added to the seed of the sizes that are run while a process waits
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process measures.
+
+    Attributes
+    ----------
+    engine : str
+        Key of `ENGINES`.
+    threads : int
+    network : SizedNetwork
+    again : int
+        Passes over the same inputs after the first one.
+    wait : float
+        Seconds from the start of the process to the first pass, spent on other sizes; 0: none.
+    compared : int
+        Inputs whose outputs are kept for comparison, evenly among all.
+    outputs : str
+        File for the kept outputs, of NumPy's npz format.
+    runs, largest_batch : int
+        For `measure_memory`: runs of random sizes, and most images of one.
+    """
+
+    engine: str
+    threads: int
+    network: SizedNetwork
+    again: int = 1
+    wait: float = 0.0
+    compared: int = 0
+    outputs: str = ""
+    runs: int = 0
+    largest_batch: int = 1
+
+
+def ask(job: Job, variables: Mapping[str, str], timeout: float) -> dict[str, Any]:
+    """The figures of a new process; `{"failed": reason}` if it failed."""
+    asked = json.dumps(dataclasses.asdict(job))
+    command = python("-m", "bench.sizes.measuring")
+    environ = {**variables, "OMP_NUM_THREADS": str(job.threads)}
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, env=environ, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no result after {timeout:.0f} s"}
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_times(job: Job) -> dict[str, Any]:
+    """Times of every input in every pass.
+
+    Returns
+    -------
+    dict
+        "imported", "made": seconds until the engine was imported, and until the network was loaded.
+        "shapes"; "wall", "processor": seconds of each input, by pass; "compiled": kernels that this process compiled
+        for each input of the first pass; "changed": inputs whose outputs had other bits in a later pass.
+    """
+    figures, loaded, begun = _loaded(job)
+    network = job.network
+    shapes = network.shapes()
+    others = replace(network, seed=network.seed + OTHER_SEED).shapes() if job.wait else []
+    for number, shape in enumerate(cycle([each for each in others if each not in shapes])):
+        if time.perf_counter() - begun > job.wait:
+            break
+        loaded.run({network.port: network.array(shape, number)})
+    kept = range(0, len(shapes), max(1, len(shapes) // job.compared)) if job.compared else range(0)
+    wall: list[list[float]] = []
+    processor: list[list[float]] = []
+    compiled: list[int] = []
+    digests: list[bytes] = []
+    arrays: dict[str, np.ndarray] = {}
+    changed = set()
+    for turn in range(1 + job.again):
+        wall.append([])
+        processor.append([])
+        for number, shape in enumerate(shapes):
+            feed, before = {network.port: network.array(shape, number)}, _compiled()
+            times = time.perf_counter(), time.process_time()
+            results = loaded.run(feed)
+            processor[-1].append(time.process_time() - times[1])
+            wall[-1].append(time.perf_counter() - times[0])
+            outputs = loaded.outputs(results)
+            digest = hashlib.blake2b(b"".join(each.tobytes() for each in outputs)).digest()
+            if turn:
+                changed |= {number} if digest != digests[number] else set()
+                continue
+            digests.append(digest)
+            compiled.append(_compiled() - before)
+            arrays |= {f"{number} {at}": each.copy() for at, each in enumerate(outputs) if number in kept}
+    if job.outputs:
+        np.savez(job.outputs, **arrays)  # type: ignore[arg-type]
+    return {
+        **figures,
+        "shapes": shapes,
+        "wall": wall,
+        "processor": processor,
+        "compiled": compiled,
+        "changed": sorted(changed),
+    }
+
+
+def measure_memory(job: Job) -> dict[str, Any]:
+    """Bytes of this process in memory: "imported", "made", after the "first" run, after "all"; and the "peak"."""
+    figures, loaded, _ = _loaded(job)
+    memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
+    network = job.network
+    for number, shape in enumerate(network.batches(job.runs, job.largest_batch)):
+        loaded.run({network.port: network.array(shape, number)})
+        memory.setdefault("first", resident(NOW))
+    return {**figures, "memory": {**memory, "all": resident(NOW), "peak": resident(PEAK)}}
+
+
+def _loaded(job: Job) -> tuple[dict[str, Any], Loaded, float]:
+    """Figures of loading, the network, and when the process began."""
+    begun = time.perf_counter()
+    engine = ENGINES[job.engine]
+    engine.begin()
+    figures: dict[str, Any] = {"imported": time.perf_counter() - begun, "imported_bytes": resident(NOW)}
+    loaded = engine.load(job.network.path, job.threads)
+    figures["made"] = time.perf_counter() - begun
+    return figures, loaded, begun
+
+
+def _compiled() -> int:
+    """Kernels that this process has compiled."""
+    cache = sys.modules.get("cpuconv.runtime.code.cache")
+    return 0 if cache is None else cache.Statistics.compiled
+
+
+def largest_errors(files: Mapping[str, str], reference: str) -> dict[str, float]:
+    """Largest difference of each engine's kept outputs from the reference's, over the largest element of that output.
+
+    `files` are the npz files of engines by key.
+    """
+    expected = dict(_arrays(files[reference]))
+    found = {}
+    for key in files.keys() - {reference}:
+        pairs = ((array, expected[name]) for name, array in _arrays(files[key]))
+        found[key] = max((_error(*pair) for pair in pairs), default=0.0)
+    return found
+
+
+def _arrays(file: str) -> Iterator[tuple[str, np.ndarray]]:
+    with np.load(file) as arrays:
+        yield from arrays.items()
+
+
+def _error(got: np.ndarray, expected: np.ndarray) -> float:
+    if got.shape != expected.shape:
+        return float("inf")
+    scale = max(float(np.abs(expected).max(initial=0)), np.finfo(np.float32).tiny)
+    return float(np.abs(got - expected).max(initial=0)) / scale
+
+
+def least(passes: Sequence[Sequence[float]]) -> list[float]:
+    """The shortest time of each input over passes."""
+    return [min(times) for times in zip(*passes, strict=True)]
+
+
+def main() -> int:
+    """Read a job from the standard input, and print its figures as JSON."""
+    stated = json.load(sys.stdin)
+    shape = {name: tuple(stated["network"][name]) for name in ("base", "axes")}
+    job = Job(**{**stated, "network": SizedNetwork(**{**stated["network"], **shape})})
+    print(json.dumps((measure_memory if job.runs else measure_times)(job)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
