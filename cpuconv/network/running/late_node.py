@@ -78,7 +78,7 @@ class LateNode:
         offer = self.offer
         if isinstance(offer.detail, Convolution):
             problem = offer.detail.problem
-            fields = {name: _filled(getattr(problem, name), number) for name in ("n", "h", "w", "pads", "stride")}
+            fields = {name: _filled(getattr(problem, name), number) for name in problem.__dataclass_fields__}
             offer = replace(offer, detail=replace(offer.detail, problem=problem.changed(**fields)))
         return (
             node,
