@@ -73,11 +73,11 @@ def _model(definition: Definition, target: Target, packed: Packed, making: Lock,
         with expecting(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
-    elif nothing_is_there():
-        from cpuconv.network.base_kernels import compile_base  # which few starts need
+    elif nothing_is_there() and not definition.shape_inputs:  # nobody knows the elements that decide
+        from cpuconv.network.sizes.base_kernels import compile_base  # which few starts need
 
         with making, expecting(_usual):
-            compile_base(definition, programs.builder)
+            compile_base([*definition.inputs.values()], programs.builder.kernels)
 
     def reopened(names: Collection[str]) -> Opened:
         """The network with some defaults as inputs, made from what was read; weights that stay are shared."""

@@ -12,7 +12,7 @@ pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from autotune.interpreter import python  # noqa: E402
-from cpuconv.network import base_kernels  # noqa: E402
+from cpuconv.network.sizes import base_kernels  # noqa: E402
 from cpuconv.runtime.code import together  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
@@ -52,7 +52,7 @@ def builder(here):
     return programs_of(cpuconv.compile(parse(text), threads=1)).builder
 
 
-def test_the_first_usual_size_that_a_network_takes_counts(builder, monkeypatch):
+def test_the_first_usual_size_that_a_network_takes_counts(builder):
     asked: list[object] = []
 
     def kernels(shapes):
@@ -61,8 +61,7 @@ def test_the_first_usual_size_that_a_network_takes_counts(builder, monkeypatch):
             raise cpuconv.ArgumentError("too large")
         return []
 
-    monkeypatch.setattr(builder, "kernels", kernels)
-    base_kernels.compile_base(builder.definition, builder)
+    base_kernels.compile_base([*builder.definition.inputs.values()], kernels)
     assert asked == [((1, 4, size, size),) for size in base_kernels.USUAL_SIZES]
 
 

@@ -8,17 +8,16 @@ better ones come (`runtime.code.background`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.network.definition import Definition
-from cpuconv.network.program_builder import ProgramBuilder
-from cpuconv.network.saved.program import Shapes
 from cpuconv.runtime.code.together import Wanted, compiled_together
+
+Shapes = tuple[tuple[int, ...], ...]  # of inputs
 
 USUAL_SIZES = (320, 64, 224, 128, 32)
 """Sizes of axes that are open, the first that the network takes; a batch is 1."""
@@ -26,11 +25,17 @@ SMALL_COLUMNS = (1,)
 """Pixels of small tiles: every plane is large enough for one."""
 
 
-def compile_base(definition: Definition, builder: ProgramBuilder) -> None:
-    """Have the network's kernels for usual sizes on disk, with small tiles of their families."""
-    if definition.shape_inputs:
-        return  # elements decide, which nobody knows
-    wanted = next(filter(None, (_called(builder, shapes) for shapes in _shapes(definition))), None)
+def compile_base(inputs: Sequence[Value], kernels: Callable[[Shapes], list[Wanted]]) -> None:
+    """Have a network's kernels for usual sizes on disk, with small tiles of their families.
+
+    Parameters
+    ----------
+    inputs : sequence of Value
+        Of which some leave sizes open.
+    kernels : callable
+        What the network calls for inputs of some shapes; it raises a `CpuconvError` where it takes none of these.
+    """
+    wanted = next(filter(None, (_called(kernels, shapes) for shapes in _shapes(inputs))), None)
     if wanted is None:
         return  # it takes none of the sizes: what it calls is compiled when it runs
     wanted = list(dict.fromkeys((*wanted, *_small(wanted))))
@@ -39,9 +44,9 @@ def compile_base(definition: Definition, builder: ProgramBuilder) -> None:
         kernel.entry(tile)
 
 
-def _shapes(definition: Definition) -> Iterator[Shapes]:
+def _shapes(inputs: Sequence[Value]) -> Iterator[Shapes]:
     for size in USUAL_SIZES:
-        yield tuple(_sized(value, size) for value in definition.inputs.values())
+        yield tuple(_sized(value, size) for value in inputs)
 
 
 def _sized(value: Value, size: int) -> tuple[int, ...]:
@@ -49,10 +54,10 @@ def _sized(value: Value, size: int) -> tuple[int, ...]:
     return tuple(axis if isinstance(axis, int) else size if at else 1 for at, axis in enumerate(shape))
 
 
-def _called(builder: ProgramBuilder, shapes: Shapes) -> list[Wanted]:
-    """What the network calls for inputs of these shapes; nothing if it takes none of them."""
+def _called(kernels: Callable[[Shapes], list[Wanted]], shapes: Shapes) -> list[Wanted]:
+    """What the network calls for inputs of these shapes; nothing if it does not take them."""
     try:
-        return builder.kernels(shapes)
+        return kernels(shapes)
     except CpuconvError:
         return []
 
