@@ -22,7 +22,7 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.runtime.code.together import Wanted, expecting
+from cpuconv.runtime.code.together import Wanted, expecting, nothing_is_there
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.launch import LAUNCHER
 
@@ -73,6 +73,11 @@ def _model(definition: Definition, target: Target, packed: Packed, making: Lock,
         with expecting(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
+    elif nothing_is_there() and not definition.shape_inputs:  # nobody knows the elements that decide
+        from cpuconv.network.sizes.base_kernels import compile_base  # which few starts need
+
+        with making, expecting(_usual):
+            compile_base([*definition.inputs.values()], programs.builder.kernels)
 
     def reopened(names: Collection[str]) -> Opened:
         """The network with some defaults as inputs, made from what was read; weights that stay are shared."""

@@ -22,7 +22,7 @@ from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
 from cpuconv.network.program_templates import Class, ProgramTemplates, class_of, representative
 from cpuconv.network.reports.explain import Explanation
-from cpuconv.network.running.building import build
+from cpuconv.network.running.building import Builder, build
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
@@ -35,6 +35,7 @@ from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.code.together import Wanted
 from cpuconv.runtime.float_environment import default_environment
 
 
@@ -224,6 +225,14 @@ class ProgramBuilder:
         graph, *_ = self.definition.prepared(made.key.shapes, {}, noted=False)[0]
         plan = lay_out(graph, made.executable.target, made.decisions)
         return replace(made, executable=build(plan, made.executable.target, self.packed, self.arenas))
+
+    @default_environment()
+    def kernels(self, shapes: Shapes) -> list[Wanted]:
+        """What a program for inputs of these shapes would call. Nothing is kept of it."""
+        graph = self.definition.prepared(shapes, {}, noted=False)[0].graph
+        network_plan = lay_out(self.bodies.bound(graph), self.target)
+        works = Builder(network_plan, self.target, Packed()).works
+        return [kernel for work in works for step in work.steps for kernel in step.kernels()]
 
     def explained(self, made: ShapeProgram) -> Explanation:
         """The explanation of a program; made here where it is none yet, as a run of a new size does not wait for one.

@@ -91,10 +91,15 @@ def _tiles(isa: Isa, steps: Iterable[Step]) -> frozenset[Tile]:
     for step in steps:
         ref = step.args.get("gemm") or step.args.get("gemm_last")
         if isinstance(ref, MicroRef) and ref.kernel is gemm_strip:
-            names = _names(isa, replace(ref.tile, **_PLAIN))
-            there = at_hand.among(itertools.chain.from_iterable(names.values()))
-            found |= {tile for tile, each in names.items() if not there.isdisjoint(each)}
+            found |= _alike(isa, replace(ref.tile, **_PLAIN), at_hand.state())
     return frozenset(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _alike(isa: Isa, plain: GemmTile, state: tuple[object, ...]) -> frozenset[Tile]:
+    names = _names(isa, plain)
+    there = at_hand.among(itertools.chain.from_iterable(names.values()))
+    return frozenset(tile for tile, each in names.items() if not there.isdisjoint(each))
 
 
 @functools.lru_cache(maxsize=64)  # some 60 KB each; only problems whose kernels are missing ask

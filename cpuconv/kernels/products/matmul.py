@@ -348,19 +348,8 @@ def _strip_at_hand(isa: Isa, product: Product) -> tuple[GemmTile, GemmTile]:
 
 
 def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
-    gemm = GemmTile(
-        lanes=isa.lanes,
-        v=v,
-        rows=1,
-        cols=n,
-        unroll=unroll,
-        xs=0,
-        ys=0,
-        ks=product.a.column // F32.bytes or 1,
-        planar=True,
-        epilogue=False,
-        tail=int(unroll > 1),
-    )
+    step, tail = product.a.column // F32.bytes or 1, int(unroll > 1)
+    gemm = GemmTile(isa.lanes, v, 1, n, unroll, 0, 0, step, planar=True, epilogue=False, tail=tail)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes
     if is_followed(rest):

@@ -75,8 +75,19 @@ def files() -> frozenset[str]:
 
 def among(names: Iterable[str]) -> set[str]:
     """Those of some names of kernels' files that are at hand."""
-    there, pack = files(), serving.has
-    return {each for each in names if f"{each}{_END}" in there or cache.is_in_memory(each) or pack(each)}
+    there, names = files(), list(names)
+    found = {each for each in names if f"{each}{_END}" in there}
+    if serving.any_serves():
+        found.update(filter(serving.has, names))
+    if not there:  # what is in memory is on disk, too, where there is a folder
+        found.update(filter(cache.is_in_memory, names))
+    return found
+
+
+def state() -> tuple[int, int, bool]:
+    """What changes when more kernels are at hand."""
+    path = kernel_files.folder().path
+    return 0 if path is None else _changed(path), cache.Statistics.compiled, serving.any_serves()
 
 
 def _changed(path: os.PathLike[str]) -> int:

@@ -155,6 +155,7 @@ def locked(path: Path) -> int:
     except OSError:
         os.close(file)
         return -1
+    os.utime(path)
     return file
 
 
@@ -186,7 +187,10 @@ def main(asked: str) -> None:
     told = _Told(0)
     while (task := told.next(_IDLE_SECONDS)) is not None:
         module, name, tile = task
-        kernel = found(module, name)
+        kernel, path = found(module, name), kernel_files.folder().path
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path / LOCK)  # old ones are removed, as of processes that have died
         if kernel is not None and not at_hand.is_at_hand(kernel, tile):
             with contextlib.suppress(Exception):  # the next one may be compiled
                 kernel.entry(tile)

@@ -48,9 +48,37 @@ def unoptimised() -> Iterator[None]:
     with global_compiler_lock:  # nobody else's functions are compiled meanwhile
         generator._library_class = _quick(usual)
         try:
-            yield
+            with _operators_typed_once():
+                yield
         finally:
             generator._library_class = usual
+
+
+_typed: dict[tuple[Any, tuple[Any, ...]], Any] = {}  # signatures of operators for some operands
+
+
+@contextlib.contextmanager
+def _operators_typed_once() -> Iterator[None]:
+    """Let Numba look up what an operator gives for operands of some types once, and not for each of the thousands of
+    sums and comparisons in a driver: that was up to a fifth of the time."""
+    from numba.core.types.functions import BaseFunction
+
+    usual = BaseFunction.get_call_type
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or getattr(self.key[0], "__module__", "") != "_operator":
+            return usual(self, context, args, kws)
+        key = self, tuple(args)
+        found = _typed.get(key)
+        if found is None:
+            found = _typed[key] = usual(self, context, args, kws)
+        return found
+
+    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BaseFunction.get_call_type = usual  # type: ignore[method-assign]
 
 
 def _quick(usual: Any) -> Any:

@@ -134,7 +134,7 @@ def expecting(usual: Callable[[], Sequence[Wanted]]) -> Iterator[None]:
     helpers: list[_Helper] = []
     before = _early.set(helpers)
     try:
-        if _processes() > 1 and _nothing_is_there() and _can_help():
+        if _processes() > 1 and nothing_is_there() and _can_help():
             _start(helpers, min(_processes() - 1, _MOST_EARLY))
             _give(helpers, usual())
         yield
@@ -144,7 +144,9 @@ def expecting(usual: Callable[[], Sequence[Wanted]]) -> Iterator[None]:
             each.end()
 
 
-def _nothing_is_there() -> bool:
+def nothing_is_there() -> bool:
+    """Whether no kernel is on disk, neither in the cache folder nor in a pack; so it is where there is no folder, too,
+    but then nothing can be put there: False."""
     place = kernel_files.folder().path
     return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
 

@@ -118,6 +118,8 @@ def test_a_tile_beyond_the_best_few_serves(problem, solver, monkeypatch):
     there = {at_hand.name_of(*each) for step in assemble(problem, other).steps for each in step.kernels()}
     monkeypatch.setattr(at_hand, "is_named_at_hand", there.__contains__)
     monkeypatch.setattr(at_hand, "among", there.intersection)
+    existing._alike.cache_clear()
+    monkeypatch.setattr(at_hand, "state", object)  # nothing that is known of others counts
     found = existing.served(problem, Limits(), best)
     assert found.candidate != best and found.missing
     assert not existing.missing(problem, found.candidate)

@@ -11,8 +11,12 @@ import cpuconv  # noqa: E402
 from cpuconv.conv.choice import existing, select  # noqa: E402
 from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
 from cpuconv.conv.choice.ways import Convolution  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding.steps import Ref  # noqa: E402
+from cpuconv.kernels.products import matmul  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
+from cpuconv.runtime.code import at_hand, background  # noqa: E402
 from cpuconv.runtime.code.cache import Statistics  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
@@ -93,3 +97,45 @@ def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(here):
     again(np.zeros((1, 32, 40, 40), np.float32))
     for x, y in reversed(known.values()):
         np.testing.assert_array_equal(again(x), y)
+
+
+PRODUCT = "g (float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul(a, b) }"
+
+
+@pytest.mark.parametrize("sizes", [(13, 37, 45), (5, 70, 16), (33, 3, 100)])
+def test_all_strips_of_a_product_give_the_same_bits(sizes, here, monkeypatch):
+    rows, depth, columns = sizes
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
+    results, kinds, every = [], set(), 1
+    for at in (0, 1, 7, 23, 40):
+
+        def strip(isa, product, at=at):
+            nonlocal every
+            options = list(matmul._strips(isa, product))
+            every = len(options)
+            kinds.add(options[at % every])
+            return options[at % every]
+
+        monkeypatch.setattr(matmul, "_strip_at_hand", strip)
+        results.append(cpuconv.compile(parse(PRODUCT), threads=1).run({"a": a, "b": b})["y"])
+    assert len(kinds) > 2 and every > 8
+    np.testing.assert_allclose(results[0], a.astype(np.float64) @ b, rtol=0, atol=1e-5 * depth)
+    for each in results[1:]:
+        np.testing.assert_array_equal(each, results[0])
+
+
+def test_a_product_takes_a_strip_at_hand_and_asks_for_the_best(monkeypatch):
+    isa = current()
+    columns = 3 * isa.lanes
+    a, b, y = (matmul.Matrices(Ref("x"), (), 4 * count, 4) for count in (64, columns, columns))
+    product = matmul.Product((), 37, 64, columns, a, b, y)
+    best, *others = list(matmul._strips(isa, product))
+    told: list = []
+    monkeypatch.setattr(at_hand, "is_at_hand", lambda kernel, tile: tile in others[-1])
+    monkeypatch.setattr(background, "want", told.extend)
+    assert matmul._strip_at_hand(isa, product) == best and not told
+    with at_hand.preferred():
+        monkeypatch.setattr(at_hand, "_MOST_ASKED", len(others))
+        found = matmul._strip_at_hand(isa, product)
+    assert found == others[-1] != best and told
