@@ -1,0 +1,100 @@
+"""The closed set of GEMM strips: a step's strips in their closed form, and which tiles there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cpuconv.elements import F32, S32
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.products.closed_strip import closed_strip
+from cpuconv.kernels.products.closed_tile import (
+    COMPLEX,
+    LINES,
+    MATRIX,
+    PIXELS,
+    PLANES,
+    ClosedTile,
+    Words,
+    activation_words,
+)
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matrix_strip import matrix_strip
+
+_BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of parts before the last
+
+
+def form_of(tile: GemmTile) -> str:
+    """The form of the strip that takes a tile's place."""
+    if tile.complex:
+        return COMPLEX
+    if tile.planar:
+        return PLANES if tile.xs else MATRIX
+    return PIXELS if tile.ks else LINES
+
+
+def closed_tile(tile: GemmTile) -> ClosedTile | None:
+    """The tile of the closed set that computes what a tile does; None: there is none."""
+    product = BY_NAME[tile.product]
+    if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.pitch:
+        return None
+    if product.flipped or product.compact or product.paired or product.matrix:
+        return None
+    last = bool(tile.valid or tile.masked or tile.zeros or tile.absent)
+    return ClosedTile(
+        form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.absent, tile.product, tile.x, tile.y
+    )
+
+
+def closed_step(step: Step) -> Step | None:
+    """The step with strips of the closed set; None: some tile has no place in it."""
+    args = {**step.args, **{name: 0 for name in _BEFORE if name in step.args}}
+    if any(isinstance(value, MicroRef) and value.kernel is matrix_strip for value in args.values()):
+        return None
+    if "parts" in args:
+        args["parts"] = 1
+    open_ = {name: value.tile for name, value in args.items() if _is_strip(value)}
+    if not open_:
+        return step
+    for name, tile in open_.items():
+        found = closed_tile(tile)
+        if found is None:
+            return None
+        args[name] = MicroRef(closed_strip, found)
+    tiles = list(open_.values())
+    args["tails"] = _words(tiles, args).array
+    return replace(step, args=args)
+
+
+def _is_strip(value: object) -> bool:
+    return isinstance(value, MicroRef) and value.kernel is gemm_strip
+
+
+def _words(tiles: list[GemmTile], args: Args) -> Words:
+    """What the strips of a driver read: of the last of the tiles what concerns the last panel."""
+    tile, last = tiles[0], tiles[-1]
+    ending = tile.ending
+    rows = (len(ending.rows) if tile.epilogue else 1) * 4 * tile.lanes
+    return Words(
+        whole=tile.unroll,
+        tails=int(args["tails"]),
+        scalars=tile.tail,
+        column=4 * tile.xs,
+        out=4 * tile.ys,
+        scalar=4 * tile.ks,
+        plain=int(not tile.epilogue),
+        residual=int(tile.residual),
+        valid=last.valid or tile.lanes,
+        zeros=last.zeros,
+        **activation_words(tile.activation if tile.epilogue else None),
+        long=int(ending.sum.integer and not ending.short),
+        rows=rows,
+        behind=4 * tile.lanes * _rows_behind(ending),
+    )
+
+
+def _rows_behind(ending: Ending) -> int:
+    """Rows before the output's zero point."""
+    return ending.rows.index("zero") if "zero" in ending.rows else 0
