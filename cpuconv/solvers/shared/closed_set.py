@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from cpuconv.elements import F32, S32
+from cpuconv.elements import F32, Element
+from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, pair_product, product_of
 from cpuconv.kernels.products.closed_strip import closed_strip
 from cpuconv.kernels.products.closed_tile import (
     COMPLEX,
@@ -22,6 +24,8 @@ from cpuconv.kernels.products.closed_tile import (
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrix_strip import matrix_strip
+from cpuconv.kernels.products.tiling import closed_columns
+from cpuconv.problem.types import ALL_F32, Types
 
 _BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of parts before the last
 
@@ -40,7 +44,7 @@ def closed_tile(tile: GemmTile) -> ClosedTile | None:
     product = BY_NAME[tile.product]
     if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.pitch:
         return None
-    if product.flipped or product.compact or product.paired or product.matrix:
+    if not _able(product):
         return None
     last = bool(tile.valid or tile.masked or tile.zeros or tile.absent)
     return ClosedTile(
@@ -98,3 +102,46 @@ def _words(tiles: list[GemmTile], args: Args) -> Words:
 def _rows_behind(ending: Ending) -> int:
     """Rows before the output's zero point."""
     return ending.rows.index("zero") if "zero" in ending.rows else 0
+
+
+def strips(isa: Isa, types: Types) -> list[ClosedTile]:
+    """Every strip of the closed set that problems of those types can ask for; none where their product is not in it."""
+    product = product_of(types, isa)
+    if product is None or not _able(product):
+        return []
+    found = [*_of_form(PIXELS, isa, product, types.x, types.y)]
+    if types == ALL_F32:
+        found += [each for form in (LINES, MATRIX, PLANES) for each in _of_form(form, isa, product, F32, F32)]
+    return [*found, *_of_transforms(isa, types)]
+
+
+def _able(product: Product) -> bool:
+    """Whether strips of the closed set multiply so."""
+    return not (product.flipped or product.compact or product.paired or product.matrix)
+
+
+def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> Iterator[ClosedTile]:
+    """Strips of a form, of whole panels and of last ones; a last one may lack vectors where an output block has some."""
+    side, seen, plain = WORD // y.bytes, as_seen(isa, product), x == y == F32
+    for v in range(1, len(isa.pixels) + 1):
+        if side > 1 and v % side and side % v:
+            continue
+        for cols in closed_columns(seen, v):
+            tile = ClosedTile(form, isa.lanes, v, cols, product=product.name, x=x, y=y)
+            yield tile
+            for absent in range(1 if plain else v):
+                yield replace(tile, last=True, absent=absent)
+
+
+def _of_transforms(isa: Isa, types: Types) -> Iterator[ClosedTile]:
+    """Strips of the products of transformed tiles: of Winograd's integers, and of FFT's complex numbers."""
+    if types.x.integer:
+        product = pair_product(isa)
+        for v in range(1, len(isa.pixels) + 1):
+            for cols in closed_columns(as_seen(isa, product), v):
+                yield ClosedTile(PIXELS, isa.lanes, v, cols, product=product.name, x=product.x, y=product.sum)
+        return
+    for v, most in enumerate(isa.pairs, 1):
+        yield from (ClosedTile(COMPLEX, isa.lanes, v, cols) for cols in closed_columns(isa, v) if cols <= most)
+    if types != ALL_F32:
+        yield from (each for each in _of_form(PIXELS, isa, BY_NAME["fma"], F32, F32) if not each.last)
