@@ -13,7 +13,7 @@ from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products.closed_tile import CALLED, MATRIX, PLANES, ClosedTile
+from cpuconv.kernels.products.closed_tile import CALLED, HELD, MATRIX, PLANES, ClosedTile, bits, number_of
 from cpuconv.problem.activation import scalars_of
 from cpuconv.runtime.code.llvm import ir
 
@@ -45,61 +45,71 @@ def _float(vec: Vector, word: Any) -> Any:
     return vec.splat(vec.builder.bitcast(vec.builder.trunc(word, I32), _F32))
 
 
-def _hidden(builder: ir.IRBuilder, count: int) -> Any:
-    """A number that LLVM does not know: it unrolls no loop for it."""
-    return builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [I32(count)], side_effect=False)
+def _hidden(builder: ir.IRBuilder, number: Any) -> Any:
+    """The same number, of which LLVM knows nothing: it unrolls no loop that it counts."""
+    return builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [number], side_effect=False)
 
 
 def _clamped(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
-    builder = vec.builder
-    unbounded = builder.or_(builder.shl(words["high"], I64(32)), words["low"])
-    none = I64((0x7F800000 << 32) | 0xFF800000)
-    with _where(vec, builder.icmp_signed("!=", unbounded, none), values):
-        low, high = _float(vec, words["low"]), _float(vec, words["high"])
-        values[:] = [vec.minimum(high, vec.maximum(low, value)) for value in values]
+    """Values between the ends, of which those that are infinite cost nothing; NaN stays."""
+    infinity = float("inf")
+    for name, none, end in (("low", -infinity, vec.maximum), ("high", infinity, vec.minimum)):
+        with _where(vec, vec.builder.icmp_signed("!=", words[name], I64(bits(none))), values):
+            bound = _float(vec, words[name])
+            values[:] = [end(bound, value) for value in values]
 
 
-def _called(tile: ClosedTile, vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
-    """Activations that are no clamp: values pass through memory, so that each is a short loop."""
+def _held(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
+    """Activations of a few instructions, on values in registers."""
+    for name in HELD:
+        with _where(vec, vec.builder.icmp_signed("==", words["called"], I64(number_of(name))), values):
+            values[:] = [_applied(name, vec, words, value) for value in values]
+
+
+def _called(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
+    """Longer ones: values pass through memory, so that each is a short loop."""
     builder, count = vec.builder, len(values)
     with builder.goto_entry_block():
         room = builder.alloca(vec.type, count)
         room.align = _ALIGN
-    with _where(vec, _is_set(vec, words["called"]), values):
+    with _where(vec, builder.icmp_signed(">", words["called"], I64(len(HELD))), values):
         for at, value in enumerate(values):
             builder.store(value, builder.gep(room, [I32(at)])).align = _ALIGN
-        turns = _hidden(builder, count)
         done = builder.append_basic_block("called")
         choice = builder.switch(words["called"], done)
-        for number, name in enumerate(CALLED, 1):
+        for name in CALLED:
             block = builder.append_basic_block(name)
-            choice.add_case(I64(number), block)
+            choice.add_case(I64(number_of(name)), block)
             builder.position_at_end(block)
             loop = builder.append_basic_block(f"{name}.each")
             builder.branch(loop)
             builder.position_at_end(loop)
             index = builder.phi(I32)
             index.add_incoming(I32(0), block)
-            place = builder.gep(room, [index])
-            operands = [Operand(at) for at in range(1 + len(scalars_of(name) or ()))]
-            value = builder.load(place)
-            value.align = _ALIGN
-            known = {Operand(0): value}
-            if len(operands) > 1:
-                known[Operand(1)] = _float(vec, words["slope"])
-            builder.store(apply(name, *operands).emit(Math(builder, vec.lanes), known), place).align = _ALIGN
-            following = builder.add(index, I32(1))
+            for at in range(step := 1 + (count % 2 == 0)):
+                place = builder.gep(room, [builder.add(index, I32(at))])
+                value = builder.load(place)
+                value.align = _ALIGN
+                builder.store(_applied(name, vec, words, value), place).align = _ALIGN
+            following = _hidden(builder, builder.add(index, I32(step)))
             index.add_incoming(following, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, turns), loop, done)
+            builder.cbranch(builder.icmp_signed("<", following, I32(count)), loop, done)
         builder.position_at_end(done)
         for at in range(count):
             values[at] = builder.load(builder.gep(room, [I32(at)]))
             values[at].align = _ALIGN
 
 
-def _activated(tile: ClosedTile, vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
+def _applied(name: str, vec: Vector, words: dict[str, Any], value: Any) -> Any:
+    operands = [Operand(at) for at in range(1 + len(scalars_of(name) or ()))]
+    known = dict(zip(operands, (value, *(_float(vec, words["slope"]) for _ in operands[1:])), strict=True))
+    return apply(name, *operands).emit(Math(vec.builder, vec.lanes), known)
+
+
+def _activated(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
     _clamped(vec, words, values)
-    _called(tile, vec, words, values)
+    _held(vec, words, values)
+    _called(vec, words, values)
 
 
 def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, bias: Any) -> None:
@@ -166,7 +176,7 @@ def _of_floats(
         values[:] = map(vec.add, values, loaded)
         with _where(vec, _is_set(vec, words["residual"]), values):
             values[:] = map(vec.add, values, residuals())
-        _activated(tile, vec, words, values)
+        _activated(vec, words, values)
 
 
 def _of_integers(
@@ -193,7 +203,7 @@ def _of_integers(
         with _where(vec, _is_set(vec, words["residual"]), values):
             numbers = map(vec.sub, residuals(), row(4))
             values[:] = map(vec.add, values, map(vec.mul, numbers, row(3)))
-        _activated(tile, vec, words, values)
+        _activated(vec, words, values)
         if tile.y != F32:
             values[:] = map(vec.div, values, row(-1, behind=True))
     if tile.y == F32:

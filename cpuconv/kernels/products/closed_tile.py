@@ -29,8 +29,9 @@ PIXELS, LINES, MATRIX, PLANES, COMPLEX = "pixels", "lines", "matrix", "planes", 
 - `COMPLEX`: as `PIXELS`; real and imaginary parts are `xrow` bytes apart.
 """
 PLANAR = (MATRIX, PLANES)  # forms whose lanes are pixels, or columns of a matrix
-CALLED = ("silu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "leaky_relu", "gelu", "gelu_tanh")
-"""Activations that are no clamp: every strip has a loop for each, entered by its number."""
+HELD = ("hardswish", "leaky_relu")
+CALLED = ("silu", "hardsigmoid", "sigmoid", "tanh", "gelu", "gelu_tanh")
+"""Activations that are no clamp: of a few instructions, and longer ones, for each of which strips have a loop."""
 _CLAMPS = {"relu": (0.0, float("inf")), "relu6": (0.0, 6.0)}
 
 
@@ -90,7 +91,7 @@ class Words:
     zeros: int  # output vectors of zeros behind the last
     low: int  # the clamp of every output: bits of two floats
     high: int
-    called: int  # an activation: 1 + its place in `CALLED`; 0: none
+    called: int  # `number_of` an activation; 0: none
     slope: int  # bits of the activation's scalar
     long: int  # of integers: not 0 where an output has a scale of its own to be divided by
     rows: int  # bytes from the rows of a vector of output channels to those of the next
@@ -105,6 +106,11 @@ class Words:
 PLACES = {each.name: at for at, each in enumerate(fields(Words))}
 
 
+def number_of(name: str) -> int:
+    """The number of an activation in `Words.called`."""
+    return 1 + (*HELD, *CALLED).index(name)
+
+
 def bits(value: float) -> int:
     """A float32 as a word."""
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
@@ -115,7 +121,7 @@ def activation_words(activation: Sequence[Any] | None) -> dict[str, int]:
 
     Raises
     ------
-    KeyError
+    ValueError
         It is none of the closed set.
     """
     low, high, called, slope = -float("inf"), float("inf"), 0, 0.0
@@ -125,8 +131,6 @@ def activation_words(activation: Sequence[Any] | None) -> dict[str, int]:
             low, high = scalars
         elif name in _CLAMPS:
             low, high = _CLAMPS[name]
-        elif name in CALLED:
-            called, slope = 1 + CALLED.index(name), scalars[0] if scalars else 0.0
         else:
-            raise KeyError(name)
+            called, slope = number_of(name), scalars[0] if scalars else 0.0
     return {"low": bits(low), "high": bits(high), "called": called, "slope": bits(slope)}
