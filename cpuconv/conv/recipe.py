@@ -26,8 +26,8 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch
 from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
-from cpuconv.solvers.shared.closed_set import closed_step
 from cpuconv.solvers.shared.base import contiguous
+from cpuconv.solvers.shared.closed_set import closed_step
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats

@@ -1,4 +1,4 @@
-"""Strips of the closed set against the float64 oracle: every solver that calls GEMM strips, by candidates of the set."""
+"""Strips of the closed set against the float64 oracle, of every solver that calls GEMM strips."""
 
 from __future__ import annotations
 

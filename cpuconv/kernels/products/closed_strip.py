@@ -6,15 +6,15 @@ are a loop, whose number of turns is a word; unrolled, they would be no faster (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
-from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import closed_store
+from cpuconv.kernels.products import closed_store, gemm_bytes
 from cpuconv.kernels.products.closed_tile import COMPLEX, LINES, MATRIX, PLACES, PLANES, ClosedTile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -63,7 +63,7 @@ class Sums:
 
 @contextmanager
 def _turns(builder: ir.IRBuilder, first: Any, last: Any, flat: list[Any]) -> Iterator[tuple[Any, list[Any], list]]:
-    """A loop over first … last-1, at least one: yields its index, what it carries, and a list for what a turn leaves."""
+    """A loop over first … last-1, at least one: gives its index, what it carries, and a list for what a turn leaves."""
     before = builder.block
     loop, done = builder.append_basic_block("turn"), builder.append_basic_block("turns.done")
     builder.branch(loop)
@@ -121,9 +121,7 @@ def _columns(tile: ClosedTile, vec: Vector, start: Any, step: Any) -> list[Any]:
         start = vec.opaque(vec.offset(vec.offset(sixth, times(8)), step[1]))
 
 
-def _scalar(
-    tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[list[Any]], now: Sums
-) -> Sums:
+def _scalar(tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[list[Any]], now: Sums) -> Sums:
     """Add the products of a scalar of the pixels at `columns`, a list for each row."""
     product, size, sums = BY_NAME[tile.product], 4 * vec.lanes, list(now.values)
     cuts = 2 if tile.form == COMPLEX else product.cuts
@@ -194,18 +192,83 @@ def _segments(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Su
         scalars = builder.select(short, words["scalars"], words["whole"])
         multiples = step if isinstance(step, int) else _multiples(tile, vec, step)
         ahead = first if tile.planar else _ahead(tile, vec, problem, x, builder.add(index, I64(1)))
-        with _turns(builder, I64(0), scalars, [ahead, *starts, *now]) as (_, each, found):
-            soon, rows, state = each[0], each[1 : 1 + len(starts)], Sums.of(each[1 + len(starts) :])
-            state = _prefetched(tile, vec, problem, state, rows, soon)
-            state = _scalar(tile, vec, problem, [_columns(tile, vec, row, multiples) for row in rows], state)
-            found += [vec.offset(soon, multiples[1] if isinstance(multiples, dict) else I64(0)), *_stepped(vec, rows, apart), *state.flat]
-        left += found[1 + len(starts) :]
+        segment = _Segment(tile, vec, problem, multiples, apart)
+        if BY_NAME[tile.product].flipped:
+            left += _of_bytes(segment, scalars, [ahead, *starts, *now])[1 + len(starts) :]
+        else:
+            left += segment.scalars(I64(0), scalars, [ahead, *starts, *now])[1 + len(starts) :]
     return Sums.of(left)
 
 
-def _stepped(vec: Vector, rows: list[Any], apart: Any) -> list[Any]:
-    """Rows a scalar on, hidden from the optimiser, which would keep a register for each column in their place."""
-    return [vec.opaque(vec.offset(row, apart)) for row in rows]
+@dataclass(frozen=True)
+class _Segment:
+    """The scalars of a segment, in turn: what passes from one to the next is `flat`: where pixels of the next segment
+    are, and those of this one in each row, then `Sums.flat`."""
+
+    tile: ClosedTile
+    vec: Vector
+    problem: Problem
+    step: Any  # of columns: an int, or `_multiples`
+    apart: Any  # bytes from a scalar to the next
+
+    def scalars(self, first: Any, last: Any, flat: list[Any]) -> list[Any]:
+        """Scalars first … last-1, at least one."""
+        with _turns(self.vec.builder, first, last, flat) as (_, each, found):
+            found += self.some(each, 1)
+        return found
+
+    def some(self, flat: list[Any], count: int) -> list[Any]:
+        """A scalar; of bytes that are flipped also two that are joined."""
+        tile, vec, problem = self.tile, self.vec, self.problem
+        ahead, rows, state = flat[0], flat[1 : 1 + tile.rows], Sums.of(flat[1 + tile.rows :])
+        for _ in range(count):
+            state = _prefetched(tile, vec, problem, state, rows, ahead)
+        columns = [_columns(tile, vec, row, self.step) for row in rows]
+        if BY_NAME[tile.product].flipped:
+            words = [[vec.offset(pixel, 4 * at) for at in range(count)] for pixel in columns[0]]
+            gemm_bytes.add(tile, vec, words, state.w, state.values)
+            state = Sums(vec.offset(state.w, count * tile.vectors * vec.size), state.fetch, state.values)
+        else:
+            state = _scalar(tile, vec, problem, columns, state)
+        ahead = vec.offset(ahead, self.step[1]) if isinstance(self.step, dict) else ahead
+        for _ in range(count):  # hidden from the optimiser, which would keep a register for each column
+            rows = [vec.opaque(vec.offset(row, self.apart)) for row in rows]
+        return [ahead, *rows, *state.flat]
+
+
+def _of_bytes(segment: _Segment, scalars: Any, flat: list[Any]) -> list[Any]:
+    """The scalars of a segment of bytes that are flipped: two at a time where their weights are joined."""
+    tile, vec, builder = segment.tile, segment.vec, segment.vec.builder
+    several = builder.icmp_signed(">=", scalars, I64(JOINED_WORDS))
+    flag = builder.select(several, I64(JOINED_WORDS * tile.vectors * vec.size - 1), I64(0))
+    read = builder.load(vec.offset(flat[1 + tile.rows], flag))
+    joined = builder.and_(several, builder.icmp_signed("==", read, ir.IntType(8)(JOINED)))
+    pairs = builder.select(joined, builder.ashr(scalars, I64(1)), I64(0))
+
+    def of_pairs() -> list[Any]:
+        with _turns(builder, I64(0), pairs, flat) as (_, each, found):
+            found += segment.some(each, JOINED_WORDS)
+        return found
+
+    flat = _unless(builder, joined, flat, of_pairs)
+    done = builder.shl(pairs, I64(1))
+    more = builder.icmp_signed("<", done, scalars)
+    return _unless(builder, more, flat, lambda: segment.scalars(done, scalars, flat))
+
+
+def _unless(builder: ir.IRBuilder, condition: Any, flat: list[Any], then: Callable[[], list[Any]]) -> list[Any]:
+    """What a branch leaves where a condition holds, else what there was."""
+    before = builder.block
+    with builder.if_then(condition):
+        left = then()
+        after = builder.block
+    merged = []
+    for old, new in zip(flat, left, strict=True):
+        phi = builder.phi(old.type)
+        phi.add_incoming(old, before)
+        phi.add_incoming(new, after)
+        merged.append(phi)
+    return merged
 
 
 def _column_step(tile: ClosedTile, vec: Vector, problem: Problem) -> Any:

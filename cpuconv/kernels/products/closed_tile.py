@@ -1,9 +1,9 @@
 """GEMM strips of the closed set: what a kernel is compiled for, and the words that say everything else of a problem.
 
-A strip of `gemm.py` is compiled for one problem's numbers of channels, stride, kernel and epilogue, and for a plane. One
-of the closed set is compiled for its form, weight vectors and columns alone, so that all strips that any problem asks
-for can be enumerated (`solvers/shared/closed_set.py`). The rest is read from a few words in memory, whose address takes
-the place of the argument `tails`: drivers are the same for both.
+A strip of `gemm.py` is compiled for one problem's numbers of channels, stride, kernel and epilogue, and for a plane.
+One of the closed set is compiled for its form, weight vectors and columns alone, so that all strips that any problem
+asks for can be enumerated (`solvers/shared/closed_set.py`). The rest is read from a few words in memory, whose address
+takes the place of the argument `tails`: drivers are the same for both.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class ClosedTile:
     def rows(self) -> int:
         """Rows of sums: of complex numbers the real and the imaginary parts."""
         return 2 if self.form == COMPLEX else 1
+
+    @property
+    def sums(self) -> int:
+        """Vectors of sums."""
+        return self.used * self.cols * self.rows
 
     @property
     def vectors(self) -> int:

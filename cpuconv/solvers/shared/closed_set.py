@@ -47,9 +47,7 @@ def closed_tile(tile: GemmTile) -> ClosedTile | None:
     if not _able(product):
         return None
     last = bool(tile.valid or tile.masked or tile.zeros or tile.absent)
-    return ClosedTile(
-        form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.absent, tile.product, tile.x, tile.y
-    )
+    return ClosedTile(form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.absent, tile.product, tile.x, tile.y)
 
 
 def closed_step(step: Step) -> Step | None:
@@ -117,11 +115,11 @@ def strips(isa: Isa, types: Types) -> list[ClosedTile]:
 
 def _able(product: Product) -> bool:
     """Whether strips of the closed set multiply so."""
-    return not (product.flipped or product.compact or product.paired or product.matrix)
+    return not (product.compact or product.paired or product.matrix)
 
 
 def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> Iterator[ClosedTile]:
-    """Strips of a form, of whole panels and of last ones; a last one may lack vectors where an output block has some."""
+    """Strips of a form, of whole panels and of last ones, which may lack vectors of an output block."""
     side, seen, plain = WORD // y.bytes, as_seen(isa, product), x == y == F32
     for v in range(1, len(isa.pixels) + 1):
         if side > 1 and v % side and side % v:
