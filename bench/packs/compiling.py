@@ -29,7 +29,7 @@ from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
 from cpuconv.kernels.binding.machine import Machine
-from cpuconv.kernels.products.closed_strip import closed_strip
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.runtime.code.cache import noting

@@ -18,14 +18,14 @@ from cpuconv.conv.session import TABLES
 from cpuconv.errors import CpuconvError
 from cpuconv.isa import current, table
 from cpuconv.kernels.binding.machine import Machine
-from cpuconv.kernels.products.closed_tile import ClosedTile
+from cpuconv.kernels.products.closed import closed_set
+from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.packs.cpu_classes import fitting
 from cpuconv.runtime.target import target
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.solvers.shared import closed_set
 
 SEED = 37
 THREADS = (1, 2, 4)

@@ -20,6 +20,7 @@ from cpuconv.kernels.copies import transposing, zero_padded_lanes
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -27,7 +28,6 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared.base import contiguous
-from cpuconv.solvers.shared.closed_set import closed_step
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats
@@ -170,7 +170,7 @@ def assemble(
     """Steps for these operands (None: C-contiguous in the problem's layouts).
 
     The input and the residual may have any strides of their layout. Images of the output may lie apart; its other axes
-    are contiguous. `closed`: GEMM strips are of the closed set (`solvers/shared/closed_set.py`).
+    are contiguous. `closed`: GEMM strips are of the closed set (`kernels/products/closed/closed_set.py`).
 
     Raises
     ------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,15 +12,17 @@ import layouts
 from cpuconv.conv.choice.model import Limits, search
 from cpuconv.conv.recipe import assemble
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import MicroRef
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
 from cpuconv.kernels.emit.product import product_of
-from cpuconv.kernels.products.closed_strip import closed_strip
-from cpuconv.kernels.products.closed_tile import ClosedTile
+from cpuconv.kernels.products.closed import closed_set
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
+from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.matmul import Matrices, Product, product_step
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import Types
-from cpuconv.solvers.shared import closed_set
+from cpuconv.problem.types import ALL_F32, Types
 
 ISA = current()
 MOST_STRIPS = 500  # of a type
@@ -38,7 +42,8 @@ ACTIVATIONS = (
 
 def drawn(types: Types, count: int, seed: int = 3) -> list[ConvProblem]:
     """Random problems in channel blocks, or from planes where there are few input channels."""
-    rng, found = random.Random(seed), []
+    rng = random.Random(seed)
+    found: list[ConvProblem] = []
     while len(found) < count:
         size, stride, groups = rng.choice((1, 1, 3, 3, 5, 7)), rng.choice((1, 1, 1, 2)), rng.choice((1,) * 9 + (2,))
         c, k = (groups * rng.choice((3, 8, 16, 24, 64, 128, 256, 512, rng.randint(1, 1024))) for _ in range(2))
@@ -52,6 +57,23 @@ def drawn(types: Types, count: int, seed: int = 3) -> list[ConvProblem]:
         if problem.flops < 2e11:
             found.append(problem)
     return found
+
+
+def test_matmuls_of_the_set_ask_for_no_other_strip():
+    known, rng, asked = set(closed_set.strips(ISA, ALL_F32)), random.Random(7), set()
+    for _ in range(300):
+        rows, depth, columns = (round(math.exp(rng.uniform(0, math.log(1500)))) for _ in range(3))
+        steps = rng.choice(((4 * depth, 4), (4, 4 * rows)))
+        a, y = Matrices(Ref("a"), (), *steps), Matrices(Ref("y"), (), 4 * columns, 4)
+        b = Matrices(Ref("b"), (), *rng.choice(((4 * columns, 4), (4, 4 * depth))))
+        processor = Processor(replace(ISA, closed=True))
+        step = product_step(processor, Space(), Product((), rows, depth, columns, a, b, y))
+        asked |= {
+            each.tile for each in step.args.values() if isinstance(each, MicroRef) and each.kernel is closed_strip
+        }
+        assert not any(isinstance(each, MicroRef) and each.kernel is gemm_strip for each in step.args.values())
+    assert asked <= known
+    assert len(asked) > 20
 
 
 def tiles(problem: ConvProblem, limits: Limits) -> tuple[float, set[ClosedTile]]:

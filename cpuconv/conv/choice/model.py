@@ -212,7 +212,8 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     solver = known.solver
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
-    made = [Candidate(solver, params) for params in solver.candidates(problem, current())]
+    isa = _machine(limits.closed).isa
+    made = [Candidate(solver, params) for params in solver.candidates(problem, isa)]
     alike = [each.same_micro_kernels(known) for each in made]
     own = _least(problem, limits, itertools.compress(made, alike))
     if own is not None and own.cost.estimate < slower * _bound(problem, solver, {}):
@@ -225,7 +226,8 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
-    costed = (Ranked(each, modelled_cost(problem, each)) for each in candidates)
+    here = _machine(limits.closed)
+    costed = (Ranked(each, _with_reorders(problem, each, {}, here)) for each in candidates)
     return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 

@@ -31,6 +31,7 @@ from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products import tiling
+from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
@@ -375,4 +376,9 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "pitch": pitch,
     }
     parts = int(threads > 1 and product.flops > _SERIAL_FLOPS)
-    return Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
+    step = Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
+    if not isa.closed:
+        return step
+    closed = closed_step(step)
+    assert closed is not None
+    return closed

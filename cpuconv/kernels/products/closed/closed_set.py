@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, pair_product, product_of
-from cpuconv.kernels.products.closed_strip import closed_strip
-from cpuconv.kernels.products.closed_tile import (
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
+from cpuconv.kernels.products.closed.closed_tile import (
     COMPLEX,
     LINES,
     MATRIX,
@@ -57,7 +57,7 @@ def closed_step(step: Step) -> Step | None:
         return None
     if "parts" in args:
         args["parts"] = 1
-    open_ = {name: value.tile for name, value in args.items() if _is_strip(value)}
+    open_ = {name: value.tile for name, value in args.items() if isinstance(value, MicroRef) and _is_strip(value)}
     if not open_:
         return step
     for name, tile in open_.items():
@@ -66,22 +66,24 @@ def closed_step(step: Step) -> Step | None:
             return None
         args[name] = MicroRef(closed_strip, found)
     tiles = list(open_.values())
-    args["tails"] = _words(tiles, args).array
+    tails = args["tails"]
+    assert isinstance(tails, int)
+    args["tails"] = _words(tiles, tails).array
     return replace(step, args=args)
 
 
-def _is_strip(value: object) -> bool:
-    return isinstance(value, MicroRef) and value.kernel is gemm_strip
+def _is_strip(value: MicroRef) -> bool:
+    return value.kernel is gemm_strip
 
 
-def _words(tiles: list[GemmTile], args: Args) -> Words:
+def _words(tiles: list[GemmTile], tails: int) -> Words:
     """What the strips of a driver read: of the last of the tiles what concerns the last panel."""
     tile, last = tiles[0], tiles[-1]
     ending = tile.ending
     rows = (len(ending.rows) if tile.epilogue else 1) * 4 * tile.lanes
     return Words(
         whole=tile.unroll,
-        tails=int(args["tails"]),
+        tails=tails,
         scalars=tile.tail,
         column=4 * tile.xs,
         out=4 * tile.ys,

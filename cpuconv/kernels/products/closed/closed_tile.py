@@ -2,8 +2,8 @@
 
 A strip of `gemm.py` is compiled for one problem's numbers of channels, stride, kernel and epilogue, and for a plane.
 One of the closed set is compiled for its form, weight vectors and columns alone, so that all strips that any problem
-asks for can be enumerated (`solvers/shared/closed_set.py`). The rest is read from a few words in memory, whose address
-takes the place of the argument `tails`: drivers are the same for both.
+asks for can be enumerated (`closed_set.py`). The rest is read from a few words in memory, whose address takes the place
+of the argument `tails`: drivers are the same for both.
 """
 
 from __future__ import annotations

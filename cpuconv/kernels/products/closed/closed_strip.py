@@ -14,8 +14,9 @@ from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import closed_store, gemm_bytes
-from cpuconv.kernels.products.closed_tile import COMPLEX, LINES, MATRIX, PLACES, PLANES, ClosedTile
+from cpuconv.kernels.products import gemm_bytes
+from cpuconv.kernels.products.closed import closed_store
+from cpuconv.kernels.products.closed.closed_tile import COMPLEX, LINES, MATRIX, PLACES, PLANES, ClosedTile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -226,7 +227,7 @@ class _Segment:
         columns = [_columns(tile, vec, row, self.step) for row in rows]
         if BY_NAME[tile.product].flipped:
             words = [[vec.offset(pixel, 4 * at) for at in range(count)] for pixel in columns[0]]
-            gemm_bytes.add(tile, vec, words, state.w, state.values)
+            gemm_bytes.add(tile, vec, words, state.w, state.values)  # type: ignore[arg-type]  # what it reads of a tile
             state = Sums(vec.offset(state.w, count * tile.vectors * vec.size), state.fetch, state.values)
         else:
             state = _scalar(tile, vec, problem, columns, state)

@@ -13,7 +13,7 @@ from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products.closed_tile import CALLED, HELD, MATRIX, PLANES, ClosedTile, bits, number_of
+from cpuconv.kernels.products.closed.closed_tile import CALLED, HELD, MATRIX, PLANES, ClosedTile, bits, number_of
 from cpuconv.problem.activation import scalars_of
 from cpuconv.runtime.code.llvm import ir
 
