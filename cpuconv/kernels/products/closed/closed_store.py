@@ -9,7 +9,7 @@ from typing import Any
 from cpuconv.elements import F32, S32
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I32, I64, Vector
-from cpuconv.kernels.elementwise.expression import Operand, apply
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -102,7 +102,9 @@ def _called(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
 
 def _applied(name: str, vec: Vector, words: dict[str, Any], value: Any) -> Any:
     operands = [Operand(at) for at in range(1 + len(scalars_of(name) or ()))]
-    known = dict(zip(operands, (value, *(_float(vec, words["slope"]) for _ in operands[1:])), strict=True))
+    known: dict[Expression, Any] = dict(
+        zip(operands, (value, *(_float(vec, words["slope"]) for _ in operands[1:])), strict=True)
+    )
     return apply(name, *operands).emit(Math(vec.builder, vec.lanes), known)
 
 
