@@ -88,9 +88,9 @@ def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
         yield solver.NAME, why_not(solver, problem, current())
 
 
-def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
-    """The solver's own cost, and that of the reorders around it."""
-    return _with_reorders(problem, candidate, {}, machine())
+def modelled_cost(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> Cost:
+    """The solver's own cost, and that of the reorders around it; `closed`: with tiles of the closed set."""
+    return _with_reorders(problem, candidate, {}, _machine(closed))
 
 
 Ends = tuple[str | None, str | None]
@@ -226,8 +226,7 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
-    here = _machine(limits.closed)
-    costed = (Ranked(each, _with_reorders(problem, each, {}, here)) for each in candidates)
+    costed = (Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates)
     return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 
