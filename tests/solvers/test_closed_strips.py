@@ -10,9 +10,12 @@ from cpuconv.conv.choice.model import Choice, Limits, ranking
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate, in_closed_set
 from cpuconv.isa import current
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
+from cpuconv.kernels.products.closed.closed_tile import LINES, MATRIX, PIXELS, PLANES, ClosedTile
 from cpuconv.kernels.products.tiling import closed_columns
 from cpuconv.problem.problem import ConvProblem
 from support import oracle, typed
+from support.asm import count_fma, hot_loop, needs_fma, vector_spills
 from support.typed import blocked
 
 ISA = current()
@@ -94,3 +97,17 @@ def test_fewer_vectors_have_the_columns_of_more() -> None:
     columns = [set(closed_columns(ISA, v)) for v in range(1, len(ISA.pixels) + 1)]
     assert all(more <= fewer for fewer, more in zip(columns, columns[1:], strict=False))
     assert all(1 in each for each in columns)
+
+
+@needs_fma
+@pytest.mark.parametrize("form", (PIXELS, LINES, MATRIX, PLANES) if ISA.registers == 32 else (MATRIX,))
+def test_sums_stay_in_registers(form: str) -> None:
+    """A turn of the hot loop is one scalar: an FMA for each vector of sums, and none of them goes to memory.
+
+    With fewer registers, and so fewer sums, the loops of activations have more FMAs than that of a scalar.
+    """
+    for v in range(1, len(ISA.pixels) + 1):
+        tile = ClosedTile(form, ISA.lanes, v, closed_columns(ISA, v)[-1])
+        body = hot_loop(closed_strip.assembly(tile))
+        assert count_fma(body) == tile.sums, tile
+        assert not vector_spills(body), tile
