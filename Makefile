@@ -12,7 +12,7 @@ warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50, and pri
 pack: $(PACKS)  ## a kernel pack of this CPU in the checkout, so that later starts compile less: some minutes
 
 $(PACKS): | $(VENV)/.has-onnx
-	$(BIN)/python -m bench.packs --classes native --types f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
+	$(BIN)/python -m bench.packs --classes native --types f32 --closed f32 --shapes 0 --drawn 16 --networks "$(LIGHT)" --kept build/kernels
 
 SAMPLE ?= 20
 test: $(VENV)/.has-dev  ## everything that must hold before a change is merged

@@ -24,7 +24,7 @@ from autotune.paths import VARIABLE
 from bench.compare import positive
 from bench.packs.features import lacking
 from bench.packs.variables import environment
-from bench.packs.wanted import TYPES
+from bench.packs.wanted import CLOSED, TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file
@@ -36,14 +36,15 @@ from cpuconv.runtime.target import target
 
 NATIVE = "native"  # for the name of a class
 SHAPES, NETWORKS = 20, 80
-PASSED = ("lines", "types", "shapes", "networks", "drawn")  # options of the process that compiles
-MOST_BYTES = 12_000_000  # of all packs together, in a wheel
+PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed")  # options of the process that compiles
+MOST_BYTES = 18_000_000  # of all packs together, in a wheel of 20 MB at most
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the packs of the classes that were asked for; 1 if one could not be, or they are too large together."""
     options = parser().parse_args(argv)
     words(options.types, TYPES, "--types")
+    words(options.closed, CLOSED, "--closed")
     failed, served = False, []
     asked = classes(options.classes)
     if not asked:
@@ -85,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
     p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random ({NETWORKS})")
+    closed = ",".join(CLOSED)
+    p.add_argument("--closed", default=closed, metavar="NAMES", help=f"types of strips of the closed set ({closed})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
     p.add_argument("--run", action="store_true", help="what was compiled, too: for classes that this CPU can run")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")

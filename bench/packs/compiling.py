@@ -30,6 +30,7 @@ from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Machine
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.runtime.code.cache import noting
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shapes", type=int, required=True)
     parser.add_argument("--types", required=True)
     parser.add_argument("--drawn", type=int, required=True)
+    parser.add_argument("--closed", required=True)
     parser.add_argument("--networks", type=Path)
     parser.add_argument("--run", action="store_true", help="what was compiled, on a CPU that can")
     options = parser.parse_args(argv)
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current())]
     calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn, features) if options.drawn else ()
+    closed = wanted.closed_strips(options.closed.split(",") if options.closed else (), features)
+    calls += [partial(closed_strip.entry, tile) for tile in closed]
     said = 0.0
     with noting() as names:
         for number, call in enumerate(calls):

@@ -16,8 +16,10 @@ from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.session import TABLES
 from cpuconv.errors import CpuconvError
-from cpuconv.isa import table
+from cpuconv.isa import current, table
 from cpuconv.kernels.binding.machine import Machine
+from cpuconv.kernels.products.closed import closed_set
+from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import Types
@@ -28,6 +30,7 @@ from cpuconv.runtime.threads import maximum_threads
 SEED = 37
 THREADS = (1, 2, 4)
 TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
+CLOSED = {**TYPES, "s8": Types.parse("s8"), "u8:f32": Types.parse("u8:s8:f32")}  # of strips of the closed set
 PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
 NARROW = ("bfloat16", "int8")  # of networks drawn at random, beside float32
 BF16 = frozenset(("avx512bf16", "bf16"))  # without one of these features, bfloat16 is widened, and slower than float32
@@ -52,6 +55,12 @@ def convolutions(lines: Path, drawn: int, types: Sequence[Types]) -> Iterator[tu
                 yield from _chosen(replace(problem, types=each, threads=threads))
     if lines == CANONICAL:
         yield from _tabled()
+
+
+def closed_strips(names: Sequence[str], features: Set[str]) -> list[ClosedTile]:
+    """Every GEMM strip of the closed set for those types, which networks with open sizes choose from."""
+    asked = (CLOSED[name] for name in names if computes(name, features))
+    return list(dict.fromkeys(tile for types in asked for tile in closed_set.strips(current(), types)))
 
 
 def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:

@@ -52,7 +52,7 @@ def steps_of(
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
     named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}  # may be in workspace
-    recipe = _assembled(problem, candidate, Operands(**named))
+    recipe = _assembled(problem, candidate, Operands(**named), asked.target.limits.closed)
     packing = candidate.packing(problem)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
 

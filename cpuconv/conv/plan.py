@@ -128,7 +128,7 @@ class Plan:
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
         self._x_bytes = types.x.bytes * math.prod(self._x_shape)
-        recipe = assemble(problem, choice.candidate)
+        recipe = assemble(problem, choice.candidate, closed=limits.closed)
         self.workspace_bytes = recipe.workspace
         self.nbytes = _BYTES_BESIDE + sum(step.nbytes for step in recipe.steps)
         if problem.n:
@@ -247,4 +247,5 @@ class Plan:
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
         ]
-        return _Context(assemble(problem, self._candidate, operands_of(problem, *views)), self._ending, self._fill)
+        recipe = assemble(problem, self._candidate, operands_of(problem, *views), self._limits.closed)
+        return _Context(recipe, self._ending, self._fill)

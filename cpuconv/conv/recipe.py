@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,7 @@ from cpuconv.kernels.copies import transposing, zero_padded_lanes
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -95,6 +96,15 @@ class Candidate:
         raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
 
+def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
+    """Whether all GEMM strips that a candidate calls for a problem are of the closed set."""
+    try:
+        assemble(problem, candidate, closed=True)
+    except OutsideClosedSetError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The steps of one call, and the workspace they share."""
@@ -151,13 +161,24 @@ def operands_of(
     return Operands(Operand(Ref("x"), x_strides or dense_x), Operand(Ref("y"), dense_y), residual)
 
 
-def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | None = None) -> Recipe:
+class OutsideClosedSetError(Exception):
+    """A candidate calls strips that are not of the closed set."""
+
+
+def assemble(
+    problem: ConvProblem, candidate: Candidate, operands: Operands | None = None, closed: bool = False
+) -> Recipe:
     """Steps for these operands (None: C-contiguous in the problem's layouts).
 
     The input and the residual may have any strides of their layout. Images of the output may lie apart; its other axes
-    are contiguous.
+    are contiguous. `closed`: GEMM strips are of the closed set (`kernels/products/closed/closed_set.py`).
+
+    Raises
+    ------
+    OutsideClosedSetError
+        `closed`, and the candidate calls others.
     """
-    isa = current()
+    isa = replace(current(), closed=True) if closed else current()
     if effective_threads(problem) != problem.threads:
         problem = problem.changed(threads=effective_threads(problem))
     space = Space()
@@ -180,7 +201,12 @@ def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | No
             target = Operand(space.reserve(_size(need_out, problem.out_shape, types.y)), wanted)
         if residual is not None and residual.strides != target.strides:
             residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, types.y, whole=True)
-    steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
+    own = candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
+    if closed:
+        own = list(map(closed_step, own))
+        if None in own:
+            raise OutsideClosedSetError(str(candidate))
+    steps += own
     if target is not y:
         steps.append(transpose_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
     elif need_out is not None and problem.k % isa.block(types.y) and not steps[-1].clears_tail:

@@ -50,6 +50,7 @@ class Isa:
     )  # of those, what weights reach that a single pixel uses, by vectors
     additions: float = 2  # of vectors of integers a cycle
     uneven: float = 0.0  # share of its time that a tile takes more for each sum more or less than half of the registers
+    closed: bool = False  # tiles of the closed set alone (`kernels/products/tiling.py`)
     fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
 
     def __post_init__(self) -> None:

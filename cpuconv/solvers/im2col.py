@@ -171,6 +171,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     args: Args = {
         **gemm_args(operands, gemm, last, table, padded, panels),
         "tile_columns": params.n,
+        "tails": 0,
         "vectors": vectors,
         "chunks": chunks,
         "blocks": blocks,

@@ -97,6 +97,8 @@ def most_channels(isa: Isa, v: int, loose: int) -> int:
 
 def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
     """Pixels of a plane after its last whole vector that a tile of n channels takes without a vector; 0: none."""
+    if isa.closed:
+        return 0
     rest = pixels % isa.lanes
     return rest if pixels > isa.lanes and rest <= isa.lanes // _LOOSE and n <= most_channels(isa, v, rest) else 0
 
@@ -124,11 +126,13 @@ def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, 
     """
     vectors = divide(pixels, isa.lanes)
     widest = min(vectors, isa.registers - _BESIDE_SUMS)
-    wide = ((widest, 1),) if kernels <= _FEW and widest > len(isa.pixels) else ()
+    wide = ((widest, 1),) if kernels <= _FEW and widest > len(isa.pixels) and not isa.closed else ()
     found = []
     for v in range(1, min(len(isa.pixels), vectors) + 1):
         options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _LOOSE))}
         sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
+        if isa.closed:
+            sizes = {n for n in tiling.closed_columns(isa, v) if n <= kernels}
         found.append(min((plane_cycles(isa, v, n, kernels, pixels, depth), v, n) for n in sizes))
     return (*wide, *((v, n) for _, v, n in sorted(found)[:_SHAPES]))
 
@@ -143,7 +147,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     for v, n in shapes(isa, problem.kg, pixels, depth)[: None if planes else 1]:
         fitting = round(depth * v * isa.lanes * F32.bytes / (_L1_SHARE * machine().l1))
         ways = (1, 0) if split(isa, v, n, pixels)[0] > 1 else (0,)
-        for parts in sorted({1, min(max(1, fitting), _most_parts(depth))}):
+        for parts in sorted({1, min(max(1, fitting), _most_parts(depth))} if not isa.closed else {1}):
             for packed in ways if planes and is_plain(problem) else (1,):
                 yield Params(v, n, parts, packed)
 

@@ -218,6 +218,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     args: Args = {
         **gemm_args(operands, gemm, last, table.ravel(), sizes.reduction, panels, product.matrix),
         "tile_columns": params.n,
+        "tails": 0,
         "bias_vector": bias_bytes(problem, isa),
         "fill": words.FILL,
         "configuration": configuration(params.v, 1, params.n) if product.matrix else 0,

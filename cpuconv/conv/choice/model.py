@@ -12,11 +12,12 @@ from types import ModuleType
 import layouts
 from autotune import workload
 from autotune.data_classes import dataclass
-from cpuconv.conv.recipe import Candidate, workspace_bytes
+from cpuconv.conv.recipe import Candidate, in_closed_set, workspace_bytes
 from cpuconv.elements import U8, Element
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.machine import closed as of_closed_set
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, why_not
@@ -38,6 +39,7 @@ class Limits:
     accuracy: str = "standard"
     workspace: int | None = None
     reproducible: bool = False  # the same bits whatever the number of threads
+    closed: bool = False  # candidates whose GEMM strips are of the closed set
     cold: bool = False  # weights come from memory, as in a network: rows that were timed so count first
 
     def admits_accuracy(self, accuracy: str) -> bool:
@@ -89,17 +91,16 @@ def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
         yield solver.NAME, why_not(solver, problem, current())
 
 
-def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
-    """The solver's own cost, and that of the reorders around it."""
-    return _with_reorders(problem, candidate, {})
+def modelled_cost(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> Cost:
+    """The solver's own cost, and that of the reorders around it; `closed`: with tiles of the closed set."""
+    return _with_reorders(problem, candidate, {}, _machine(closed))
 
 
 Ends = tuple[str | None, str | None]
 
 
-def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends, float]) -> Cost:
+def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends, float], here: Machine) -> Cost:
     """As `modelled_cost`; `known` are seconds of reorders by the layouts that candidates need, which few differ in."""
-    here = machine()
     cost: Cost = candidate.solver.cost(problem, candidate.params, here)
     seconds = _reorders(problem, candidate.solver.layouts(problem, candidate.params, here.isa), known)
     return cost.plus(seconds) if seconds else cost
@@ -159,15 +160,19 @@ def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ra
     """All candidates of a solver on this machine, its favourite first."""
     reorders: dict[Ends, float] = {}
     candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
-    costed = (Ranked(candidate, _with_reorders(problem, candidate, reorders)) for candidate in candidates)
+    costed = (Ranked(candidate, _with_reorders(problem, candidate, reorders, here)) for candidate in candidates)
     return tuple(sorted(costed, key=_estimate))
 
 
-def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
-    """All candidates (of one solver, if named), the model's favourite first."""
-    here = machine()
+def ranking(problem: ConvProblem, solver: str | None = None, closed: bool = False) -> list[Ranked]:
+    """All candidates (of one solver, if named), the model's favourite first; `closed`: with tiles of the closed set."""
+    here = _machine(closed)
     costed = (ranked for module in _able(problem, solver) for ranked in _costed(problem, module, here))
     return sorted(costed, key=_estimate)
+
+
+def _machine(closed: bool) -> Machine:
+    return of_closed_set(machine()) if closed else machine()
 
 
 def _estimate(ranked: Ranked) -> float:
@@ -185,13 +190,13 @@ def search(
 
     Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
     """
-    best, place = None, -1
-    for bound, index in _bounds(problem, prefix.partition("(")[0] or None, machine()):
+    best, place, here = None, -1, _machine(limits.closed)
+    for bound, index in _bounds(problem, prefix.partition("(")[0] or None, here):
         if bound > below:
             break
         if not _may_admit(limits, TABLE[index]):
             continue
-        for ranked in _costed(problem, TABLE[index], machine()):
+        for ranked in _costed(problem, TABLE[index], here):
             if ranked.cost.estimate > below or (ranked.cost.estimate == below and index > place):
                 break
             named = str(ranked.candidate).startswith(prefix)
@@ -211,8 +216,9 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     solver = known.solver
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
-    made = alike_in_rounding(problem, known) or [
-        Candidate(solver, params) for params in solver.candidates(problem, current())
+    isa = _machine(limits.closed).isa
+    made = alike_in_rounding(problem, known, limits.closed) or [
+        Candidate(solver, params) for params in solver.candidates(problem, isa)
     ]
     alike = [each.same_micro_kernels(known) for each in made]
     own = _least(problem, limits, itertools.compress(made, alike))
@@ -224,10 +230,10 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     return own if own.cost.estimate < slower * best.cost.estimate else best
 
 
-def alike_in_rounding(problem: ConvProblem, known: Candidate) -> list[Candidate]:
+def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = False) -> list[Candidate]:
     """The candidates that give the same bits as one of the problem, or of another size of it; none if that is not one
     for this size."""
-    solver, isa = known.solver, current()
+    solver, isa = known.solver, _machine(closed).isa
     if hasattr(solver, "alike"):
         return [Candidate(solver, params) for params in solver.alike(problem, isa, known.params)]
     made = (Candidate(solver, params) for params in solver.candidates(problem, isa))
@@ -236,7 +242,7 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate) -> list[Candidate]
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
-    costed = (Ranked(each, modelled_cost(problem, each)) for each in candidates)
+    costed = (Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates)
     return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
 
 
@@ -272,6 +278,8 @@ def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | 
     """Why the limits leave a candidate out, or None."""
     if not limits.admits_accuracy(ranked.candidate.accuracy):
         return f"its accuracy class is {ranked.candidate.accuracy}, more than {limits.accuracy} admits"
+    if limits.closed and not in_closed_set(problem, ranked.candidate):
+        return "its GEMM strips are not of the closed set"
     if limits.workspace is not None:
         size = workspace_bytes(problem, ranked.candidate)
         if size > limits.workspace:
@@ -281,7 +289,7 @@ def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | 
 
 def within_limits(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
     """The candidates within the limits whose names begin so, the model's favourite first."""
-    ranked = ranking(problem, prefix.partition("(")[0] or None)
+    ranked = ranking(problem, prefix.partition("(")[0] or None, limits.closed)
     named = (item for item in ranked if str(item.candidate).startswith(prefix))
     return [item for item in named if why_excluded(problem, item, limits) is None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 
@@ -79,6 +80,12 @@ class Machine:
     def seconds(self, cycles: float, threads: int) -> float:
         """Seconds of cycles of one core, shared by `threads`."""
         return now(cycles) / (self.isa.frequency * max(1, threads))
+
+
+@functools.lru_cache(maxsize=8)
+def closed(of: Machine) -> Machine:
+    """A machine on which solvers offer candidates of the closed set of tiles alone (`Isa.closed`)."""
+    return replace(of, isa=replace(of.isa, closed=True))
 
 
 @functools.lru_cache(maxsize=1)

@@ -143,8 +143,8 @@ def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
 
 
 @kernel(
-    "gemm gemm_last tile_vectors tile_columns x y w bias residual table segments panel_bytes panels vectors groups "
-    "chunks blocks batch tiles pixels block_pixels columns columns_step pitch depth depth_padded sums extra "
+    "gemm gemm_last tile_vectors tile_columns x y w bias residual table segments tails panel_bytes panels vectors "
+    "groups chunks blocks batch tiles pixels block_pixels columns columns_step pitch depth depth_padded sums extra "
     "sums_step vector_step channels stored group_kernels group_channels kernel_h kernel_w stride_h stride_w "
     "dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h x_w "
     "y_image y_width y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w"
@@ -210,7 +210,7 @@ def im2col(tile, worker, before, part, parts, args):
                 0,
                 0,
                 1,
-                0,
+                args.tails,
                 0,
                 tiles,
                 next_tiles,

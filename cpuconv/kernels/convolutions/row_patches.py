@@ -152,7 +152,7 @@ def _pack_band(tile, args, image, first_row, rows, line, band):
 
 
 @kernel(
-    "gemm gemm_last tile_vectors tile_columns x y w bias bias_vector residual fill configuration table segments "
+    "gemm gemm_last tile_vectors tile_columns x y w bias bias_vector residual fill configuration table segments tails "
     "panel_bytes panels batch row_blocks height out_width line line_step line_width inside band band_step band_line "
     "phase reach kernel_w stride_h stride_w dilation_w pad_top pad_left in_height x_image x_block x_cb x_c x_h x_w "
     "y_image y_vector y_line"
@@ -194,7 +194,7 @@ def row_patches(tile, worker, before, part, parts, args):
                 0,
                 0,
                 1,
-                0,
+                args.tails,
                 0,
                 0,
                 (pixels + args.tile_columns - 1) // args.tile_columns,

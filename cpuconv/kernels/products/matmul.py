@@ -32,6 +32,7 @@ from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products import tiling
+from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
@@ -270,8 +271,15 @@ def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> fl
 def best_tile(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
     """Cycles by the model of the best tile, its vectors of columns, and its rows."""
     widest = min(len(isa.pixels), divide(columns, isa.lanes))
-    tiles = [(v, divide(rows, divide(rows, isa.pixels[v - 1]))) for v in range(1, widest + 1)]
+    tiles = [(v, n) for v in range(1, widest + 1) for n in _heights(isa, v, rows)]
     return min((_cycles(isa, v, n, rows, depth, columns), v, n) for v, n in tiles)
+
+
+def _heights(isa: Isa, v: int, rows: int) -> list[int]:
+    """Rows of tiles with so many vectors: equal shares, or in the closed set all that there are."""
+    if isa.closed:
+        return [n for n in tiling.closed_columns(isa, v) if n <= rows]
+    return [divide(rows, divide(rows, isa.pixels[v - 1]))]
 
 
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, turned: bool) -> float:
@@ -425,4 +433,9 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "pitch": pitch,
     }
     parts = int(threads > 1 and product.flops > _SERIAL_FLOPS)
-    return Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
+    step = Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
+    if not isa.closed:
+        return step
+    closed = closed_step(step)
+    assert closed is not None
+    return closed

@@ -77,7 +77,7 @@ def test_few_candidates_are_costed_where_the_bound_is_near(monkeypatch):
     problem, costed = LINES["pointwise"], []
     best = model.ranking(problem, "pointwise")[0].candidate
     whole = model.modelled_cost
-    monkeypatch.setattr(model, "modelled_cost", lambda asked, each: costed.append(each) or whole(asked, each))
+    monkeypatch.setattr(model, "modelled_cost", lambda asked, each, _: costed.append(each) or whole(asked, each))
     near = replace(problem, n=2)
     assert select.following(near, "heuristic", Limits(), str(best)).candidate.micro_kernels == best.micro_kernels
     assert 0 < len(costed) < len(model.ranking(near, "pointwise")) / 2

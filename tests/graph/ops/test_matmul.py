@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,8 +79,9 @@ def test_gemm(m, k, n, left, right, apart):
     assert check(node, [a, b], apart=apart) >= 1
 
 
+@pytest.mark.parametrize("closed", (False, True))
 @pytest.mark.parametrize("depth", (1, 5, 3 * LANES + 2))
-def test_operands_of_any_strides(depth):
+def test_operands_of_any_strides(depth, closed):
     """Steps of zero, as those of a tensor that is broadcast, backwards, and over elements between."""
     m, n = 2 * LANES + 3, 3 * LANES + 1
     memory = {"a": numbers(np.random.default_rng(0), (4000,)), "b": numbers(np.random.default_rng(1), (60000,))}
@@ -96,7 +99,9 @@ def test_operands_of_any_strides(depth):
             )
             space = Space()
             result = Matrices(Ref("y"), (), *y.strides)
-            step = product_step(lowered.target(), space, Product((), m, depth, n, left, right, result))
+            target = lowered.target()
+            target = replace(target, isa=replace(target.isa, closed=closed))
+            step = product_step(target, space, Product((), m, depth, n, left, right, result))
             workspace = aligned(space.size + 64, np.uint8)
             bases = {**memory, "y": y, "workspace": workspace}
             Recording.of([step], 1).bind({name: address(array) for name, array in bases.items()}).run()

@@ -1,0 +1,147 @@
+"""The closed set of GEMM strips: a step's strips in their closed form, and which tiles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cpuconv.elements import F32, Element
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, pair_product, product_of
+from cpuconv.kernels.products.closed.closed_strip import closed_strip
+from cpuconv.kernels.products.closed.closed_tile import (
+    COMPLEX,
+    LINES,
+    MATRIX,
+    PIXELS,
+    PLANES,
+    ClosedTile,
+    Words,
+    activation_words,
+)
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matrix_strip import matrix_strip
+from cpuconv.kernels.products.tiling import closed_columns
+from cpuconv.problem.types import ALL_F32, Types
+
+_BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of parts before the last
+
+
+def form_of(tile: GemmTile) -> str:
+    """The form of the strip that takes a tile's place."""
+    if tile.complex:
+        return COMPLEX
+    if tile.planar:
+        return PLANES if tile.xs else MATRIX
+    return PIXELS if tile.ks else LINES
+
+
+def closed_tile(tile: GemmTile) -> ClosedTile | None:
+    """The tile of the closed set that computes what a tile does; None: there is none."""
+    product = BY_NAME[tile.product]
+    if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.pitch:
+        return None
+    if not _able(product):
+        return None
+    last = bool(tile.valid or tile.masked or tile.zeros or tile.absent)
+    return ClosedTile(form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.absent, tile.product, tile.x, tile.y)
+
+
+def closed_step(step: Step) -> Step | None:
+    """The step with strips of the closed set; None: some tile has no place in it."""
+    args = {**step.args, **{name: 0 for name in _BEFORE if name in step.args}}
+    if any(isinstance(value, MicroRef) and value.kernel is matrix_strip for value in args.values()):
+        return None
+    if "parts" in args:
+        args["parts"] = 1
+    open_ = {name: value.tile for name, value in args.items() if isinstance(value, MicroRef) and _is_strip(value)}
+    if not open_:
+        return step
+    for name, tile in open_.items():
+        found = closed_tile(tile)
+        if found is None:
+            return None
+        args[name] = MicroRef(closed_strip, found)
+    tiles = list(open_.values())
+    tails = args["tails"]
+    assert isinstance(tails, int)
+    args["tails"] = _words(tiles, tails).array
+    return replace(step, args=args)
+
+
+def _is_strip(value: MicroRef) -> bool:
+    return value.kernel is gemm_strip
+
+
+def _words(tiles: list[GemmTile], tails: int) -> Words:
+    """What the strips of a driver read: of the last of the tiles what concerns the last panel."""
+    tile, last = tiles[0], tiles[-1]
+    ending = tile.ending
+    rows = (len(ending.rows) if tile.epilogue else 1) * 4 * tile.lanes
+    return Words(
+        whole=tile.unroll,
+        tails=tails,
+        scalars=tile.tail,
+        column=4 * tile.xs,
+        out=4 * tile.ys,
+        scalar=4 * tile.ks,
+        plain=int(not tile.epilogue),
+        residual=int(tile.residual),
+        valid=last.valid or tile.lanes,
+        zeros=last.zeros,
+        **activation_words(tile.activation if tile.epilogue else None),
+        long=int(ending.sum.integer and not ending.short),
+        rows=rows,
+        behind=4 * tile.lanes * _rows_behind(ending),
+    )
+
+
+def _rows_behind(ending: Ending) -> int:
+    """Rows before the output's zero point."""
+    return ending.rows.index("zero") if "zero" in ending.rows else 0
+
+
+def strips(isa: Isa, types: Types) -> list[ClosedTile]:
+    """Every strip of the closed set that problems of those types can ask for; none where their product is not in it."""
+    product = product_of(types, isa)
+    if product is None or not _able(product):
+        return []
+    found = [*_of_form(PIXELS, isa, product, types.x, types.y)]
+    if types == ALL_F32:
+        found += [each for form in (LINES, MATRIX, PLANES) for each in _of_form(form, isa, product, F32, F32)]
+    return [*found, *_of_transforms(isa, types)]
+
+
+def _able(product: Product) -> bool:
+    """Whether strips of the closed set multiply so."""
+    return not (product.compact or product.paired or product.matrix)
+
+
+def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> Iterator[ClosedTile]:
+    """Strips of a form, of whole panels and of last ones, which may lack vectors of an output block."""
+    side, seen, plain = WORD // y.bytes, as_seen(isa, product), x == y == F32
+    for v in range(1, len(isa.pixels) + 1):
+        if side > 1 and v % side and side % v:
+            continue
+        for cols in closed_columns(seen, v):
+            tile = ClosedTile(form, isa.lanes, v, cols, product=product.name, x=x, y=y)
+            yield tile
+            for absent in range(1 if plain else v):
+                yield replace(tile, last=True, absent=absent)
+
+
+def _of_transforms(isa: Isa, types: Types) -> Iterator[ClosedTile]:
+    """Strips of the products of transformed tiles: of Winograd's integers, and of FFT's complex numbers."""
+    if types.x.integer:
+        product = pair_product(isa)
+        for v in range(1, len(isa.pixels) + 1):
+            for cols in closed_columns(as_seen(isa, product), v):
+                yield ClosedTile(PIXELS, isa.lanes, v, cols, product=product.name, x=product.x, y=product.sum)
+        return
+    for v, most in enumerate(isa.pairs, 1):
+        yield from (ClosedTile(COMPLEX, isa.lanes, v, cols) for cols in closed_columns(isa, v) if cols <= most)
+    if types != ALL_F32:
+        yield from (each for each in _of_form(PIXELS, isa, BY_NAME["fma"], F32, F32) if not each.last)
