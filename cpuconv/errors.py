@@ -41,3 +41,11 @@ class CpuconvWarning(UserWarning):
 def must(name: str, expected: object, actual: object) -> str:
     """The one form of our messages: ``Argument 'x' must be …, not ….``"""
     return f"Argument '{name}' must be {expected}, not {actual}."
+
+
+def kind_of(value: object) -> str:
+    """The kind of a value for a message: "None", or its type with an article, as in "a list" or "an int"."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"

@@ -14,6 +14,7 @@ from tabulate import tabulate
 from autotune.cli import warmup as cli_warmup
 from autotune.cli import wisdom as cli_wisdom
 from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, printed, say
+from autotune.cli.parsing import Parser, add_version
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from autotune.report import tables as report
@@ -32,10 +33,9 @@ ALL = "all"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.command is cli_warmup.run and not (options.source or options.missed):
-        parser.error("warmup needs a SOURCE, or --missed")
+        return say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE)
     try:
         return printed(lambda: options.command(options))
     except SourceError as error:
@@ -133,12 +133,13 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="autotune",
         description="Find the fastest way to compute each problem on this machine, and remember it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:

@@ -91,16 +91,26 @@ def part(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def whole(text: str) -> int:
+    """An integer from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 on, not {text!r}")
+    return int(text)
+
+
 def positive(kind: type[int] | type[float]) -> Any:
     """Converter of a positive number."""
 
     def convert(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError as error:
+            wanted = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text!r}") from error
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be positive, not {text}")
         return value
 
-    convert.__name__ = kind.__name__  # argparse names it in its errors
     return convert
 
 

@@ -12,7 +12,7 @@ from cpuconv.api.options import tuner_for
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -252,7 +252,7 @@ def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
     """Valid precisions of nodes from a user's value."""
     if stated is not None and not isinstance(stated, Mapping):
         raise ArgumentTypeError(
-            must("node_precisions", "a dict of precisions by node, or None", f"a {type(stated).__name__}")
+            must("node_precisions", "a dict of precisions by node, or None", kind_of(stated))
         )
     each = dict(stated or {})
     for name, precision in each.items():

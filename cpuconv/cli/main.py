@@ -16,12 +16,14 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, printed, say, threads
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, printed, say, threads, whole
+from autotune.cli.parsing import Parser, add_version
 from autotune.files import write_whole
 from autotune.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
+from cpuconv.cli.naming import in_options
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.progress import bar
 from cpuconv.cli.results import save, summaries, table
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _warnings_in_a_line():
             return printed(lambda: options.command(options) or OK)
     except CpuconvError as error:
-        return _say(str(error), USAGE)
+        return _say(in_options(str(error), options), USAGE)
     except OSError as error:
         return _say(str(error), FAILED)
     except KeyboardInterrupt:
@@ -244,12 +246,13 @@ def _page(text: str) -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="cpuconv",
         description="Run networks from ONNX files on this CPU.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
@@ -325,7 +328,7 @@ def _parser() -> argparse.ArgumentParser:
             help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
             "distribution, integers are from 0 to 9)",
         )
-        made.add_argument("--seed", metavar="N", type=int, default=0, help="of the random numbers (default: 0)")
+        made.add_argument("--seed", metavar="N", type=whole, default=0, help="of the random numbers (default: 0)")
 
     made = command("run", _run, "run a network once or on given inputs, and say what comes out")
     add_inputs(made)

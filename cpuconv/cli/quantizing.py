@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from autotune.cli.options import input_shape, positive
+from autotune.cli.options import input_shape, positive, whole
 from autotune.files import write_whole
 from cpuconv.cli.progress import bar
 from cpuconv.cli.quantized_page import page
@@ -33,7 +33,7 @@ def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> N
         help="the largest error of the outputs, relative root mean square: layers stay float32 until it holds",
     )  # fmt: skip
     made.add_argument(
-        "--layers", metavar="N", type=int, default=0, help="how many layers stay float32 at least (default: 0)"
+        "--layers", metavar="N", type=whole, default=0, help="how many layers stay float32 at least (default: 0)"
     )
     made.add_argument(
         "--no-timing", action="store_true", help="time nothing: quantise layers that bytes do not make faster, too"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from autotune.locks import Lock
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
@@ -128,7 +128,7 @@ class Model:
         or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
         if stop is not None and not callable(stop):
-            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", f"a {type(stop).__name__}"))
+            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
         if self.defaults and (opened := self._opened_for(feed)) is not None:
             return opened.model.run({**opened.arrays, **feed}, out, stop=stop)
         arrays = fed(self.inputs, feed)

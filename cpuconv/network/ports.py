@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import as_float32_view
@@ -45,7 +45,7 @@ def sizes(value: Value) -> tuple[int, ...]:
 def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
     """The arrays of a feed, in the order of the inputs, checked as far as the model states them."""
     if type(feed) is not dict and not isinstance(feed, Mapping):
-        raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
+        raise ArgumentTypeError(must("feed", "a dict of arrays by input name", kind_of(feed)))
     names = [port.name for port in ports]
     if len(feed) != len(names) or any(name not in feed for name in names):
         expected = f"arrays for {', '.join(names) or 'nothing'}"
@@ -77,7 +77,7 @@ def arrays_for(
 ) -> dict[str, np.ndarray]:
     """An array for each output: those given, checked, and new ones."""
     if type(out) is not dict and not isinstance(out, Mapping):
-        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
+        raise ArgumentTypeError(must("out", "a dict of arrays by output name", kind_of(out)))
     for name in out:
         if name not in values:
             raise ArgumentError(must("out", f"arrays for {', '.join(values)}", f"one for {name!r}"))

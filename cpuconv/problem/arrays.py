@@ -15,7 +15,7 @@ import numpy as np
 
 import layouts
 from cpuconv.elements import BF16, F16, F32, OF_DTYPE, S8, U8, Element
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.problem.problem import ConvProblem, layout_name
 
 FLOAT32 = F32.dtype
@@ -136,7 +136,7 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
         actual = f"a {type(x).__name__} that cannot export its memory ({error})"
         raise ArgumentTypeError(must(name, "an array", actual)) from error
     raise ArgumentTypeError(
-        must(name, "a NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
+        must(name, "a NumPy array or an object with __dlpack__ or __array__", kind_of(x))
     )
 
 
@@ -177,7 +177,7 @@ def writable_view(x: Any, name: str) -> np.ndarray:
         Not a tensor in CPU memory.
     """
     if not _is_tensor(x):
-        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
+        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", kind_of(x)))
     try:
         return _of_tensor(x)
     except (RuntimeError, TypeError) as error:
@@ -248,7 +248,7 @@ def check_out(
         `out` has another shape, is read-only or not C-contiguous, or overlaps an input.
     """
     if not isinstance(out, np.ndarray):
-        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))
+        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", kind_of(out)))
     if out.dtype != element.outside:
         raise ArgumentTypeError(_dtype_message(out.dtype, "out", (element,)))
     if out.shape != shape:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.errors import ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import wire
 from cpuconv.protos.messages import ModelProto
@@ -66,7 +66,7 @@ def load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
     elif _is_message(source):
         data, name = _encoded(source)
     else:
-        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
+        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", kind_of(source)))
     try:
         return wire.decode(data, ModelProto), kind(folder), name
     except wire.DamagedError as error:
