@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from autotune.data_classes import dataclass
+from autotune.locks import lazy
 
 _GAP = 2  # spaces between columns
 _LEAST_WIDTH = 40  # of a screen; narrower ones get lines that wrap
@@ -60,7 +59,9 @@ class Table:
     def _of(self, places: Sequence[int]) -> Table:
         return Table([self.columns[at] for at in places], [[row[at] for at in places] for row in self.rows])
 
+    @lazy
     def _widths(self) -> list[int]:
+        """Characters of the longest text of each column."""
         return [
             max([len(column.title), *(len(row[at]) for row in self.rows)]) for at, column in enumerate(self.columns)
         ]
@@ -68,7 +69,7 @@ class Table:
     def fitted(self, width: int) -> tuple[Table, list[str]]:
         """The table in so many characters, as far as its columns of rank 0 fit, and titles of columns left out."""
         places = [*range(len(self.columns))]
-        natural = self._widths()
+        natural = self._widths
         left_out: list[int] = []
 
         def least(at: int) -> int:
@@ -96,15 +97,17 @@ class Table:
         return replace(made, rows=rows), [self.columns[at].title for at in sorted(left_out)]
 
     def text(self) -> str:
-        """The table in full, as lines."""
-        from tabulate import tabulate
+        """The table as lines: titles, a rule, and rows."""
+        widths = self._widths
+        rule = ["-" * width for width in widths]
+        return "\n".join(map(self._line, ([column.title for column in self.columns], rule, *self.rows)))
 
-        alignment = ["right" if column.is_number else "left" for column in self.columns]
-        titles = [column.title for column in self.columns]
-        if not self.rows:
-            return tabulate([], titles, disable_numparse=True)
-        made = tabulate(self.rows, titles, tablefmt="simple", colalign=alignment, disable_numparse=True)
-        return "\n".join(line.rstrip() for line in made.splitlines())
+    def _line(self, texts: Sequence[str]) -> str:
+        padded = (
+            f"{text:{'>' if column.is_number else '<'}{width}}"
+            for column, text, width in zip(self.columns, texts, self._widths, strict=True)
+        )
+        return (" " * _GAP).join(padded).rstrip()
 
     def html(self) -> str:
         """The table as an element of a page."""
@@ -150,6 +153,8 @@ class Report:
 
 def terminal_width() -> int | None:
     """Characters in a line of the terminal that standard output is; None where it is none, as a file."""
+    import shutil  # which starts do not need
+
     try:
         is_terminal = sys.stdout.isatty()
     except (AttributeError, ValueError):  # there is no output, or it is closed
@@ -182,8 +187,22 @@ def _lines(block: str | Table, width: int | None, wide: str) -> Iterator[str]:
             yield from wrapped(f"left out for width: {', '.join(left_out)} ({wide})", width)
 
 
+def pairs_text(pairs: Sequence[tuple[str, str]], width: int | None) -> str:
+    """Names and texts in two columns; texts wrap at the width."""
+    import textwrap
+
+    indent = max((len(name) for name, _ in pairs), default=0) + _GAP
+    lines = []
+    for name, text in pairs:
+        parts = [text] if width is None else textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False)
+        lines += [f"{'' if at else name:{indent}}{part}" for at, part in enumerate(parts or [""])]
+    return "\n".join(lines)
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Lines of at most so many characters; the later ones of a line are indented."""
+    import textwrap
+
     return [
         part
         for line in text.splitlines()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from autotune.machine.device import allowed_cores
@@ -89,6 +90,14 @@ def part(text: str) -> tuple[int, int]:
     if not slash or not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise argparse.ArgumentTypeError(f"must be 'I/N' from 1/N to N/N, not {text!r}")
     return int(index), int(count)
+
+
+def new_file(text: str) -> Path:
+    """The path of a file that may be there, in a folder that is."""
+    path = Path(text)
+    if not text or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, not {text!r}")
+    return path
 
 
 def whole(text: str) -> int:

@@ -251,9 +251,7 @@ def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
 def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
     """Valid precisions of nodes from a user's value."""
     if stated is not None and not isinstance(stated, Mapping):
-        raise ArgumentTypeError(
-            must("node_precisions", "a dict of precisions by node, or None", kind_of(stated))
-        )
+        raise ArgumentTypeError(must("node_precisions", "a dict of precisions by node, or None", kind_of(stated)))
     each = dict(stated or {})
     for name, precision in each.items():
         check_precision(precision, f"node_precisions[{name!r}]")

@@ -16,9 +16,23 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, printed, say, threads, whole
+from autotune.cli.options import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    USAGE,
+    input_shape,
+    new_file,
+    positive,
+    printed,
+    say,
+    threads,
+    whole,
+)
 from autotune.cli.parsing import Parser, add_version
+from autotune.cli.wide import WIDE, add_wide, on_screen
 from autotune.files import write_whole
+from autotune.screen import as_text, terminal_width
 from autotune.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
@@ -75,7 +89,8 @@ def _run(options: argparse.Namespace) -> None:
         content = {"inputs": inputs, "outputs": outputs, "files": written}
         _print_json({"threads": model.threads, "seconds": seconds, **content})
         return
-    print(f"{table('input', inputs)}\n\n{table('output', outputs)}\n")
+    width = None if options.wide else terminal_width()
+    print(as_text(iter([table("input", inputs), table("output", outputs)]), width, WIDE), end="\n\n")
     print(f"second run: {seconds * 1e3:.3f} ms on {count_of(model.threads, 'thread')}")
     for path in files.values():
         print(path)
@@ -97,7 +112,7 @@ def _explain(options: argparse.Namespace) -> None:
     elif options.json:
         _print_json({**told.to_dict(), "precision_table": model.precision_table().to_dict()})
     else:
-        print(f"{told}\n\n{model.precision_table()}")
+        print(f"{on_screen(told, options)}\n\n{on_screen(model.precision_table(), options)}")
 
 
 def _compile(options: argparse.Namespace) -> None:
@@ -179,7 +194,7 @@ def _print(options: argparse.Namespace, told: Any) -> None:
     if options.json:
         _print_json(told.to_dict())
     else:
-        print(told)
+        print(on_screen(told, options))
 
 
 def _print_json(content: object) -> None:
@@ -235,13 +250,6 @@ def _folder(text: str) -> Path:
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")
-    return path
-
-
-def _page(text: str) -> Path:
-    path = Path(text)
-    if not text or path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, not {text!r}")
     return path
 
 
@@ -316,6 +324,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")
+        add_wide(made)
         return made
 
     def add_inputs(made: argparse.ArgumentParser) -> None:
@@ -340,7 +349,7 @@ def _parser() -> argparse.ArgumentParser:
     add_inputs(made)
     made.add_argument("--runs", metavar="N", type=positive(int), default=20, help="runs timed (default: 20)")
     made.add_argument(
-        "--html", metavar="FILE", type=_page, help="write a page too, with a timeline of a run (as well as --json)"
+        "--html", metavar="FILE", type=new_file, help="write a page too, with a timeline of a run (as well as --json)"
     )
 
     made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
@@ -359,7 +368,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.set_defaults(command=quantizing.run)
-    quantizing.add_options(made, _page)
+    quantizing.add_options(made)
 
     command("explain", _explain, "say what became of a network: rewrites, layouts, algorithms, memory")
     return parser

@@ -135,9 +135,7 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
             raise
         actual = f"a {type(x).__name__} that cannot export its memory ({error})"
         raise ArgumentTypeError(must(name, "an array", actual)) from error
-    raise ArgumentTypeError(
-        must(name, "a NumPy array or an object with __dlpack__ or __array__", kind_of(x))
-    )
+    raise ArgumentTypeError(must(name, "a NumPy array or an object with __dlpack__ or __array__", kind_of(x)))
 
 
 def _is_tensor(x: object) -> bool:
