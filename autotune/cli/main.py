@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = _parser().parse_args(arguments)
     if options.command is cli_warmup.run and not (options.source or options.missed):
-        return say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE)
+        raise SystemExit(say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE))
     try:
         return printed(lambda: options.command(options))
     except SourceError as error:

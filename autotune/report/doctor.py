@@ -59,9 +59,9 @@ def measure(
     with Store(store.path, strict=True) as writable:
         kept = writable.devices().get(device.key, {}).get("roofs", {})
         if keep_higher:
-            for threads, figures in roofs.items():
-                before = kept.get(threads, {})
-                roofs[threads] = {name: max(value, before.get(name, 0.0)) for name, value in figures.items()}
+            for count, figures in roofs.items():
+                before = kept.get(count, {})
+                roofs[count] = {name: max(value, before.get(name, 0.0)) for name, value in figures.items()}
         writable.write([(device, newest_roofs(kept, roofs))])
     return roofs
 
