@@ -21,6 +21,7 @@ from autotune.report.doctor import as_lines, examine, figure_text
 from autotune.report.explain import explain_stored
 from autotune.report.table_rows import Section, best_lines
 from autotune.screen import Column, Table, as_text, pairs_text, terminal_width
+from autotune.signals import interrupts_arrive
 from autotune.store.store import Store, Use
 from autotune.text import count_of, joined
 from autotune.tuning.effort import EFFORTS
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is cli_warmup.run and not (options.source or options.missed):
         raise SystemExit(say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE))
     try:
-        return printed(lambda: options.command(options))
+        with interrupts_arrive():
+            return printed(lambda: options.command(options))
     except SourceError as error:
         return say(str(error), USAGE)
     except (WorkerError, WisdomError, sqlite3.Error, OSError) as error:

@@ -34,6 +34,7 @@ from autotune.cli.parsing import Parser, add_version
 from autotune.cli.wide import WIDE, add_wide, on_screen
 from autotune.files import write_whole
 from autotune.screen import as_text, terminal_width
+from autotune.signals import interrupts_arrive
 from autotune.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        with _warnings_in_a_line():
+        with interrupts_arrive(), _warnings_in_a_line():
             return printed(lambda: options.command(options) or OK)
     except CpuconvError as error:
         return _say(in_options(str(error), options), USAGE)
