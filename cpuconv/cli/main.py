@@ -44,7 +44,7 @@ from cpuconv.cli.profile_page import page
 from cpuconv.cli.progress import bar
 from cpuconv.cli.results import save, summaries, table
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
-from cpuconv.conv.choice.target import PRECISIONS
+from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS, precision_named
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
@@ -197,7 +197,7 @@ def _chosen(options: argparse.Namespace, graph: Graph, common: dict[str, Any]) -
     each = dict(options.node_precision) or None
     with bar(f"compiling {options.model}") as progress:
         return cpuconv.compile(
-            graph, precision=AUTO, tolerance=options.tolerance, samples=options.samples, node_precisions=each,
+            graph, precision="auto", tolerance=options.tolerance, samples=options.samples, node_precisions=each,
             progress=progress, **_choices(options), **common,
         )  # fmt: skip
 
@@ -258,8 +258,16 @@ def _input(text: str) -> tuple[str, str]:
     return name, file
 
 
+def _precision(text: str) -> str:
+    try:
+        return AUTO if text == AUTO else precision_named(text, more=[AUTO])
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(" ")[2].partition("' ")[2].rstrip(".")) from error
+
+
 def _node_precision(text: str) -> tuple[str, str]:
     name, equals, precision = text.rpartition("=")
+    precision = PRECISION_ALIASES.get(precision, precision)
     if not name or precision not in PRECISIONS:
         raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(PRECISIONS)}, not {text!r}")
     return name, precision
@@ -311,9 +319,11 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
         made.add_argument(
             "--precision",
-            choices=(*PRECISIONS, AUTO),
-            help="what products and tensors may be rounded to, where that is faster (default: float32); auto: the"
-            " fastest mixture whose measured error is within --tolerance for all --samples",
+            type=_precision,
+            metavar="NAME",
+            help=f"{', '.join((*PRECISIONS, AUTO))}: what products and tensors may be rounded to, where that is faster"
+            " (default: float32); auto: the fastest mixture whose measured error is within --tolerance for all"
+            " --samples",
         )
         made.add_argument(
             "--tolerance",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.api import network as api
-from cpuconv.conv.choice.target import FULL, check_precision
+from cpuconv.conv.choice.target import precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
@@ -27,6 +27,9 @@ from cpuconv.network.sizes.specialise import with_sizes
 from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.onnx_reader import read_with_metadata
 from cpuconv.runtime.threads import AUTO, maximum_threads
+
+if TYPE_CHECKING:
+    from cpuconv.option_types import Precision
 
 _PROVIDER = "CPUExecutionProvider"
 _OWN = "session.cpuconv."
@@ -144,15 +147,14 @@ class InferenceSession:
         threads = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
         self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
-        precision = _entry(self._options, PRECISION)
-        if precision is not None:
-            check_precision(precision, PRECISION)
+        stated = _entry(self._options, PRECISION)
+        precision = None if stated is None else cast("Precision", precision_named(stated, PRECISION))
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
             graph = with_sizes(graph, sizes)
-            self._model = api.compile(graph, threads=threads, precision=precision or FULL, idle_bytes=idle)
+            self._model = api.compile(graph, threads=threads, precision=precision or "float32", idle_bytes=idle)
         self._required = [port.name for port in self._model.inputs]
         self._inputs = (*self._model.inputs, *self._model.defaults)
         self._dtypes = {port.name: port.dtype for port in self._inputs}
@@ -345,7 +347,7 @@ def _loaded(
     sizes: Mapping[str, int],
     threads: int | None,
     idle: int | None,
-    precision: str | None,
+    precision: Precision | None,
 ) -> tuple[Model, Metadata]:
     """A saved model, with sizes for symbols as far as they leave no size of an input open."""
     graph = with_sizes(Saved(path).graph, sizes)

@@ -20,6 +20,8 @@ from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cpuconv.network.reports.explain import Explanation
     from cpuconv.network.reports.precisions import PrecisionTable
     from cpuconv.network.reports.profile import Profile
@@ -68,7 +70,7 @@ class Model:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
         return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> NDArray[Any] | Any:
         """The result for a network of one input: an array if it has one output, else a dict of them.
 
         Parameters
