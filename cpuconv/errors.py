@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from cpuconv.names import shortened
 
 MOST_MESSAGE = 2000  # characters of a message: names and lists in it are a model's, and as long as it likes
@@ -28,6 +30,20 @@ class WorkspaceError(ArgumentError):
 
 class SourceError(CpuconvError):
     """A source of problems (a model, a list, a problem string) cannot be read."""
+
+
+class MissingFileError(SourceError, FileNotFoundError):
+    """A source is a file that is not there."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.errno, self.filename = errno.ENOENT, path
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.filename)
 
 
 class RunStopped(CpuconvError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine.device import allowed_cores
+from autotune.text import count_of
 from autotune.workload import Problem, Reading, Workload
 
 AUTO = "auto"
@@ -53,6 +54,10 @@ def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace
 
 def reading(options: argparse.Namespace) -> Reading:
     """How sources are read under the options."""
+    if options.threads != AUTO and options.threads > allowed_cores() and getattr(options, "dask", None) is None:
+        cores = count_of(allowed_cores(), "core")
+        say(f"--threads {options.threads} is more than this process may use, {cores}: these are tuned for", OK)
+        options.threads = allowed_cores()  # and is not said again
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
     return Reading(options.layouts, threads, batches, inputs, options.types, getattr(options, "precision", ""))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
+
+from autotune.text import suggested
 
 _USAGE = 2
 _DISTRIBUTION = "cpuconv"  # which both programs come with
@@ -51,12 +52,6 @@ class Parser(argparse.ArgumentParser):
     def _unrecognized(self, left: Sequence[str]) -> str:
         first = next((text for text in left if text.startswith("-")), left[0]).partition("=")[0]
         return f"unrecognized argument {first!r}{suggested(first, self._option_string_actions)}"
-
-
-def suggested(given: str, known: Iterable[str]) -> str:
-    """ " (did you mean …?)" with the most similar of the known names; "" where none is similar."""
-    similar = difflib.get_close_matches(given, list(known), 1)
-    return f" (did you mean {similar[0]!r}?)" if similar else ""
 
 
 class _Version(argparse.Action):

@@ -110,7 +110,7 @@ def compile(
     Warns
     -----
     CpuconvWarning
-        Some operators run through ONNX's reference evaluator; it names them.
+        Some operators run through ONNX's reference evaluator; it names them. Or precisions follow from one sample.
     """
     check_options(strategy, accuracy, None, False)
     auto = precision == AUTO
@@ -147,9 +147,12 @@ def compile(
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms
+    from cpuconv.network.precision.to_come import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
 
     feeds = feeds_of(samples, graph)
+    if len(feeds) == 1:
+        warnings.warn(f"precision={AUTO!r}: {doubt(1)}.", CpuconvWarning, stacklevel=2)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
     chosen = chosen_for(
         graph,

@@ -228,7 +228,20 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
     layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
     expected = layouts.get(layout).shape(*logical)
     if x.shape != expected:
-        raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", f"{x.shape}"))
+        actual = f"{x.shape}{looks_like_nhwc(x.shape, expected) if layout == 'NCHW' else ''}"
+        raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", actual))
+
+
+def looks_like_nhwc(given: Sequence[int], wanted: Sequence[int | str | None]) -> str:
+    """What a message says of an array (N, H, W, C) given where (N, C, H, W) is wanted; "" of others.
+
+    Sizes that are wanted are compared as far as they are known.
+    """
+    if not len(given) == len(wanted) == 4 or all(isinstance(size, str) or size is None for size in wanted[1:]):
+        return ""
+    turned = (given[0], given[3], given[1], given[2])
+    fits = all(not isinstance(size, int) or size == here for size, here in zip(wanted, turned, strict=True))
+    return ", which looks like NHWC: give x.transpose(0, 3, 1, 2)" if fits else ""
 
 
 def check_out(

@@ -18,7 +18,12 @@ CASES = [
     (cpuconv, ["run", "m.onnx", "--shapee=N=1"], "'--shapee' (did you mean '--shape'?)", "cpuconv run --help"),
     (cpuconv, ["run", "m.onnx", "--precision", "float23"], "invalid choice: 'float23' (did you", "cpuconv run --help"),
     (cpuconv, ["run", "m.onnx", "--zzz"], "unrecognized argument '--zzz'; see", "cpuconv run --help"),
-    (cpuconv, ["run", "m.onnx", "--seed", "-1"], "--seed: must be an integer from 0 on, not '-1'", "cpuconv run --help"),
+    (
+        cpuconv,
+        ["run", "m.onnx", "--seed", "-1"],
+        "--seed: must be an integer from 0 on, not '-1'",
+        "cpuconv run --help",
+    ),
     (cpuconv, ["run"], "the following arguments are required: MODEL", "cpuconv run --help"),
     (cpuconv, [], "the following arguments are required: COMMAND", "cpuconv --help"),
     (autotune, ["tabel"], "invalid command: 'tabel' (did you mean 'table'?)", "autotune --help"),
