@@ -116,7 +116,7 @@ class Table:
         def cells(kind: str, texts: Sequence[str]) -> str:
             styles = ("right" if column.is_number else "left" for column in self.columns)
             return "".join(
-                f'<{kind} style="text-align:{side}">{escape(text)}</{kind}>'
+                f'<{kind} style="text-align:{side};white-space:nowrap">{escape(text)}</{kind}>'
                 for side, text in zip(styles, texts, strict=True)
             )
 

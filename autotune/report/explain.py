@@ -36,7 +36,7 @@ REMARKS = {
     PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
     OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
 }
-NOTHING_TIMED = "nothing of this problem is timed here; 'autotune warmup' does it"
+NOTHING_TIMED = "not timed: nothing of this problem is; 'autotune warmup' times"
 ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as does a warmup)"
 
 

@@ -113,10 +113,13 @@ def _clamped(count: int) -> int:
     return most
 
 
+_WITHIN = ("cpuconv", "contextlib")  # packages whose frames are not a program's
+
+
 def _callers() -> int:
     """The `stacklevel` of a warning that this module's caller gives to the program that called the package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "cpuconv":
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _WITHIN:
         frame, level = frame.f_back, level + 1
     return level
 

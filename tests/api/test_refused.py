@@ -18,7 +18,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X.astype(np.float64)}, ArgumentTypeError, r"'x' must be of dtype float32: cast it with .*, not float64"),
     ({"x": X.astype(">f4")}, ArgumentTypeError, "'x' must be float32 in native byte order"),
     ({"x": X.tolist()}, ArgumentTypeError, "'x' must be a NumPy array .*, not a list"),
-    ({"x": None}, ArgumentTypeError, "'x' must be .*, not a NoneType"),
+    ({"x": None}, ArgumentTypeError, "'x' must be .*, not None"),
     ({"x": X[:, :19]}, ArgumentError, "'w' must be of shape .K, 19, R, S., for an input of 19 channels"),
     ({"x": X[..., :0]}, ArgumentError, "'x' must be of a shape .* without empty axes"),
     ({"w": W[0]}, ArgumentError, r"'w' must be of rank 4, .*, not of rank 3"),

@@ -70,7 +70,7 @@ def test_html() -> None:
     made = Sample()._repr_html_()
     assert made.count("<tr>") == 3 and "total &lt;1 ms&gt;" in made
     assert re.findall(r"<th[^>]*>(\w+)</th>", made) == ["operator", "algorithm", "µs", "note"]  # "never" is empty
-    assert '<td style="text-align:right">12.5</td>' in made
+    assert '<td style="text-align:right;white-space:nowrap">12.5</td>' in made
 
 
 def test_pairs_wrap_beside_their_names() -> None:
