@@ -38,13 +38,14 @@ from autotune.signals import interrupts_arrive
 from autotune.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
+from cpuconv.cli.arguments import folder, given_input, node_precision, precision
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.naming import in_options
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.progress import bar
 from cpuconv.cli.results import save, summaries, table
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
-from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS, precision_named
+from cpuconv.conv.choice.target import PRECISIONS
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
@@ -251,35 +252,6 @@ def _busy(what: str) -> Iterator[None]:
         yield
 
 
-def _input(text: str) -> tuple[str, str]:
-    name, equals, file = text.partition("=")
-    if not name or not file:
-        raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
-    return name, file
-
-
-def _precision(text: str) -> str:
-    try:
-        return AUTO if text == AUTO else precision_named(text, more=[AUTO])
-    except ArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error).partition(" ")[2].partition("' ")[2].rstrip(".")) from error
-
-
-def _node_precision(text: str) -> tuple[str, str]:
-    name, equals, precision = text.rpartition("=")
-    precision = PRECISION_ALIASES.get(precision, precision)
-    if not name or precision not in PRECISIONS:
-        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(PRECISIONS)}, not {text!r}")
-    return name, precision
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if path.exists() and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")
-    return path
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="cpuconv",
@@ -319,7 +291,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
         made.add_argument(
             "--precision",
-            type=_precision,
+            type=precision,
             metavar="NAME",
             help=f"{', '.join((*PRECISIONS, AUTO))}: what products and tensors may be rounded to, where that is faster"
             " (default: float32); auto: the fastest mixture whose measured error is within --tolerance for all"
@@ -340,7 +312,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument(
             "--node-precision",
             metavar=f"NAME={'|'.join(PRECISIONS)}",
-            type=_node_precision,
+            type=node_precision,
             action="append",
             default=[],
             help="that of one node of the model, by its name; may be repeated",
@@ -360,7 +332,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument(
             "--input",
             metavar=f"NAME=FILE.npy|{RANDOM}",
-            type=_input,
+            type=given_input,
             action="append",
             default=[],
             help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
@@ -371,7 +343,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("run", _run, "run a network once or on given inputs, and say what comes out")
     add_inputs(made)
     made.add_argument(
-        "--output", metavar="DIR", type=_folder, help="write each output to DIR/NAME.npy; all of them, or none"
+        "--output", metavar="DIR", type=folder, help="write each output to DIR/NAME.npy; all of them, or none"
     )
 
     made = command("profile", _profile, "time every operator of a network")

@@ -14,7 +14,7 @@ from cpuconv.errors import ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import wire
 from cpuconv.protos.messages import ModelProto
-from cpuconv.reading.recognising import check_recognised, unreadable
+from cpuconv.protos.recognising import check_recognised, unreadable
 from cpuconv.reading.tensors import Files
 
 

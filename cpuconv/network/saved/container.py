@@ -235,8 +235,8 @@ def rounded(size: int) -> int:
 
 def _instead(content: np.ndarray) -> str:
     """What a file is that is no saved model, and what to do with it, as far as that is known."""
+    from cpuconv.protos.recognising import check_recognised
     from cpuconv.reading.decoding import is_model  # what `load` does not need
-    from cpuconv.reading.recognising import check_recognised
 
     try:
         check_recognised(content.data, "it")
