@@ -104,6 +104,15 @@ def deliver_interrupt() -> None:
         delay.before(signal.SIGINT, None)
 
 
+def _interrupt_main() -> None:
+    """Interrupt the main thread, from another one, whatever call it waits in."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
 @contextlib.contextmanager
 def interrupts_arrive() -> Iterator[None]:
     """Let Ctrl-C end a program wherever it comes: in callbacks of weak references Python would print and forget it."""
@@ -111,7 +120,7 @@ def interrupts_arrive() -> Iterator[None]:
 
     def again(lost: Any) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            timer = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main)
+            timer = threading.Timer(_AGAIN_SECONDS, _interrupt_main)
             timer.daemon = True
             timer.start()
         else:

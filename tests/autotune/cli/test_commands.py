@@ -93,6 +93,7 @@ def test_the_first_warmup_measures_the_roofs(
 
     altered(probe=probe)
     monkeypatch.setattr(doctor, "allowed_cores", lambda: 2)
+    monkeypatch.setattr("autotune.cli.options.allowed_cores", lambda: 2)
     assert main(["warmup", "good:2", "--threads", "1", "--no-roofs"]) == OK
     assert probed == [] and "roofs not measured" in capsys.readouterr().out
     log.unlink()
