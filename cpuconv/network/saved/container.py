@@ -241,7 +241,7 @@ def _instead(content: np.ndarray) -> str:
     try:
         check_recognised(content.data, "it")
     except SourceError as error:
-        return f": {str(error).partition('and ')[2].rstrip('.')}"
+        return f"; it {str(error).partition(', and ')[2].rstrip('.')}"
     return ", and is an ONNX model, which cpuconv.compile reads" if is_model(content.data) else ""
 
 

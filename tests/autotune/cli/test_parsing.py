@@ -16,7 +16,12 @@ CASES = [
     (cpuconv, ["run", "m.onnx", "--shapee", "N=1"], "'--shapee' (did you mean '--shape'?)", "cpuconv run --help"),
     (cpuconv, ["run", "--smples", "x"], "'--smples' (did you mean '--samples'?)", "cpuconv run --help"),
     (cpuconv, ["run", "m.onnx", "--shapee=N=1"], "'--shapee' (did you mean '--shape'?)", "cpuconv run --help"),
-    (cpuconv, ["run", "m.onnx", "--precision", "float23"], "invalid choice: 'float23' (did you", "cpuconv run --help"),
+    (
+        cpuconv,
+        ["run", "m.onnx", "--accuracy", "exat"],
+        "invalid choice: 'exat' (did you mean 'exact'",
+        "cpuconv run --help",
+    ),
     (cpuconv, ["run", "m.onnx", "--zzz"], "unrecognized argument '--zzz'; see", "cpuconv run --help"),
     (
         cpuconv,
