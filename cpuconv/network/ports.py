@@ -90,7 +90,7 @@ def _array(port: Port, given: Any) -> np.ndarray:
     else:
         array = given if isinstance(given, np.ndarray) else np.asarray(given)
         if array.dtype != port.dtype:
-            wanted = f"of dtype {port.dtype} (run(…, convert=True) converts)"
+            wanted = f"of dtype {port.dtype} (Model.run(…, convert=True) converts)"
             raise ArgumentTypeError(must(f"feed[{port.name!r}]", wanted, array.dtype))
     if port.shape is not None and array.ndim != len(port.shape):
         rank = f"of rank {array.ndim}, {array.shape}"
@@ -107,7 +107,7 @@ def _float32(given: Any, label: str) -> np.ndarray:
     """An array of float32; the error of another dtype names what converts it."""
     name = str(getattr(given, "dtype", "")).removeprefix("torch.")
     if name != "float32" and name in _CONVERTIBLE:
-        cast = "cast it with .astype(np.float32), or call run(…, convert=True)"
+        cast = "cast it with .astype(np.float32), or call Model.run(…, convert=True)"
         raise ArgumentTypeError(must(label, f"of dtype float32: {cast}", name))
     return as_float32_view(given, label)
 
