@@ -302,9 +302,9 @@ def test_samples_of_files_and_the_commands(tmp_path, capsys):
     assert main(["explain", *stated, "--samples", str(stacked)]) == 0
     assert "other precision" in capsys.readouterr().out
     assert main(["explain", *stated]) == 2
-    assert "'samples' must be a list of feeds" in capsys.readouterr().err
+    assert "--samples must be a list of feeds" in capsys.readouterr().err
     assert main(["explain", *stated[:-1], "bfloat16", "--tolerance", "0.1"]) == 2
-    assert "'--tolerance' must be left out where --precision is not auto" in capsys.readouterr().err
+    assert "--tolerance must be left out where --precision is not auto" in capsys.readouterr().err
     assert main(["explain", str(tmp_path / "m.cpuconv"), "--precision", "auto", "--samples", str(folder)]) == 2
     assert "cpuconv.compile chooses precisions" in capsys.readouterr().err
 
