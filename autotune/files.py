@@ -144,8 +144,12 @@ def _new_file(path: Path, mode: int) -> tuple[int, str]:
     """A file beside the path that nobody else has: its descriptor and its name."""
     while True:
         name = str(path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}{PART}"))
-        with contextlib.suppress(FileExistsError):
+        try:
             return os.open(name, _WRITE, mode), name
+        except FileExistsError:
+            continue
+        except OSError as error:  # the name of a file that is not there yet tells nobody anything
+            raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _sync(handle: int) -> None:

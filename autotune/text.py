@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 JSON_BYTES = {"{": 100, ":": 60, "[": 64, ",": 10, '"': 25}
 """Bytes that decoded JSON takes, in CPython, for what each character begins; a text has two quotes."""
@@ -34,3 +35,11 @@ def count_of(count: int, what: str) -> str:
 def joined(*parts: str | None) -> str:
     """The parts that there are, with a point between them."""
     return " · ".join(filter(None, parts))
+
+
+def suggested(given: str, known: Iterable[str]) -> str:
+    """ " (did you mean …?)" with the most similar of the known names; "" where none is similar."""
+    import difflib  # which most starts do not need
+
+    similar = difflib.get_close_matches(given, list(known), 1)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""

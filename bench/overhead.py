@@ -81,7 +81,7 @@ def subjects(threads: int) -> dict[str, Callable[[], object]]:
     def empty(x: np.ndarray, *, out: np.ndarray) -> None:
         return None
 
-    found = {
+    found: dict[str, Callable[[], object]] = {
         "empty Python call": lambda: empty(x, out=out),
         "plan(x, out=out)": lambda: plan(x, out=out),
         "conv2d(x, w), read-only w": lambda: cpuconv.conv2d(x, constant, padding=1, threads=threads),

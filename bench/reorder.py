@@ -109,7 +109,7 @@ class Kind:
         return (100 * drawn if self.read.integer else drawn).astype(self.read.outside)
 
 
-def small_call(kind: Kind, src: str, dst: str, rounds: int, calls: int = CALLS) -> float:
+def small_call(kind: Kind, src: Any, dst: Any, rounds: int, calls: int = CALLS) -> float:
     """µs of a call on a small array."""
     import cpuconv
 
@@ -119,7 +119,7 @@ def small_call(kind: Kind, src: str, dst: str, rounds: int, calls: int = CALLS) 
 
 
 def measure(
-    kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int, seconds: float = SECONDS
+    kind: Kind, pair: tuple[Any, Any], shape: tuple[int, int, int, int], rounds: int, seconds: float = SECONDS
 ) -> dict[str, Any]:
     """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cpuconv.cli.main import main
+from autotune.cli.entry import cpuconv
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cpuconv())

@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from autotune.cli import warmup as cli_warmup
 from autotune.cli import wisdom as cli_wisdom
 from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, printed, say
+from autotune.cli.parsing import Parser, add_version
+from autotune.cli.wide import WIDE, add_wide, on_screen
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import as_lines, examine, figure_text
 from autotune.report.explain import explain_stored
 from autotune.report.table_rows import Section, best_lines
+from autotune.screen import Column, Table, as_text, pairs_text, terminal_width
+from autotune.signals import interrupts_arrive
 from autotune.store.store import Store, Use
 from autotune.text import count_of, joined
 from autotune.tuning.effort import EFFORTS
@@ -28,16 +30,20 @@ from autotune.wisdom.document import WisdomError
 from autotune.workload import SourceError, discover
 
 ALL = "all"
+_SHOWN = (  # columns of `show`, their ranks, and the least width of those that may be shortened
+    ("device", 0, None), ("CPU", 1, 12), ("ISA", 2, None), ("cores", 5, None), ("problems", 0, None),
+    ("provisional", 6, None), ("timed", 3, None), ("rejected", 4, None),
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.command is cli_warmup.run and not (options.source or options.missed):
-        parser.error("warmup needs a SOURCE, or --missed")
+        raise SystemExit(say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE))
     try:
-        return printed(lambda: options.command(options))
+        with interrupts_arrive():
+            return printed(lambda: options.command(options))
     except SourceError as error:
         return say(str(error), USAGE)
     except (WorkerError, WisdomError, sqlite3.Error, OSError) as error:
@@ -59,7 +65,11 @@ def _table(options: argparse.Namespace) -> int:
     if not sections:
         which = "this device" if options.device is None else f"a device {wanted!r}"
         return say(f"{store.path} holds nothing for {which}; see 'autotune warmup --help'", FAILED)
-    text = report.render(sections, options.format)
+    width = terminal_width()
+    if options.format is None and options.output is None and width is not None:
+        print(report.shown(sections, None if options.wide else width), end="")
+        return OK
+    text = report.render(sections, options.format or report.FORMATS[0])
     if options.output is None:
         print(text, end="")
     else:
@@ -84,12 +94,12 @@ def _show(options: argparse.Namespace) -> int:
     table = [
         (
             key + (" (this)" if key == content["this_device"] else ""),
-            *(fields[name] for name in ("model", "isa", "cores", "finished", "provisional", "timed", "rejected")),
+            *(str(fields[name]) for name in ("model", "isa", "cores", "finished", "provisional", "timed", "rejected")),
         )
         for key, fields in devices.items()
     ]
-    titles = ("device", "CPU", "ISA", "cores", "problems", "provisional", "timed", "rejected")
-    print(tabulate(table, titles, disable_numparse=True))
+    columns = [Column(title, rank=rank, least=least) for title, rank, least in _SHOWN]
+    print(as_text(iter([Table(columns, table)]), None if options.wide else terminal_width(), WIDE))
     return OK
 
 
@@ -109,8 +119,11 @@ def _explain(options: argparse.Namespace) -> int:
         reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in explanations.items()]
         print(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
-        titled = ((joined(label, workload.summary(key)), text) for (label, key), text in explanations.items())
-        print("\n\n".join(f"{title}\n{explanation}" for title, explanation in titled))
+        told = (
+            f"{joined(label, workload.summary(key))}\n{on_screen(each, options)}"
+            for (label, key), each in explanations.items()
+        )
+        print("\n\n".join(told))
     return OK
 
 
@@ -128,17 +141,18 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(findings, indent=2, ensure_ascii=False, default=str))
     else:
-        print(tabulate(as_lines(findings, fingerprint()), tablefmt="plain", disable_numparse=True))
+        print(pairs_text(as_lines(findings, fingerprint(), verbose=options.verbose), terminal_width()))
     return OK if findings["healthy"] else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="autotune",
         description="Find the fastest way to compute each problem on this machine, and remember it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
@@ -157,19 +171,28 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("table", _table, "print the best of every problem of every network, with totals")
     made.add_argument("--device", metavar="KEY", help=f"one of 'autotune show', or {ALL} (default: this one)")
-    made.add_argument("--format", choices=report.FORMATS, default="github")
+    made.add_argument(
+        "--format", choices=report.FORMATS,
+        help=f"default: on a terminal columns that fit its width, else {report.FORMATS[0]}",
+    )  # fmt: skip
+    add_wide(made)
     made.add_argument("--output", metavar="FILE", type=Path, help="write to a file, whole or not at all")
 
     made = command("show", _show, "say what the store holds")
     made.add_argument("--json", action="store_true", help="print as JSON")
+    add_wide(made)
 
     made = command("explain", _explain, "list every candidate of a problem: its time, or why it was left out")
     made.add_argument("problem", metavar="PROBLEM", help="a label or key from the table, or a source of problems")
     add_problem_options(made)
     made.add_argument("--json", action="store_true", help="print as JSON")
+    add_wide(made)
 
     made = command("doctor", _doctor, "say what is known of this machine and of the store")
     made.add_argument("--measure", action="store_true", help="measure the roofs, a second or two, and store them")
+    made.add_argument(
+        "--verbose", action="store_true", help="say all: sources, peaks of each kind of product, versions"
+    )
     made.add_argument("--json", action="store_true", help="print as JSON")
 
     cli_wisdom.add_commands(command)

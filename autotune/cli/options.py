@@ -7,9 +7,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from autotune.machine.device import allowed_cores
+from autotune.text import count_of
 from autotune.workload import Problem, Reading, Workload
 
 AUTO = "auto"
@@ -52,6 +54,10 @@ def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace
 
 def reading(options: argparse.Namespace) -> Reading:
     """How sources are read under the options."""
+    if options.threads != AUTO and options.threads > allowed_cores() and getattr(options, "dask", None) is None:
+        cores = count_of(allowed_cores(), "core")
+        say(f"--threads {options.threads} is more than this process may use, {cores}: these are tuned for", OK)
+        options.threads = allowed_cores()  # and is not said again
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
     return Reading(options.layouts, threads, batches, inputs, options.types, getattr(options, "precision", ""))
@@ -91,16 +97,34 @@ def part(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def new_file(text: str) -> Path:
+    """The path of a file that may be there, in a folder that is."""
+    path = Path(text)
+    if not text or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, not {text!r}")
+    return path
+
+
+def whole(text: str) -> int:
+    """An integer from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 on, not {text!r}")
+    return int(text)
+
+
 def positive(kind: type[int] | type[float]) -> Any:
     """Converter of a positive number."""
 
     def convert(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError as error:
+            wanted = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text!r}") from error
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be positive, not {text}")
         return value
 
-    convert.__name__ = kind.__name__  # argparse names it in its errors
     return convert
 
 

@@ -21,17 +21,21 @@ from autotune.cli.options import (
     input_shape,
     layouts_text,
     load,
+    new_file,
     part,
     positive,
     reading,
     say,
     threads,
 )
+from autotune.cli.wide import add_wide
+from autotune.files import write_whole
 from autotune.machine.cores import thread_counts
 from autotune.machine.device import allowed_cores, fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import measure, missing_roofs
-from autotune.report.table_rows import Section, best_lines
+from autotune.report.table_rows import ProblemRow, Section, best_lines, note_of, whole_text
+from autotune.screen import terminal_width
 from autotune.store.store import Store, Use
 from autotune.text import count_of
 from autotune.tuning import fleet
@@ -77,10 +81,10 @@ def run(options: argparse.Namespace) -> int:
     finally:
         ended = {problem.key for problem in problems if problem.task not in outcome.left}
         store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
-    code = _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
+    code, lines = _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
     if not outcome.left:
         _race_whole(workload, store, options, again=bool(outcome.tuned))
-        _tell_whole(workload, options)
+        _tell_whole(workload, options, lines)
     return code
 
 
@@ -151,13 +155,14 @@ def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, a
             say(f"{name}, {count_of(count, 'thread')}: {told}", OK)
 
 
-def _tell_whole(workload: Workload, options: argparse.Namespace) -> None:
-    """Time networks as a whole, as their parts are tuned now."""
+def _tell_whole(workload: Workload, options: argparse.Namespace, lines: Sequence[ProblemRow]) -> None:
+    """Time networks as a whole, as their parts are tuned now, and say what of it the table's rows are."""
     if options.layouts is not None or options.types:
         return
     for source in options.source:
         for name, count, seconds in workload.time_whole(source, reading(options)):
-            say(f"{name}, {count_of(count, 'thread')}: {seconds * 1e3:.2f} ms for a whole run", OK)
+            rows = [line for line in lines if line.use.network == name and line.use.threads == count]
+            say(f"{name}, {count_of(count, 'thread')}: {whole_text(seconds, rows)}", OK)
 
 
 def _tell_outcome(
@@ -167,10 +172,14 @@ def _tell_outcome(
     outcome: Outcome,
     seconds: float,
     options: argparse.Namespace,
-) -> int:
+) -> tuple[int, list[ProblemRow]]:
+    """Print the table and what came of it; returns the exit code and the table's lines."""
     layouts = layouts_text(options)
     uses = sorted(dict.fromkeys(Use.of(problem, layouts) for problem in problems), key=lambda use: use.threads)
-    lines = best_lines(store, fingerprint().key, workload, uses)
+    lines = _sound_lines(workload, store, uses, options)
+    sections = [Section(fingerprint().to_dict(), lines)]
+    if options.html is not None:
+        write_whole({options.html: report.render(sections, "html")})
     if options.json:
         content = {
             "device": fingerprint().to_dict(),
@@ -185,7 +194,7 @@ def _tell_outcome(
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        print(report.render([Section(fingerprint().to_dict(), lines)], "plain"), end="")
+        print(report.shown(sections, None if options.wide else terminal_width()), end="")
     counts = f"{len(outcome.tuned)} tuned in {seconds:.1f} s, {len(outcome.resumed)} tuned before"
     if outcome.elsewhere:
         counts += f", {len(outcome.elsewhere)} that another warmup is at"
@@ -194,7 +203,24 @@ def _tell_outcome(
     if outcome.failed:
         counts += f", {len(outcome.failed)} that no candidate solves (see 'autotune explain')"
     say(counts, OK)
-    return FAILED if outcome.failed or not (outcome.tuned or outcome.resumed or outcome.elsewhere) else OK
+    failed = outcome.failed or not (outcome.tuned or outcome.resumed or outcome.elsewhere)
+    return FAILED if failed else OK, lines
+
+
+def _sound_lines(
+    workload: Workload, store: Store, uses: Sequence[Use], options: argparse.Namespace
+) -> list[ProblemRow]:
+    """The best lines; where one is above a roof, measured while other programs ran, roofs are measured once more."""
+    lines = best_lines(store, fingerprint().key, workload, uses)
+    counts = {line.use.threads for line in lines if note_of([line])} if options.roofs else set()
+    if not counts:
+        return lines
+    say("rows above the roofs, which were measured while the machine was busy: measuring these again", OK)
+    try:
+        measure(workload, store, counts=counts, keep_higher=True)
+    except Exception as error:  # the table then says what it knows
+        say(f"the roofs cannot be measured: {describe(error)}", OK)
+    return best_lines(store, fingerprint().key, workload, uses)
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
@@ -250,3 +276,5 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="do not time the ways to lay a network out against one another (a second or two for each)",
     )
     made.add_argument("--json", action="store_true", help="print the result as JSON")
+    made.add_argument("--html", metavar="FILE", type=new_file, help="write a page too (as well as --json)")
+    add_wide(made)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ SHARED = ("L3",)  # the caches that all cores share; of the others each thread h
 MEASURED = "measured"  # beside the figures of a number of threads: when, in seconds since 1970
 THREADS = re.compile("[1-9][0-9]{0,5}")
 MOST = 1e12  # of a figure; larger ones are not to be believed
+PAST = 1.05  # share of a roof that no run reaches: roofs were measured while other programs ran
 EXPLAINED = 0.5  # of a run's time: if all roofs one after another take less, none of them binds it
 
 KeptRoofs = Mapping[str, Mapping[str, float]]
@@ -196,6 +197,17 @@ def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) ->
     roof = max(least, key=lambda name: least[name])
     kind = OVERHEAD if sum(least.values()) < EXPLAINED * seconds else COMPUTE if roof == FMA else BANDWIDTH
     return Verdict(kind, roof, least[roof] / seconds)
+
+
+def busy_note(shares: Iterable[float | None]) -> str | None:
+    """What a share of a roof beyond `PAST` tells; None where there is none."""
+    most = max((share for share in shares if share is not None), default=0.0)
+    if most <= PAST:
+        return None
+    return (
+        f"up to {most:.0%} of a roof: the roofs were measured while the machine was busy;"
+        " 'autotune doctor --measure' measures them again"
+    )
 
 
 def roofs_for(device: Mapping[str, Any], threads: int) -> Roofs | None:

@@ -17,6 +17,10 @@ from autotune.workload import Workload
 LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
 GBS = "_gbs"
 
+# What is said without --verbose: figures of roofs, and facts of a workload with what they are called.
+_MAIN_FIGURES = {f"{DTYPE}{GFLOPS}", f"bfloat16{GFLOPS}", f"int8{GFLOPS}", "l2_gbs", "dram_gbs"}
+_MAIN_FACTS = {"kernel_pack": "kernel pack", "kernels_compiled": "kernels compiled"}
+
 Listener = Callable[[int, str, float], None]
 
 
@@ -25,6 +29,8 @@ def measure(
     store: Store,
     listener: Listener = lambda threads, name, value: None,
     counts: Iterable[int] | None = None,
+    *,
+    keep_higher: bool = False,
 ) -> dict[str, Any]:
     """Measure the roofs of so many threads, about a second each, and store them for this device beside those of others.
 
@@ -34,6 +40,8 @@ def measure(
         Called with the threads, the name and the value of each figure as it is measured.
     counts : iterable of int or None
         Numbers of threads; None: one, and all cores allowed.
+    keep_higher : bool
+        Whether figures that were higher before stay, as where the machine may be busy now.
 
     Returns
     -------
@@ -50,6 +58,10 @@ def measure(
     device = fingerprint()
     with Store(store.path, strict=True) as writable:
         kept = writable.devices().get(device.key, {}).get("roofs", {})
+        if keep_higher:
+            for count, figures in roofs.items():
+                before = kept.get(count, {})
+                roofs[count] = {name: max(value, before.get(name, 0.0)) for name, value in figures.items()}
         writable.write([(device, newest_roofs(kept, roofs))])
     return roofs
 
@@ -112,14 +124,16 @@ def figure_text(name: str, value: float) -> tuple[str, str]:
     return what, f"{value:.1f} GB/s"
 
 
-def _roof_lines(roofs: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _roof_lines(roofs: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
     lines: dict[str, list[str]] = {}
     for threads, figures in roofs.items():
         for name, value in figures.items():
             if name == MEASURED:
                 what, text = "roofs measured", time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
-            else:
+            elif verbose or name in _MAIN_FIGURES:
                 what, text = figure_text(name, value)
+            else:
+                continue
             lines.setdefault(what, []).append(f"{text} ({count_of(int(threads), 'thread')})")
     return [(what, ", ".join(texts)) for what, texts in lines.items()] or [
         ("roofs", "not measured; the first 'autotune warmup' does it, or 'autotune doctor --measure'")
@@ -131,24 +145,31 @@ def _told(device: Device) -> str:
     return "" if known == device.cpu_name else f", by its features a {known}"
 
 
-def as_lines(findings: dict[str, Any], device: Device) -> list[tuple[str, str]]:
-    """The findings as pairs of name and text."""
+def as_lines(findings: dict[str, Any], device: Device, *, verbose: bool = True) -> list[tuple[str, str]]:
+    """The findings as pairs of name and text; unless `verbose` those that most users look for."""
     quota = "none" if device.quota is None else f"{device.quota:g}"
     numbers = "/".join(part or "?" for part in (device.family, device.number, device.stepping))
+    maker = f" ({device.vendor}, family/model/stepping {numbers})" if verbose else ""
     lines = [
         ("device", f"{device.key} ({device.name})"),
-        ("CPU", f"{device.model} ({device.vendor}, family/model/stepping {numbers})"),
+        ("CPU", f"{device.model}{maker}"),
         ("ISA", f"{device.isa} on {device.machine}, compiled for {device.cpu_name}{_told(device)}"),
-        ("caches", ", ".join(f"{level} {size >> 10} KiB" for level, size in device.caches)),
         ("cores", f"{device.cores} allowed: affinity {device.affinity}, quota {quota}"),
-        ("system", f"{device.os} {device.release}"),
-        ("versions", f"NumPy {device.numpy}, Numba {device.numba}, LLVM {device.llvm}"),
     ]
-    lines += [(f"workload {name}", str(value)) for name, value in findings["workload"].items()]
-    lines += _roof_lines(findings["roofs"])
+    if verbose:
+        lines += [
+            ("caches", ", ".join(f"{level} {size >> 10} KiB" for level, size in device.caches)),
+            ("system", f"{device.os} {device.release}"),
+        ]
+    lines.append(("versions", f"NumPy {device.numpy}, Numba {device.numba}, LLVM {device.llvm}"))
+    facts = findings["workload"]
+    if verbose:
+        lines += [(f"workload {name}", str(value)) for name, value in facts.items()]
+    else:
+        lines += [(label, str(facts[name]).partition(" (")[0]) for name, label in _MAIN_FACTS.items() if name in facts]
+    lines += _roof_lines(findings["roofs"], verbose)
     lines += [
         ("cache folder", findings["cache_folder"]),
-        ("store", findings["store"]["path"]),
-        ("store health", findings["store"]["health"]),
+        ("store", f"{findings['store']['path']}, {findings['store']['health']}"),
     ]
     return lines + ([("trouble", findings["trouble"])] if findings["trouble"] else [])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
-from tabulate import tabulate
-
 from autotune.data_classes import dataclass
-from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
+from autotune.machine.roofline import Roofs, Verdict, Work, busy_note, classify, roofs_for
+from autotune.screen import Column, Report, Table
 from autotune.store.rows import COLD, PROVISIONAL, RowLimits
 from autotune.store.store import Store
 from autotune.text import joined, number, size
@@ -18,14 +17,26 @@ from autotune.wisdom.tiers import OLDER, Found, Tiers
 from autotune.workload import ADMITS, WEIGHTS, Candidate, Rejected, Workload
 
 HEADERS = (
-    "", "candidate", "weights", "from", "µs", "±", "model µs", "GFLOP/s", "of roof", "bound by", "error", "workspace",
-    "left out because",
-)  # fmt: skip
+    Column(""),
+    Column("candidate", least=28),
+    Column("weights", rank=4),
+    Column("from", rank=8),
+    Column("µs", True),
+    Column("±", True, rank=9),
+    Column("model µs", True, rank=2),
+    Column("GFLOP/s", True, rank=7),
+    Column("of roof", True, rank=3),
+    Column("bound by", rank=6),
+    Column("error", True, rank=10),
+    Column("workspace", True, rank=5),
+    Column("left out because", rank=1, least=24),
+)
 # What a remark on the row that decides means.
 REMARKS = {
     PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
     OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
 }
+NOTHING_TIMED = "not timed: nothing of this problem is; 'autotune warmup' times"
 ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as does a warmup)"
 
 
@@ -76,9 +87,27 @@ class CandidateRow:
     workspace: int | None = None
     left_out: str | None = None
 
+    def cells(self) -> tuple[str, ...]:
+        """As text, in the order of `HEADERS`."""
+        return (
+            "*" if self.chosen else "",
+            self.candidate,
+            self.weights or "",
+            joined(self.tier, self.remark),
+            number(self.measured, ".1f", 1e6),
+            number(self.spread, ".1f", 1e6),
+            number(self.estimate, ".1f", 1e6),
+            number(self.gflops, ".1f"),
+            number(self.share, ".0%"),
+            self.bound_by or "",
+            number(self.error, ".1e"),
+            size(self.workspace),
+            self.left_out or "",
+        )
 
-@dataclass(frozen=True)
-class Explanation:
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Report):
     """Printable account of a choice; `to_dict()` for programs.
 
     Attributes
@@ -106,26 +135,8 @@ class Explanation:
         """Plain data, the lines too."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        rows = [
-            (
-                "*" if line.chosen else "",
-                line.candidate,
-                line.weights or "",
-                joined(line.tier, line.remark),
-                number(line.measured, ".1f", 1e6),
-                number(line.spread, ".1f", 1e6),
-                number(line.estimate, ".1f", 1e6),
-                number(line.gflops, ".1f"),
-                number(line.share, ".0%"),
-                line.bound_by or "",
-                number(line.error, ".1e"),
-                size(line.workspace),
-                line.left_out or "",
-            )
-            for line in self.lines
-        ]
-        alignment = (*["left"] * 4, *["right"] * 5, "left", "right", "right", "left")
+    def blocks(self) -> Iterator[str | Table]:
+        """What it prints."""
         head = [self.problem, f"{self.algorithm}, decided by: {self.decided_by}"]
         head += [REMARKS[line.remark] for line in self.lines if line.chosen and line.remark]
         if self.remedy:
@@ -134,7 +145,10 @@ class Explanation:
             head.append(ROOFS_UNKNOWN)
         if self.serial_fraction is not None:
             head.append(f"serial fraction: {self.serial_fraction:.0%} of one thread's time")
-        return "\n".join(head) + "\n\n" + tabulate(rows, HEADERS, colalign=alignment, disable_numparse=True)
+        if note := busy_note(line.share for line in self.lines if line.chosen):
+            head.append(note)
+        yield "\n".join(head)
+        yield Table(HEADERS, [line.cells() for line in self.lines])
 
 
 @dataclass(frozen=True)
@@ -230,7 +244,7 @@ def _order(line: CandidateRow) -> tuple[Any, ...]:
     seconds = line.measured if line.measured is not None else math.inf
     estimate = line.estimate if line.estimate is not None else math.inf
     weights = WEIGHTS.index(line.weights) if line.weights in WEIGHTS else len(WEIGHTS)
-    return not line.chosen, line.left_out is not None, weights, seconds, estimate, line.candidate
+    return not line.chosen, line.left_out not in (None, NOTHING_TIMED), weights, seconds, estimate, line.candidate
 
 
 def _stored(found: Found, flops: float) -> CandidateRow:
@@ -256,7 +270,7 @@ def _offered(candidate: Candidate, found: Found | None, flops: float, best: floa
     if found is not None:
         line = _stored(found, flops)
     elif best is None:
-        line = CandidateRow(candidate.name, "untimed")
+        line = CandidateRow(candidate.name, "untimed", left_out=NOTHING_TIMED)
     elif candidate.bound > best:
         reason = f"not timed: at least {candidate.bound * 1e6:.1f} µs, the best takes {best * 1e6:.1f}"
         line = CandidateRow(candidate.name, "untimed", left_out=reason)

@@ -8,10 +8,11 @@ from dataclasses import field, replace
 from itertools import groupby
 from typing import Any
 
+from autotune import screen
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from autotune.machine.device import microarchitecture
-from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
+from autotune.machine.roofline import Roofs, Verdict, Work, busy_note, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
 from autotune.store.rows import COLD, RowLimits
 from autotune.store.store import Row, Store, Use
@@ -128,10 +129,16 @@ class Column:
     text: Callable[[Any], str] | None = None  # of the figure
     aside: str = ""  # name of a text that follows it
     is_long: bool = False  # whether the text may take several lines
+    rank: int = 0  # on a narrow screen columns of the highest rank are left out first, those of 0 never
+    least: int | None = None  # characters that it may be shortened to there
 
     @property
     def is_number(self) -> bool:
         return self.text is not None
+
+    def on_screen(self) -> screen.Column:
+        """The column of a table on a terminal."""
+        return screen.Column(self.title, self.is_number, self.rank, self.least)
 
     def cell(self, record: Mapping[str, Any]) -> str:
         """The figure of a line's record as text, empty where unknown."""
@@ -145,21 +152,21 @@ def _decimals(format: str) -> Callable[[float | None], str]:
 
 
 COLUMNS = (
-    Column("problem", "title"),
-    Column("count", "count", str),
+    Column("problem", "title", least=14),
+    Column("count", "count", str, rank=4),
     Column("time µs", "time_us", _decimals(".1f")),
-    Column("± µs", "spread_us", _decimals(".1f")),
-    Column("algorithm", "algorithm", is_long=True),
-    Column("count × time ms", "total_ms", _decimals(".3f")),
-    Column("GFLOP/s", "gflops", _decimals(".1f")),
-    Column("of roof", "roof_share", _decimals(".0%")),
-    Column("bound by", "bound_by"),
-    Column("serial", "serial_fraction", _decimals(".0%")),
-    Column("weights", "weights"),
-    Column("from", "tier", aside="remark"),
-    Column("error", "error", _decimals(".1e")),
-    Column("workspace", "workspace_bytes", size),
-    Column("shape", "shape"),
+    Column("± µs", "spread_us", _decimals(".1f"), rank=7),
+    Column("algorithm", "algorithm", is_long=True, rank=1, least=14),
+    Column("count × time ms", "total_ms", _decimals(".3f"), rank=6),
+    Column("GFLOP/s", "gflops", _decimals(".1f"), rank=5),
+    Column("of roof", "roof_share", _decimals(".0%"), rank=2),
+    Column("bound by", "bound_by", rank=3),
+    Column("serial", "serial_fraction", _decimals(".0%"), rank=8),
+    Column("weights", "weights", rank=9),
+    Column("from", "tier", aside="remark", rank=10),
+    Column("error", "error", _decimals(".1e"), rank=11),
+    Column("workspace", "workspace_bytes", size, rank=12),
+    Column("shape", "shape", rank=13),
 )
 
 
@@ -229,6 +236,24 @@ def total_text(lines: Sequence[ProblemRow]) -> str:
     elif all(line.roofs is None for line in lines):
         parts.append(ROOFS_UNKNOWN)
     return ", ".join(parts) + (f"; {total['missing']} without a result" if total["missing"] else "")
+
+
+def whole_text(seconds: float, lines: Sequence[ProblemRow]) -> str:
+    """How long a network's whole run took, and what of it its lines are, which were timed alone."""
+    whole, timed = f"{seconds * 1e3:.2f} ms for a whole run", sum(line.seconds for line in lines)
+    if not timed:
+        return whole
+    if timed > seconds:
+        return f"{whole}; the rows, timed alone with weights from memory, sum to {timed * 1e3:.2f}"
+    rest = (seconds - timed) * 1e3
+    return (
+        f"{whole}: {timed * 1e3:.2f} in the rows above, {rest:.2f} in other operators and reorders ('cpuconv profile')"
+    )
+
+
+def note_of(lines: Sequence[ProblemRow]) -> str | None:
+    """What shares of roofs tell that no run reaches; None where there are none."""
+    return busy_note(line.verdict.share for line in lines if line.verdict is not None)
 
 
 def remedies(lines: Sequence[ProblemRow]) -> dict[str, str]:

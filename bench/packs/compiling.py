@@ -36,7 +36,7 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.runtime.code.cache import noting
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
-_STRATEGY = "heuristic"  # what was tuned on the machine that builds must not decide
+_STRATEGY: Any = "heuristic"  # what was tuned on the machine that builds must not decide
 _SAY_SECONDS = 10.0
 
 
@@ -102,7 +102,7 @@ def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
         session.current = here
 
 
-def _called(problem: ConvProblem, strategy: str = "cached") -> None:
+def _called(problem: ConvProblem, strategy: Any = "cached") -> None:
     """The function that users call, which fingerprints, packs and launches."""
     x = np.ones((problem.n, problem.c, problem.h, problem.w), np.float32)
     w = np.ones((problem.k, problem.c // problem.groups, problem.r, problem.s), np.float32)
@@ -121,12 +121,12 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
                     yield partial(_on, key, machine, partial(_tabled_network, path, precision, threads))
 
 
-def _tabled_network(path: Path, precision: str, threads: int) -> None:
+def _tabled_network(path: Path, precision: Any, threads: int) -> None:
     with suppress(CpuconvError):  # which the model's choice has met, and said
         cpuconv.compile(path, threads=threads, precision=precision)
 
 
-def _network(path: Path, precision: str, threads: int) -> None:
+def _network(path: Path, precision: Any, threads: int) -> None:
     try:
         model = cpuconv.compile(path, threads=threads, strategy=_STRATEGY, precision=precision)
     except CpuconvError as error:
@@ -151,7 +151,7 @@ def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
             yield partial(_drawn_network, number, precision, _STRATEGY)
 
 
-def _drawn_network(number: int, precision: str = "float32", strategy: str = "cached") -> None:
+def _drawn_network(number: int, precision: Any = "float32", strategy: Any = "cached") -> None:
     from bench.packs import quantised_networks, random_networks  # which need the package onnx
 
     model = random_networks.drawn(number, wanted.SEED)

@@ -42,9 +42,9 @@ class CpuconvPeer:
     def __init__(
         self,
         layouts: Sequence[str] = ("auto",),
-        strategy: str = "cached",
+        strategy: Any = "cached",
         call: str = CALLS[0],
-        precision: str = "float32",
+        precision: Any = "float32",
     ) -> None:
         self.layouts, self.strategy, self.call, self.precision = tuple(layouts), strategy, call, precision
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -26,7 +26,24 @@ from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import wanted_threads
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
     from autotune.report.explain import Explanation
+    from cpuconv.option_types import (
+        Accuracy,
+        Activation,
+        ConvOptions,
+        ExplainOptions,
+        LayoutName,
+        LayoutNameOrAuto,
+        Padding,
+        Pair,
+        Strategy,
+        Threads,
+    )
+
+A = TypeVar("A")
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
@@ -36,18 +53,18 @@ def plan(
     x_shape: Sequence[int],
     w: Any,
     bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     *,
-    activation: Any = None,
+    activation: Activation | None = None,
     residual: bool = False,
-    in_layout: str = "NCHW",
-    out_layout: str = "NCHW",
-    threads: int | str | None = None,
-    strategy: str = "cached",
-    accuracy: str = "standard",
+    in_layout: LayoutNameOrAuto = "NCHW",
+    out_layout: LayoutNameOrAuto = "NCHW",
+    threads: Threads = None,
+    strategy: Strategy = "cached",
+    accuracy: Accuracy = "standard",
     workspace_limit: int | None = None,
     reproducible: bool = False,
     algorithm: str | None = None,
@@ -128,14 +145,14 @@ def explain(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     *,
     residual: bool = False,
     types: str | Types = ALL_F32,
-    **options: Any,
+    **options: Unpack[ExplainOptions],
 ) -> Explanation:
     """Which algorithm `plan` would take for these arguments, and why; nothing is compiled.
 
@@ -154,23 +171,64 @@ def explain(
     return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
 
 
+@overload
+def conv2d(
+    x: NDArray[Any],
+    w: Any,
+    bias: Any = None,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    y_dtype: Any,
+    quantization: Quantization | None = None,
+    **options: Unpack[ConvOptions],
+) -> NDArray[Any]: ...
+@overload
+def conv2d(
+    x: A,
+    w: Any,
+    bias: Any = None,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    quantization: None = None,
+    **options: Unpack[ConvOptions],
+) -> A: ...
+@overload
 def conv2d(
     x: Any,
     w: Any,
     bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     *,
-    activation: Any = None,
+    y_dtype: Any = None,
+    quantization: Quantization | None = None,
+    **options: Unpack[ConvOptions],
+) -> Any: ...
+def conv2d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    activation: Activation | None = None,
     residual: Any = None,
-    in_layout: str = "NCHW",
-    out_layout: str = "NCHW",
+    in_layout: LayoutName = "NCHW",
+    out_layout: LayoutName = "NCHW",
     out: Any = None,
-    threads: int | str | None = None,
-    strategy: str = "cached",
-    accuracy: str = "standard",
+    threads: Threads = None,
+    strategy: Strategy = "cached",
+    accuracy: Accuracy = "standard",
     workspace_limit: int | None = None,
     reproducible: bool = False,
     y_dtype: Any = None,
@@ -203,12 +261,11 @@ def conv2d(
     -----
     The other parameters, and the errors raised, are those of `plan`.
     """
-    if threads is None:
-        threads = wanted_threads(None)
+    count = wanted_threads(None) if threads is None else threads
     added = residual is not None
     asked = (  # in the order of `Options`
         stride, padding, dilation, groups, activation, added, in_layout, out_layout,
-        threads, strategy, accuracy, workspace_limit, reproducible,
+        count, strategy, accuracy, workspace_limit, reproducible,
     )  # fmt: skip
     weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_operand(w, "w")[0]
     if weight.dtype is FLOAT32 and quantization is None and y_dtype is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cpuconv.api.options import tuner_for
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
-from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
+from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, precision_named
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
     from cpuconv.network.precision.errors import Metric
     from cpuconv.network.precision.trials import Listener
+    from cpuconv.option_types import Accuracy, NodePrecisions, Precision, PrecisionOrAuto, Strategy, Threads
 
 
 def compile(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto | Graph,
     *,
-    threads: int | str | None = None,
-    strategy: str = "cached",
+    threads: Threads = None,
+    strategy: Strategy = "cached",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-    accuracy: str = "standard",
-    precision: str = FULL,
-    node_precisions: Mapping[str, str] | None = None,
+    accuracy: Accuracy = "standard",
+    precision: PrecisionOrAuto = "float32",
+    node_precisions: NodePrecisions | None = None,
     tolerance: float | None = None,
     samples: Any = None,
     metric: Metric | None = None,
@@ -109,7 +110,7 @@ def compile(
     Warns
     -----
     CpuconvWarning
-        Some operators run through ONNX's reference evaluator; it names them.
+        Some operators run through ONNX's reference evaluator; it names them. Or precisions follow from one sample.
     """
     check_options(strategy, accuracy, None, False)
     auto = precision == AUTO
@@ -117,9 +118,9 @@ def compile(
         check_left_out("node_precisions", f"where precision is {AUTO!r}", node_precisions)
         check_callable("metric", metric, "reference outputs and outputs")
         check_callable("progress", progress, "what is done, steps done and steps in all")
-        tolerance = tolerance_of(tolerance)
+        tolerance, named = tolerance_of(tolerance), FULL
     else:
-        check_precision(precision, more=[AUTO])
+        named = precision_named(precision, more=[AUTO])
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
             check_left_out(name, f"where precision is not {AUTO!r}", value)
     from cpuconv.graph import passes  # what `load` does not need
@@ -133,7 +134,7 @@ def compile(
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
     idle, each = _idle_bytes(idle_bytes), _precisions(node_precisions)
-    target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, FULL if auto else precision, each)
+    target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, named, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
@@ -146,9 +147,12 @@ def compile(
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms
+    from cpuconv.network.precision.to_come import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
 
     feeds = feeds_of(samples, graph)
+    if len(feeds) == 1:
+        warnings.warn(f"precision={AUTO!r}: {doubt(1)}.", CpuconvWarning, stacklevel=2)
     threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
     chosen = chosen_for(
         graph,
@@ -172,10 +176,10 @@ def load(
     path: str | os.PathLike[str],
     *,
     threads: int | None = None,
-    strategy: str | None = None,
+    strategy: Strategy | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-    accuracy: str | None = None,
-    precision: str | None = None,
+    accuracy: Accuracy | None = None,
+    precision: Precision | None = None,
     idle_bytes: int | None = None,
     trust_kernels: bool = False,
 ) -> Model:
@@ -223,21 +227,20 @@ def load(
     saved = Saved(path, trust_kernels=trust_kernels)
     settings = saved.settings
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
-    strategy = settings.strategy if strategy is None else strategy
-    check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    how = settings.strategy if strategy is None else strategy
+    check_options(how, limits.accuracy, limits.workspace, limits.reproducible)
     each = settings.node_precisions if precision is None else {}
-    precision = settings.precision if precision is None else precision
-    check_precision(precision)
+    named = precision_named(settings.precision if precision is None else precision)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
     stated = {
         "threads": (settings.threads, wanted),
-        "strategy": (settings.strategy, strategy),
+        "strategy": (settings.strategy, how),
         "accuracy": (settings.limits.accuracy, limits.accuracy),
-        "precision": (settings.precision, precision),
+        "precision": (settings.precision, named),
         "nodes of other precisions": (len(settings.node_precisions), len(each)),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision, each)
+    target = Target(current(), wanted, how, limits, tuner_for(how), _idle_bytes(idle_bytes), named, each)
     shapes = {} if input_shapes is None else input_shapes
     return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
 
@@ -251,13 +254,10 @@ def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
 def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
     """Valid precisions of nodes from a user's value."""
     if stated is not None and not isinstance(stated, Mapping):
-        raise ArgumentTypeError(
-            must("node_precisions", "a dict of precisions by node, or None", f"a {type(stated).__name__}")
-        )
-    each = dict(stated or {})
-    for name, precision in each.items():
-        check_precision(precision, f"node_precisions[{name!r}]")
-    return each
+        raise ArgumentTypeError(must("node_precisions", "a dict of precisions by node, or None", kind_of(stated)))
+    return {
+        name: precision_named(precision, f"node_precisions[{name!r}]") for name, precision in (stated or {}).items()
+    }
 
 
 def _idle_bytes(wanted: int | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Graph
 
 AUTO = "auto"
@@ -59,7 +59,7 @@ def check_callable(name: str, given: object, of: str) -> None:
         It cannot.
     """
     if given is not None and not callable(given):
-        raise ArgumentTypeError(must(name, f"a callable of {of}, or None", f"a {type(given).__name__}"))
+        raise ArgumentTypeError(must(name, f"a callable of {of}, or None", kind_of(given)))
 
 
 def feeds_of(samples: Any, graph: Graph) -> Feeds:
@@ -75,7 +75,7 @@ def feeds_of(samples: Any, graph: Graph) -> Feeds:
     if isinstance(samples, (str, os.PathLike)):
         feeds = _of_path(Path(samples), graph)
     elif isinstance(samples, (Mapping, np.ndarray)) or not isinstance(samples, Iterable):
-        raise ArgumentTypeError(must("samples", _KINDS, f"one {type(samples).__name__}"))
+        raise ArgumentTypeError(must("samples", _KINDS, kind_of(samples)))
     else:
         feeds = [_feed(at, sample, graph) for at, sample in enumerate(samples)]
     if not feeds:
@@ -89,7 +89,7 @@ def _feed(at: int, sample: Any, graph: Graph) -> Mapping[str, Any]:
         return sample
     if len(graph.inputs) != 1:
         names = ", ".join(graph.inputs)
-        raise ArgumentTypeError(must(f"samples[{at}]", f"a dict of arrays for {names}", f"a {type(sample).__name__}"))
+        raise ArgumentTypeError(must(f"samples[{at}]", f"a dict of arrays for {names}", kind_of(sample)))
     return {graph.inputs[0]: sample}
 
 

@@ -45,7 +45,13 @@ def page(name: str, profile: Profile) -> str:
     if profile.watched is not None:
         _timeline(main, profile, profile.watched)
     text(main, "h2", "Operators")
-    text(main, "p", "Each timed alone, in the order in which they run: medians, in turns with whole runs.")
+    text(
+        main, "p", "Each timed alone, in the order in which they run: medians, in turns with whole runs. Of roof: the"
+        " least time that the operations which the algorithm executes, and its bytes, can take, over the time taken."
+        " GFLOP/s count the operations of the direct sum."
+    )  # fmt: skip
+    if profile.note:
+        text(main, "p", profile.note)
     _table(main, profile)
     style, script = (asset(__package__, f"profile_page.{end}") for end in ("css", "js"))
     return document(f"Profile of {name}", main, style, script)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from autotune.cli.options import input_shape, positive
+from autotune.cli.options import input_shape, new_file, positive, whole
+from autotune.cli.wide import add_wide, on_screen
 from autotune.files import write_whole
 from cpuconv.cli.progress import bar
 from cpuconv.cli.quantized_page import page
@@ -20,8 +20,8 @@ _EQUALIZE = {"auto": None, "yes": True, "no": False}
 HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeLinear"
 
 
-def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> None:
-    """The options of the command; `html` is the type of a page's path."""
+def add_options(made: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     form = ImageForm()
     made.add_argument("model", metavar="MODEL", help="an ONNX file of floats")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the ONNX file to write")
@@ -33,7 +33,7 @@ def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> N
         help="the largest error of the outputs, relative root mean square: layers stay float32 until it holds",
     )  # fmt: skip
     made.add_argument(
-        "--layers", metavar="N", type=int, default=0, help="how many layers stay float32 at least (default: 0)"
+        "--layers", metavar="N", type=whole, default=0, help="how many layers stay float32 at least (default: 0)"
     )
     made.add_argument(
         "--no-timing", action="store_true", help="time nothing: quantise layers that bytes do not make faster, too"
@@ -68,7 +68,8 @@ def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> N
         "--threads", metavar="N", type=positive(int), help="of the runs on samples (default: the cores allowed)"
     )
     made.add_argument("--json", action="store_true", help="print as JSON")
-    made.add_argument("--html", metavar="FILE", type=html, help="write a page too (as well as --json)")
+    made.add_argument("--html", metavar="FILE", type=new_file, help="write a page too (as well as --json)")
+    add_wide(made)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
     else:
-        print(made)
+        print(on_screen(made, options))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from tabulate import tabulate
 
 from autotune.files import write_whole
+from autotune.screen import Column, Table
 
 _FIGURES = ("min", "mean", "max")
 
@@ -38,10 +38,13 @@ def _figures(array: np.ndarray) -> dict[str, float | str | None]:
     }
 
 
-def table(kind: str, arrays: list[dict[str, Any]]) -> str:
+def table(kind: str, arrays: list[dict[str, Any]]) -> Table:
     """Summaries of inputs or outputs for people, and whatever else is said of them."""
     rows = [[_text(field) for field in each.values()] for each in arrays]
-    return tabulate(rows, (kind, *list(arrays[0])[1:]) if arrays else (kind,), disable_numparse=True)
+    titles = [kind, *list(arrays[0])[1:]] if arrays else [kind]
+    return Table(
+        [Column(title, least=8 if title in (kind, "from") else None, keeps_end=True) for title in titles], rows
+    )
 
 
 def _text(field: str | float | list[int] | None) -> str:

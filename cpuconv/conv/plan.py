@@ -8,7 +8,7 @@ the number of callers, and a workspace from the pool of the process.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from cpuconv.runtime import Program
 
 if TYPE_CHECKING:
     from autotune.report.explain import Explanation
+    from cpuconv.option_types import LayoutName
+
+A = TypeVar("A")
 
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
@@ -110,7 +113,8 @@ class Plan:
         self.problem = problem
         self.algorithm = str(choice.candidate)
         self.decided_by = choice.decided_by
-        self.in_layout, self.out_layout = problem.in_layout, problem.out_layout
+        self.in_layout: LayoutName = cast("LayoutName", problem.in_layout)
+        self.out_layout: LayoutName = cast("LayoutName", problem.out_layout)
         self.packing = choice.candidate.packing(problem)
         self.packed_weight_bytes = self.packing.size
         if weight is not None and weight.nbytes != self.packing.size:
@@ -144,7 +148,7 @@ class Plan:
 
         return explain(self.problem, self._limits, self.algorithm, self.decided_by)
 
-    def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
+    def __call__(self, x: A, *, residual: Any = None, out: Any = None) -> A:
         """activation(convolution of `x` + bias + residual).
 
         Parameters
@@ -167,7 +171,8 @@ class Plan:
         ArgumentError, ArgumentTypeError
             An array has a wrong shape, dtype or place in memory.
         """
-        return self.run(x, residual, out)
+        result: A = self.run(x, residual, out)
+        return result
 
     def run(
         self, x: Any, residual: Any, out: Any, ending: np.ndarray | None = None, weight: np.ndarray | None = None

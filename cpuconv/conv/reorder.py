@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -31,6 +31,11 @@ from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import contiguous
 from layouts import Layout
 
+if TYPE_CHECKING:
+    from cpuconv.option_types import LayoutName
+
+A = TypeVar("A")
+
 _ALIGNED, _FLOAT32 = F32.bytes, F32.name  # names of this module: every call asks for them
 _ELEMENTS = tuple(TABLE.values())
 _BECOME = (F32, BF16, F16, U8, S8)  # what elements of another type can become
@@ -38,8 +43,32 @@ _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have s
 _MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
 
 
+@overload
 def reorder(
-    x: object,
+    x: A,
+    src_layout: LayoutName,
+    dst_layout: LayoutName,
+    *,
+    channels: int | None = None,
+    dtype: None = None,
+    scale: None = None,
+    zero_point: None = None,
+    out: Any = None,
+) -> A: ...
+@overload
+def reorder(
+    x: Any,
+    src_layout: LayoutName,
+    dst_layout: LayoutName,
+    *,
+    channels: int | None = None,
+    dtype: Any = None,
+    scale: float | None = None,
+    zero_point: int | None = None,
+    out: Any = None,
+) -> Any: ...
+def reorder(
+    x: Any,
     src_layout: str,
     dst_layout: str,
     *,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.integrations.element_types import dtype_of, number_of, text_of
 from cpuconv.network.ports import Port
 
@@ -25,7 +25,7 @@ class OrtValue:
         """A tensor on the memory of an array."""
         _check_device(device_type)
         if not isinstance(array, np.ndarray):
-            raise ArgumentTypeError(must("array", "a NumPy array", f"a {type(array).__name__}"))
+            raise ArgumentTypeError(must("array", "a NumPy array", kind_of(array)))
         return cls(np.ascontiguousarray(array).reshape(array.shape))
 
     @classmethod
@@ -166,7 +166,7 @@ def view(ortvalue: Any) -> np.ndarray:
         _check_device(ortvalue.device_name())
         return _at(ortvalue.data_ptr(), ortvalue.shape(), ortvalue.data_type(), ortvalue)
     except AttributeError as error:
-        raise ArgumentTypeError(must("ortvalue", "an OrtValue", f"a {type(ortvalue).__name__}")) from error
+        raise ArgumentTypeError(must("ortvalue", "an OrtValue", kind_of(ortvalue))) from error
 
 
 def _at(address: int, shape: Sequence[int], element_type: Any, owner: object = None) -> np.ndarray:

@@ -6,15 +6,17 @@ The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnx
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from autotune.data_classes import dataclass
+from autotune.text import suggested
 from cpuconv.api import network as api
-from cpuconv.conv.choice.target import FULL, check_precision
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.conv.choice.target import precision_named
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
@@ -28,6 +30,9 @@ from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.onnx_reader import read_with_metadata
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
+if TYPE_CHECKING:
+    from cpuconv.option_types import Precision
+
 _PROVIDER = "CPUExecutionProvider"
 _OWN = "session.cpuconv."
 PRECISION = f"{_OWN}precision"
@@ -35,7 +40,7 @@ PRECISION = f"{_OWN}precision"
 
 
 class SessionOptions:
-    """What a session is made with; any attribute may be set, and those that ONNX Runtime has are there.
+    """What a session is made with: the attributes of ONNX Runtime's, and two of cpuconv's; others cannot be set.
 
     Attributes
     ----------
@@ -49,7 +54,13 @@ class SessionOptions:
 
     Notes
     -----
-    The other attributes of ONNX Runtime's are kept and have no effect.
+    The other attributes of ONNX Runtime's are kept and have no effect; where a user would miss what they do, a session
+    warns.
+
+    Raises
+    ------
+    AttributeError
+        An attribute that there is not is set, as in ONNX Runtime.
     """
 
     def __init__(self) -> None:
@@ -67,6 +78,12 @@ class SessionOptions:
         self.optimized_model_filepath, self.profile_file_prefix = "", "onnxruntime_profile_"
         self.free_dimensions: dict[str, int] = {}
         self._entries: dict[str, str] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_entries" in vars(self) and name not in vars(self):
+            known = [each for each in vars(self) if not each.startswith("_")]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{suggested(name, known)}")
+        super().__setattr__(name, value)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """State the size that a symbol of the model's inputs stands for."""
@@ -120,7 +137,7 @@ class InferenceSession:
         Ours or ONNX Runtime's. `intra_op_num_threads` counts, and the entry `PRECISION`; sizes for symbols count where
         they can be read, which ONNX Runtime's object does not allow.
     providers, provider_options, **ignored
-        Taken for the interface's sake: everything runs on the CPU.
+        Taken for the interface's sake: everything runs on the CPU, which a warning says where `providers` leave it out.
 
     Raises
     ------
@@ -128,6 +145,11 @@ class InferenceSession:
         The source is neither a path nor bytes.
     SourceError
         The model cannot be read.
+
+    Warns
+    -----
+    CpuconvWarning
+        Providers without the CPU's are asked for, or a file that is not written: a profile, or an optimised model.
     """
 
     def __init__(
@@ -141,18 +163,18 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         sizes = getattr(self._options, "free_dimensions", {})
         wanted = getattr(self._options, "intra_op_num_threads", 0)
-        threads = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
+        threads = wanted if wanted == AUTO or wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
+        _tell_of_no_effect(self._options, providers)
         self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
-        precision = _entry(self._options, PRECISION)
-        if precision is not None:
-            check_precision(precision, PRECISION)
+        stated = _entry(self._options, PRECISION)
+        precision = None if stated is None else cast("Precision", precision_named(stated, PRECISION))
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
             graph = with_sizes(graph, sizes)
-            self._model = api.compile(graph, threads=threads, precision=precision or FULL, idle_bytes=idle)
+            self._model = api.compile(graph, threads=threads, precision=precision or "float32", idle_bytes=idle)
         self._required = [port.name for port in self._model.inputs]
         self._inputs = (*self._model.inputs, *self._model.defaults)
         self._dtypes = {port.name: port.dtype for port in self._inputs}
@@ -309,7 +331,8 @@ class InferenceSession:
         return {_PROVIDER: {}}
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
-        """Nothing: everything runs on the CPU."""
+        """Nothing: everything runs on the CPU, which a warning says where they leave it out."""
+        _tell_of_no_effect(None, providers)
 
     def end_profiling(self) -> str:
         """The name of the file of a profile: none, as nothing is profiled."""
@@ -323,6 +346,22 @@ class InferenceSession:
         """Nothing: there is nothing to fall back to."""
 
     enable_fallback = disable_fallback
+
+
+_NO_EFFECT = {  # attributes of options that ask for what there is not, and what there is
+    "enable_profiling": "no profile is written: `cpuconv profile MODEL`, or `cpuconv.Model.profile`, times operators",
+    "optimized_model_filepath": "no optimised model is written: `cpuconv compile MODEL -o FILE` writes one of its own",
+}
+
+
+def _tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
+    """Warn of what a session is asked for and does not do."""
+    told = [f"{name} has no effect: {instead}" for name, instead in _NO_EFFECT.items() if getattr(options, name, None)]
+    names = [each if isinstance(each, str) else each[0] for each in providers or ()]
+    if names and _PROVIDER not in names:
+        told.append(f"everything runs on the CPU, none of the providers asked for does: {', '.join(names)}")
+    for text in told:
+        warnings.warn(text, CpuconvWarning, stacklevel=3)
 
 
 def _async_threads(wanted: int) -> int:
@@ -345,7 +384,7 @@ def _loaded(
     sizes: Mapping[str, int],
     threads: int | None,
     idle: int | None,
-    precision: str | None,
+    precision: Precision | None,
 ) -> tuple[Model, Metadata]:
     """A saved model, with sizes for symbols as far as they leave no size of an input open."""
     graph = with_sizes(Saved(path).graph, sizes)

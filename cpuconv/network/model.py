@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from autotune.locks import Lock
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
-from cpuconv.network.ports import Port, arrays_for, fed
+from cpuconv.network.ports import Port, arrays_for, converted, fed
 from cpuconv.network.programs import Programs
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cpuconv.network.reports.explain import Explanation
     from cpuconv.network.reports.precisions import PrecisionTable
     from cpuconv.network.reports.profile import Profile
@@ -68,7 +70,10 @@ class Model:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
         return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
 
-    def __call__(self, x: Any) -> Any:
+    def __reduce__(self) -> Any:
+        raise TypeError("A cpuconv.Model cannot be pickled or copied: model.save(path) and cpuconv.load(path) do so.")
+
+    def __call__(self, x: Any) -> NDArray[Any] | Any:
         """The result for a network of one input: an array if it has one output, else a dict of them.
 
         Parameters
@@ -84,11 +89,18 @@ class Model:
         if len(self.inputs) != 1:
             names = ", ".join(port.name for port in self.inputs)
             raise ArgumentError(must("x", f"a dict of {names}, given to run()", "one array"))
+        if isinstance(x, Mapping):
+            raise ArgumentTypeError(must("x", "an array: a dict of arrays goes to run()", kind_of(x)))
         results = self.run({self.inputs[0].name: x})
         return next(iter(results.values())) if len(results) == 1 else results
 
     def run(
-        self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None, *, stop: Stop | None = None
+        self,
+        feed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None = None,
+        *,
+        stop: Stop | None = None,
+        convert: bool = False,
     ) -> dict[str, np.ndarray]:
         """Run the network.
 
@@ -103,6 +115,9 @@ class Model:
         stop : callable or None
             Asked between kernels, from the thread that runs, such as `is_set` of a `threading.Event`: something true
             ends the run.
+        convert : bool
+            Whether arrays of another dtype are converted to that of their input: images of uint8, or what Python and
+            NumPy make of numbers, float64. Otherwise they are an error.
 
         Returns
         -------
@@ -128,10 +143,10 @@ class Model:
         or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
         if stop is not None and not callable(stop):
-            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", f"a {type(stop).__name__}"))
+            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
         if self.defaults and (opened := self._opened_for(feed)) is not None:
-            return opened.model.run({**opened.arrays, **feed}, out, stop=stop)
-        arrays = fed(self.inputs, feed)
+            return opened.model.run({**opened.arrays, **feed}, out, stop=stop, convert=convert)
+        arrays = fed(self.inputs, converted(self.inputs, feed) if convert else feed)
         made, given = self._programs.fitting(arrays)
         outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
         try:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.memory.aligned import aligned
-from cpuconv.problem.arrays import as_float32_view
+from cpuconv.problem.arrays import as_float32_view, looks_like_nhwc
 
 _FLOAT32 = np.dtype(np.float32)
+_IMAGES = 4  # axes
+_CONVERTIBLE = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)} | {"bool", "bfloat16"}
+_FORM = "a dict of arrays by input name"
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ def sizes(value: Value) -> tuple[int, ...]:
 def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
     """The arrays of a feed, in the order of the inputs, checked as far as the model states them."""
     if type(feed) is not dict and not isinstance(feed, Mapping):
-        raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
+        names = ", ".join(f"{port.name!r}: …" for port in ports)
+        form = f"{_FORM}, as in run({{{names}}})"
+        actual = f"{kind_of(feed)}, as ONNX Runtime's sessions take before it (cpuconv.InferenceSession does so too)"
+        raise ArgumentTypeError(must("feed", form, actual if feed is None or _is_names(feed) else kind_of(feed)))
     names = [port.name for port in ports]
     if len(feed) != len(names) or any(name not in feed for name in names):
         expected = f"arrays for {', '.join(names) or 'nothing'}"
@@ -56,20 +62,54 @@ def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
     return [_array(port, feed[port.name]) for port in ports]
 
 
+def converted(ports: Sequence[Port], feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The feed, arrays of numbers in the dtypes of their inputs; what else is wrong with it `fed` says."""
+    if not isinstance(feed, Mapping):
+        return feed
+    return {**feed, **{port.name: _converted(port, feed[port.name]) for port in ports if port.name in feed}}
+
+
+def _converted(port: Port, given: Any) -> Any:
+    if port.dtype is None or getattr(given, "dtype", None) == port.dtype:
+        return given
+    array = np.asarray(given.detach() if hasattr(given, "detach") else given)
+    return array.astype(port.dtype) if array.dtype.name in _CONVERTIBLE else given
+
+
+def _is_names(given: Any) -> bool:
+    """Whether an argument is a list of names, such as a session's outputs."""
+    return isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+
+
 def _array(port: Port, given: Any) -> np.ndarray:
     """An array for an input, C-contiguous."""
     if type(given) is np.ndarray and given.dtype == port.dtype and given.flags.aligned:
         array = given  # nothing to look into: a small network would notice
     elif port.dtype == _FLOAT32:
-        array = as_float32_view(given, f"feed[{port.name!r}]")
+        array = _float32(given, f"feed[{port.name!r}]")
     else:
         array = given if isinstance(given, np.ndarray) else np.asarray(given)
         if array.dtype != port.dtype:
-            raise ArgumentTypeError(must(f"feed[{port.name!r}]", f"of dtype {port.dtype}", array.dtype))
+            wanted = f"of dtype {port.dtype} (Model.run(…, convert=True) converts)"
+            raise ArgumentTypeError(must(f"feed[{port.name!r}]", wanted, array.dtype))
     if port.shape is not None and array.ndim != len(port.shape):
         rank = f"of rank {array.ndim}, {array.shape}"
         raise ArgumentError(must(f"feed[{port.name!r}]", f"of rank {len(port.shape)}", rank))
+    if array.ndim == _IMAGES and port.shape is not None and array.shape != port.shape:
+        likely = looks_like_nhwc(array.shape, port.shape)
+        if likely and not Value(port.shape, port.dtype).fits(array.shape):
+            wanted = f"of shape {Value(port.shape, port.dtype)}"
+            raise ArgumentError(must(f"feed[{port.name!r}]", wanted, f"{array.shape}{likely}"))
     return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _float32(given: Any, label: str) -> np.ndarray:
+    """An array of float32; the error of another dtype names what converts it."""
+    name = str(getattr(given, "dtype", "")).removeprefix("torch.")
+    if name != "float32" and name in _CONVERTIBLE:
+        cast = "cast it with .astype(np.float32), or call Model.run(…, convert=True)"
+        raise ArgumentTypeError(must(label, f"of dtype float32: {cast}", name))
+    return as_float32_view(given, label)
 
 
 def arrays_for(
@@ -77,7 +117,7 @@ def arrays_for(
 ) -> dict[str, np.ndarray]:
     """An array for each output: those given, checked, and new ones."""
     if type(out) is not dict and not isinstance(out, Mapping):
-        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
+        raise ArgumentTypeError(must("out", "a dict of arrays by output name", kind_of(out)))
     for name in out:
         if name not in values:
             raise ArgumentError(must("out", f"arrays for {', '.join(values)}", f"one for {name!r}"))

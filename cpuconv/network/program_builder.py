@@ -125,6 +125,7 @@ class ProgramBuilder:
         bodies : Bodies
         auto : bool
         """
+        target = target if definition.is_fixed else target.closed()
         self.definition, self.target, self.packed = definition, target, packed
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies

@@ -138,7 +138,8 @@ def problem_from_arguments(
     groups = integer(groups, "groups", 1)
     if c % groups == 0 and cg != c // groups:
         expected = f"of shape (K, {c // groups}, R, S), for an input of {c} channels and groups={groups}"
-        raise ArgumentError(must("w", expected, f"{(k, cg, r, s)}"))
+        likely = ": 'x' looks like NHWC, which in_layout='NHWC' says" if w == cg * groups else ""
+        raise ArgumentError(must("w", expected, f"{(k, cg, r, s)}{likely}"))
     steps, gaps = pair(stride, "stride"), pair(dilation, "dilation")
     pads = _resolve_padding(padding, (r, s), steps, gaps, (h, w))
     return ConvProblem(n, c, h, w, k, r, s, steps, pads, gaps, groups, **settings)

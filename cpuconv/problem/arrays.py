@@ -15,7 +15,7 @@ import numpy as np
 
 import layouts
 from cpuconv.elements import BF16, F16, F32, OF_DTYPE, S8, U8, Element
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.problem.problem import ConvProblem, layout_name
 
 FLOAT32 = F32.dtype
@@ -135,9 +135,7 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
             raise
         actual = f"a {type(x).__name__} that cannot export its memory ({error})"
         raise ArgumentTypeError(must(name, "an array", actual)) from error
-    raise ArgumentTypeError(
-        must(name, "a NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
-    )
+    raise ArgumentTypeError(must(name, "a NumPy array or an object with __dlpack__ or __array__", kind_of(x)))
 
 
 def _is_tensor(x: object) -> bool:
@@ -177,7 +175,7 @@ def writable_view(x: Any, name: str) -> np.ndarray:
         Not a tensor in CPU memory.
     """
     if not _is_tensor(x):
-        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
+        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", kind_of(x)))
     try:
         return _of_tensor(x)
     except (RuntimeError, TypeError) as error:
@@ -230,7 +228,20 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
     layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
     expected = layouts.get(layout).shape(*logical)
     if x.shape != expected:
-        raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", f"{x.shape}"))
+        actual = f"{x.shape}{looks_like_nhwc(x.shape, expected) if layout == 'NCHW' else ''}"
+        raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", actual))
+
+
+def looks_like_nhwc(given: Sequence[int], wanted: Sequence[int | str | None]) -> str:
+    """What a message says of an array (N, H, W, C) given where (N, C, H, W) is wanted; "" of others.
+
+    Sizes that are wanted are compared as far as they are known.
+    """
+    if not len(given) == len(wanted) == 4 or all(isinstance(size, str) or size is None for size in wanted[1:]):
+        return ""
+    turned = (given[0], given[3], given[1], given[2])
+    fits = all(not isinstance(size, int) or size == here for size, here in zip(wanted, turned, strict=True))
+    return ", which looks like NHWC: give x.transpose(0, 3, 1, 2)" if fits else ""
 
 
 def check_out(
@@ -248,7 +259,7 @@ def check_out(
         `out` has another shape, is read-only or not C-contiguous, or overlaps an input.
     """
     if not isinstance(out, np.ndarray):
-        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))
+        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", kind_of(out)))
     if out.dtype != element.outside:
         raise ArgumentTypeError(_dtype_message(out.dtype, "out", (element,)))
     if out.shape != shape:

@@ -17,6 +17,7 @@ from cpuconv.problem.types import ALL_F32, Types, sums_of
 _RESULT = (F32, BF16, F16, U8, S8, S32)
 _WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
 INPUTS = tuple(_WEIGHTS)
+_ALIASES = {"f32": F32, "fp32": F32, "bf16": BF16, "f16": F16, "fp16": F16}
 _RESULTS = {  # the usual one first
     F32: (F32,),
     BF16: (BF16, F32),
@@ -32,6 +33,7 @@ def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) 
     Parameters
     ----------
     value : str, dtype of NumPy or of torch, or None
+        Of a str an alias too, such as "bf16".
     name : str
         The argument's name, for messages.
 
@@ -44,6 +46,8 @@ def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) 
         return None
     named = {element.label: element for element in elements}
     text = value if isinstance(value, str) else str(value).removeprefix("torch.")
+    if _ALIASES.get(text) in elements:
+        return _ALIASES[text]
     if text not in named:
         try:
             text = np.dtype(value).name

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
@@ -25,7 +25,7 @@ TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
 def file(name: str, given: object) -> Path:
     """A file that can be written."""
     if not isinstance(given, (str, os.PathLike)):
-        raise ArgumentTypeError(must(name, "a path", f"a {type(given).__name__}"))
+        raise ArgumentTypeError(must(name, "a path", kind_of(given)))
     path = Path(given)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ArgumentError(must(name, "a file in a folder that exists", repr(str(path))))

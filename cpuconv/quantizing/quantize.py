@@ -25,6 +25,7 @@ from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
 from cpuconv.reading.decoding import Metadata
+from cpuconv.reading.foreign import onnx_package
 from cpuconv.reading.onnx_reader import read_with_metadata
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import check_threads
@@ -154,6 +155,7 @@ def quantize(
     workers = check_threads(threads)
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model: quantise the ONNX file that it was made from.")
+    onnx_package("the quantised model is written by the package onnx")  # hours of work would end without it
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
     samples = samples_of(data, ports, ImageForm(mean, std))

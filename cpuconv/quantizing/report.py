@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from autotune.data_classes import dataclass
+from autotune.screen import Column, Report, Table
 from autotune.text import count_of
 from cpuconv.network.precision.to_come import doubt
 
 BYTES, FLOATS = "int8", "float32"
-COLUMNS = ("layer", "operator", "precision", "why", "error", "error alone", "µs, float32", "µs, int8")
+COLUMNS = (
+    Column("layer", least=10, keeps_end=True),
+    Column("operator", rank=5, least=8),
+    Column("precision"),
+    Column("why", rank=4, least=12),
+    Column("error", True),
+    Column("error alone", True, rank=3),
+    Column("µs, float32", True, rank=1),
+    Column("µs, int8", True, rank=2),
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,8 @@ class Reached:
         return "; ".join(filter(None, (f"{self.error:.3g} of at most {self.tolerance:.3g}", doubt(self.samples))))
 
 
-@dataclass(frozen=True)
-class Quantized:
+@dataclass(frozen=True, repr=False)
+class Quantized(Report):
     """What `cpuconv.quantize` made.
 
     Attributes
@@ -127,9 +135,10 @@ class Quantized:
         facts["layers"] = f"{len(self.layers) - len(self.kept)} of {len(self.layers)} of int8"
         return facts
 
-    def __str__(self) -> str:
-        table = tabulate([layer.cells() for layer in self.layers], COLUMNS, disable_numparse=True)
-        return "\n".join([table, "", str(self.file), *(f"{name}: {fact}" for name, fact in self.facts().items())])
+    def blocks(self) -> Iterator[str | Table]:
+        """What it prints."""
+        yield Table(COLUMNS, [layer.cells() for layer in self.layers])
+        yield "\n".join([str(self.file), *(f"{name}: {fact}" for name, fact in self.facts().items())])
 
     def to_dict(self) -> Mapping[str, Any]:
         """As plain values."""

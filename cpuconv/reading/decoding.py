@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.errors import ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import wire
 from cpuconv.protos.messages import ModelProto
+from cpuconv.protos.recognising import check_recognised, unreadable
 from cpuconv.reading.tensors import Files
 
 
@@ -60,19 +61,28 @@ def load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
         try:
             data = contents(path)
         except OSError as error:
-            raise SourceError(f"Source {str(path)!r} must be an ONNX file that can be read: {error}") from error
+            raise unreadable(path, "an ONNX file", error) from error
     elif isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
     elif _is_message(source):
         data, name = _encoded(source)
     else:
-        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
+        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", kind_of(source)))
+    check_recognised(data, name if folder is None else f"Source {str(source)!r}")
     try:
         return wire.decode(data, ModelProto), kind(folder), name
     except wire.DamagedError as error:
         raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}.") from error
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
+
+
+def is_model(content: bytes | memoryview) -> bool:
+    """Whether content is that of an ONNX model."""
+    try:
+        return bool(wire.decode(content, ModelProto).graph.output)
+    except (SourceError, ValueError, TypeError, LookupError):
+        return False
 
 
 def _is_message(source: object) -> bool:

@@ -146,13 +146,26 @@ def _package(node: Node) -> Any:
     SourceError
         It is not installed, or cannot be imported.
     """
+    return onnx_package(f"{node.label} has no kernel; the package onnx computes it")
+
+
+def onnx_package(why: str) -> Any:
+    """The package onnx, with its shape inference.
+
+    Parameters
+    ----------
+    why : str
+        What it is needed for, a main clause that ends with its name or its work.
+
+    Raises
+    ------
+    SourceError
+        It is not installed, or cannot be imported.
+    """
     try:
         import onnx.shape_inference
     except Exception as error:  # where versions of protocol buffers clash, one of their own
-        raise SourceError(
-            f"{node.label} has no kernel; the package onnx computes it, which cannot be imported ({error}):"
-            " pip install 'cpuconv[onnx]'"
-        ) from error
+        raise SourceError(f"{why}, which cannot be imported ({error}): pip install 'cpuconv[onnx]'") from error
     return onnx
 
 

@@ -30,6 +30,7 @@ AUTO = "auto"  # the count that is fastest for a shape
 _count: int | str | None = None
 _forked = False
 _warned = False
+_told_of_cores = False
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,14 +63,19 @@ def set_num_threads(n: int | str) -> None:
     ----------
     n : int or "auto"
         From 1 to the number of cores that this process may use: the cores of its affinity, and at most the whole cores
-        that a control group's quota grants (a quota of 1.5 cores: one).
+        that a control group's quota grants (a quota of 1.5 cores: one). More are clamped, with one warning.
 
     Raises
     ------
     ArgumentTypeError
         `n` is neither an integer nor "auto".
     ArgumentError
-        `n` is out of range.
+        `n` is below 1.
+
+    Warns
+    -----
+    CpuconvWarning
+        `n` is more than there are cores.
     """
     global _count
     _count = wanted_threads(n, "n")
@@ -88,11 +94,34 @@ def check_threads(n: int | str | None, name: str = "threads", kinds: str = "an i
         return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ArgumentTypeError(must(name, kinds, repr(n)))
-    if not 1 <= int(n) <= maximum_threads():
-        raise ArgumentError(
-            f"Argument {name!r} must be from 1 to {maximum_threads()} (the cores this process may use), not {n!r}."
+    if int(n) < 1:
+        raise ArgumentError(must(name, "1 or more", repr(n)))
+    return int(n) if int(n) <= maximum_threads() else _clamped(int(n))
+
+
+def _clamped(count: int) -> int:
+    """As many threads as there are cores, with one warning in a process."""
+    global _told_of_cores
+    most = maximum_threads()
+    if not _told_of_cores:
+        _told_of_cores = True
+        warnings.warn(
+            f"{count} threads are more than the cores this process may use: {most} run instead",
+            CpuconvWarning,
+            stacklevel=_callers(),
         )
-    return int(n)
+    return most
+
+
+_WITHIN = ("cpuconv", "contextlib")  # packages whose frames are not a program's
+
+
+def _callers() -> int:
+    """The `stacklevel` of a warning that this module's caller gives to the program that called the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _WITHIN:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class _Layer:

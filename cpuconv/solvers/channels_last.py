@@ -15,7 +15,7 @@ from dataclasses import replace
 from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operand, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import NO_BAND
 from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
@@ -125,9 +125,18 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     views = Operands(x, y, _in_vectors(operands.residual, isa, types.y) if operands.residual else None)
     step = blocked.convolve_step(problem, _as_blocked(params), isa, space, views, NO_BAND, flat=True, product=own)
     pixels = {"xs": operands.x.strides.w // WORD, "ys": operands.y.strides.w // WORD}
-    gemms = {name: value for name, value in step.args.items() if isinstance(value, MicroRef)}
-    apart = {name: replace(gemm, tile=replace(gemm.tile, **pixels)) for name, gemm in gemms.items()}
+    apart: Args = {}
+    for name, value in step.args.items():
+        if isinstance(value, OneOf):
+            apart[name] = replace(value, refs=tuple(_apart(ref, pixels) for ref in value.refs))
+        elif isinstance(value, MicroRef):
+            apart[name] = _apart(value, pixels)
     return [replace(step, args=step.args | apart)]
+
+
+def _apart(ref: MicroRef, pixels: dict[str, int]) -> MicroRef:
+    """The strip for pixels that are so many words apart."""
+    return replace(ref, tile=replace(ref.tile, **pixels))
 
 
 def _in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:

@@ -15,7 +15,7 @@ import pytest
 import cpuconv
 from cpuconv.api import convolution
 from cpuconv.conv.plan import Plan
-from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
@@ -127,13 +127,33 @@ def test_number_of_threads():
         cpuconv.set_num_threads(n)
         assert cpuconv.get_num_threads() == n
         assert cpuconv.plan((1, 1, 4, 4), np.ones((1, 1, 1, 1), np.float32)).problem.threads == n
-    for n in (0, -1, most + 1):
-        with pytest.raises(ArgumentError, match=f"'n' must be from 1 to {most} .*, not {n}"):
+    for n in (0, -1):
+        with pytest.raises(ArgumentError, match=f"'n' must be 1 or more, not {n}"):
             cpuconv.set_num_threads(n)
     for n in (1.0, "1", True):
         with pytest.raises(ArgumentTypeError, match="'n' must be an integer"):
             cpuconv.set_num_threads(n)
     assert cpuconv.get_num_threads() == 1 or most > 1
+
+
+@pytest.mark.usefixtures("default_threads")
+def test_threads_above_the_cores_are_clamped_with_one_warning(monkeypatch):
+    most = runtime_threads.maximum_threads()
+    x, w = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 1, 1), np.float32)
+    calls = (
+        lambda: cpuconv.set_num_threads(most + 7),
+        lambda: cpuconv.plan(x.shape, w, threads=most + 7),
+        lambda: cpuconv.conv2d(x, w, threads=10**6),
+        lambda: cpuconv.explain(x.shape, w.shape, threads=most + 1),
+    )
+    for call in calls:
+        monkeypatch.setattr(runtime_threads, "_told_of_cores", False)
+        with pytest.warns(CpuconvWarning, match=rf"threads are more than the cores .*: {most} run instead") as told:
+            call()
+            call()
+        assert len(told) == 1 and told[0].filename == __file__
+    assert cpuconv.get_num_threads() == most
+    assert cpuconv.plan(x.shape, w, threads=10**6).problem.threads == most
 
 
 @pytest.mark.usefixtures("default_threads")

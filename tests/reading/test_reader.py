@@ -207,15 +207,17 @@ def test_the_evaluator_serves_nodes_whose_inputs_are_renamed():
 
 def test_sources_that_are_no_models(tmp_path):
     with pytest.raises(
-        ArgumentTypeError, match="Argument 'source' must be a path, bytes or an onnx.ModelProto, not int"
+        ArgumentTypeError, match="Argument 'source' must be a path, bytes or an onnx.ModelProto, not an int"
     ):
         read(3)
     with pytest.raises(SourceError, match=r"nowhere\.onnx' must be an ONNX file that can be read"):
         read(tmp_path / "nowhere.onnx")
-    with pytest.raises(SourceError, match="must be an ONNX file that can be read"):
+    with pytest.raises(SourceError, match="must be an ONNX file, and is a folder"):
         read(tmp_path)
-    with pytest.raises(SourceError, match="it has no graph with outputs"):
+    with pytest.raises(SourceError, match="must be an ONNX model, and is an empty file"):
         read(b"")
+    with pytest.raises(SourceError, match="it has no graph with outputs"):
+        read(onnx.ModelProto(ir_version=8))
 
 
 def test_onnx_is_imported_to_read_a_model_and_not_before(environ):

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from autotune.report.page.document import document, facts, let_break, of_column, sortable, text
 from autotune.report.page.plot import KINDS, marker, plot
-from autotune.report.table_rows import COLUMNS, ProblemRow, Section, remedies, total_text, totals
+from autotune.report.table_rows import COLUMNS, ProblemRow, Section, note_of, remedies, total_text, totals
 from autotune.text import count_of, number, size
 
 TITLE = "Tuned on this machine"
@@ -47,6 +47,8 @@ def _network(parent: Element, title: str, lines: Sequence[ProblemRow], name: str
     part = SubElement(parent, "section")
     text(part, "h2", title)
     text(part, "p", total_text(lines))
+    if note := note_of(lines):
+        text(part, "p", note)
     drawing = plot(lines, name)
     if drawing is not None:
         figure = SubElement(part, "figure")

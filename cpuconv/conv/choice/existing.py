@@ -49,29 +49,31 @@ class Served(NamedTuple):
     loss: float = 0.0
 
 
-def missing(problem: ConvProblem, candidate: Candidate) -> list[Wanted]:
-    """The kernels that would be compiled for a candidate, operands C-contiguous."""
-    return at_hand.missing(each for step in assemble(problem, candidate).steps for each in step.kernels())
+def missing(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> list[Wanted]:
+    """The kernels that would be compiled for a candidate, operands C-contiguous; `closed`: of the closed set."""
+    steps = assemble(problem, candidate, closed=closed).steps
+    return at_hand.missing(each for step in steps for each in step.kernels())
 
 
 def served(problem: ConvProblem, limits: Limits, best: Candidate) -> Served:
     """The best candidate if its kernels are at hand, or no others that give the same bits are; else the fastest one of
     those by the model. What is at hand when a size is made again changes no result."""
-    lacking = missing(problem, best)
+    lacking = missing(problem, best, limits.closed)
     if not lacking:
         return Served(best, [])
     found = _fastest_at_hand(problem, limits, best)
     if found is None:
         return Served(best, lacking)
-    seconds = modelled_cost(problem, best).estimate
+    seconds = modelled_cost(problem, best, limits.closed).estimate
     return Served(found.candidate, lacking, 1 - seconds / found.cost.estimate)
 
 
 def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> Ranked | None:
-    usual = alike_in_rounding(problem, best)
-    with tiles_among(_tiles(current(), assemble(problem, best).steps)):
-        made = dict.fromkeys((*usual, *alike_in_rounding(problem, best)))
-    ranked = [Ranked(each, modelled_cost(problem, each)) for each in made]
+    made = dict.fromkeys(alike_in_rounding(problem, best, limits.closed))
+    if not limits.closed:
+        with tiles_among(_tiles(current(), assemble(problem, best).steps)):
+            made |= dict.fromkeys(alike_in_rounding(problem, best))
+    ranked = [Ranked(each, modelled_cost(problem, each, limits.closed)) for each in made]
     ranked.sort(key=lambda each: each.cost.estimate)
     known: dict[tuple[int, ...], bool] = {}
     for each in ranked:
@@ -79,7 +81,8 @@ def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> R
         if kernels not in known:  # others with them differ in words of the driver
             if len(known) == _MOST_ASKED:
                 return None
-            known[kernels] = not missing(problem, each.candidate)
+            able = why_excluded(problem, each, limits) is None
+            known[kernels] = able and not missing(problem, each.candidate, limits.closed)
         if known[kernels] and why_excluded(problem, each, limits) is None:
             return each
     return None

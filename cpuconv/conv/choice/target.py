@@ -13,19 +13,37 @@ from cpuconv.conv.choice.select import Tuner
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32
 from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.products.closed.closed_set import has_closed_set
 
 IN_NETWORK = Limits(cold=True)
 IDLE_BYTES = 256 << 20  # by default
 FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # the strictest first
 
 
+PRECISION_ALIASES = {"f32": FULL, "fp32": FULL, "bf16": HALF}
+_NO_FLOAT16 = "float16", "fp16", "f16", "half"
+_INTEGERS = "int8", "uint8", "s8", "u8"
+
+
 def check_precision(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> None:
     """Raise `ArgumentError` for an unknown precision; messages call it `argument`, and name what `more` is allowed."""
+    allowed = f"one of {', '.join((*PRECISIONS, *more))}"
+    if isinstance(precision, str) and precision in PRECISIONS:
+        return
     if precision == "auto":
-        chosen = f"one of {', '.join(PRECISIONS)} here: cpuconv.compile chooses precisions, by samples"
-        raise ArgumentError(must(argument, chosen, repr(precision)))
-    if precision not in PRECISIONS:
-        raise ArgumentError(must(argument, f"one of {', '.join((*PRECISIONS, *more))}", repr(precision)))
+        allowed = f"one of {', '.join(PRECISIONS)} here: cpuconv.compile chooses precisions, by samples"
+    elif isinstance(precision, str) and precision in _INTEGERS:
+        allowed += ": cpuconv.quantize makes an int8 network from samples"
+    elif isinstance(precision, str) and precision in _NO_FLOAT16:
+        allowed += ": 16-bit arithmetic is bfloat16"
+    raise ArgumentError(must(argument, allowed, repr(precision)))
+
+
+def precision_named(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> str:
+    """The precision that a user names, perhaps by an alias such as "bf16"; raises as `check_precision`."""
+    named = PRECISION_ALIASES.get(precision, precision) if isinstance(precision, str) else precision
+    check_precision(named, argument, more)
+    return str(named)
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,12 @@ class Target(Processor):
         if not self.node_precisions:
             return self
         return self.at(min((self.node_precisions.get(name, self.precision) for name in names), key=PRECISIONS.index))
+
+    def closed(self) -> Target:
+        """The target for networks with open sizes: with kernels of the closed set, where there is one."""
+        if not has_closed_set(self.isa):
+            return self
+        return replace(self, isa=replace(self.isa, closed=True), limits=replace(self.limits, closed=True))
 
     def at(self, precision: str) -> Target:
         """The target for nodes of one precision."""

@@ -11,7 +11,7 @@ from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS, WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, Limits, alike_in_rounding
-from cpuconv.conv.recipe import Candidate, current_sources
+from cpuconv.conv.recipe import Candidate, current_sources, in_closed_set
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
@@ -39,6 +39,8 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     fastest = best(problem, limits, prefix, read_only=read_only)
     if fastest is None or (candidate := named(problem, fastest.row.candidate)) is None:
+        return None
+    if limits.closed and not in_closed_set(problem, candidate):
         return None
     return Choice(candidate, fastest.tier)
 

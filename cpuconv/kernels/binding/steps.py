@@ -11,7 +11,7 @@ from autotune.data_classes import dataclass
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import SIZES, Affine, is_followed, item
+from cpuconv.problem.sizes import SIZES, Affine, applied, is_followed
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -78,6 +78,20 @@ class OneOf:
 Args = dict[str, int | Ref | MicroRef | OneOf | tuple[MicroRef, ...] | np.ndarray]
 
 
+class _Entries:
+    """Addresses of micro-kernels, which are loaded when they are asked for first."""
+
+    def __init__(self, refs: tuple[MicroRef, ...], kept: list[Any]) -> None:
+        self._refs, self._kept = refs, kept
+        self._known: dict[int, int] = {}
+
+    def __call__(self, index: int) -> int:
+        address = self._known.get(index)
+        if address is None:
+            address = self._known[index] = self._refs[index].entry().address_for(self._kept)
+        return address
+
+
 def word_of(value: Any, kept: list[Any]) -> Any:
     """The word that says an argument to a kernel, valid as long as `kept` is, which is given what the word points to.
 
@@ -87,7 +101,7 @@ def word_of(value: Any, kept: list[Any]) -> Any:
     if isinstance(value, MicroRef):
         return value.entry().address_for(kept)
     if isinstance(value, OneOf):
-        return item(tuple(each.entry().address_for(kept) for each in value.refs), value.index)
+        return applied(_Entries(value.refs, kept), value.index)
     if type(value) is Affine or is_followed(value) or type(value) is np.ndarray and value.dtype == SIZES:
         return value
     if isinstance(value, tuple):
@@ -133,7 +147,7 @@ def micro_kernels(step: Step) -> Iterator[MicroRef]:
         elif type(value) is tuple:
             yield from value
         elif type(value) is OneOf:
-            yield from value.refs
+            yield value.refs[0]  # the others are at hand
 
 
 class Space:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cpuconv.conv.choice.target import FULL, Target, check_precision
+from cpuconv.conv.choice.target import FULL, Target, precision_named
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
@@ -53,7 +53,7 @@ def problems_of(
     SourceError
         The model cannot be read, or sizes stay open.
     """
-    check_precision(precision)
+    precision = precision_named(precision)
     graph = read(source)
     target = Target(current(), threads, precision=precision)
     entries = []

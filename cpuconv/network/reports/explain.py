@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from autotune.data_classes import dataclass
+from autotune.screen import Column, Report, Table
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.control import is_control
 from cpuconv.graph.control import summary as summary_of
@@ -22,6 +23,16 @@ from cpuconv.network.selection.planning import CHEAPEST, seconds
 
 COPY = "Copy"
 REFERENCE, EVALUATOR = "reference", "evaluator"
+COLUMNS = (
+    Column("operator", least=10, keeps_end=True),
+    Column("kind", least=8),
+    Column("shape", rank=3),
+    Column("types", rank=4),
+    Column("layouts", rank=5),
+    Column("algorithm", rank=1, least=12),
+    Column("decided by", rank=2, least=10),
+    Column("awaited", rank=6),
+)
 _WIDTH = 36  # of a name in a table; the end of a path says more than its beginning
 
 
@@ -59,8 +70,8 @@ class OperatorRow:
     awaited: str = ""
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Report):
     """Prints itself; `to_dict` gives the same as plain values.
 
     Attributes
@@ -152,18 +163,25 @@ class Explanation:
         """As plain values."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        from tabulate import tabulate
-
-        shown = 8 if any(row.awaited for row in self.operators) else 7  # columns
-        heads = ("operator", "kind", "shape", "types", "layouts", "algorithm", "decided by", "awaited")[:shown]
-        table = [
+    def blocks(self) -> Iterator[str | Table]:
+        """What it prints."""
+        yield self._head()
+        shown = len(COLUMNS) if any(row.awaited for row in self.operators) else len(COLUMNS) - 1
+        rows = [
             (
-                shortened(row.name), row.op, "x".join(map(str, row.shape)), row.types, row.layouts, row.algorithm,
-                row.decided_by, row.awaited,
+                row.name, row.op, "x".join(map(str, row.shape)), row.types, row.layouts, row.algorithm, row.decided_by,
+                row.awaited,
             )[:shown]
             for row in self.operators
         ]  # fmt: skip
+        yield Table(COLUMNS[:shown], rows)
+        if self.summary:
+            yield Table((Column("rewrite", least=12), Column("what it did", least=30)), self.summary)
+        if self.made:
+            yield Table((Column("rewrite", least=12), Column("what became another operator", least=30)), self.made)
+
+    def _head(self) -> str:
+        """How many operators run, how layouts were chosen, and memory."""
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
             f"{self.reorders} of them reorders"
@@ -180,11 +198,6 @@ class Explanation:
             slow = Counter(row.op for row in self.operators if row.algorithm == computed)
             if slow:
                 lines.append(f"runs by {by}: {', '.join(f'{count} {op}' for op, count in slow.items())}")
-        lines += ["", tabulate(table, heads, disable_numparse=True)]
-        if self.summary:
-            lines += ["", tabulate(self.summary, ("rewrite", "what it did"), disable_numparse=True)]
-        if self.made:
-            lines += ["", tabulate(self.made, ("rewrite", "what became another operator"), disable_numparse=True)]
         return "\n".join(lines)
 
     def _plans(self) -> str:

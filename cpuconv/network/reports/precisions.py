@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.network.reports.explain import shortened
+from autotune.screen import Column, Report, Table
+
+COLUMNS = (
+    Column("operator", least=10, keeps_end=True),
+    Column("kind", rank=3, least=8),
+    Column("precision"),
+    Column("types", rank=4),
+    Column("µs", True),
+    Column("error", True),
+    Column("other precision: µs", True, rank=1),
+    Column("error", True, rank=2),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,8 @@ class PrecisionRow:
     step_error: float | None
 
 
-@dataclass(frozen=True)
-class PrecisionTable:
+@dataclass(frozen=True, repr=False)
+class PrecisionTable(Report):
     """Prints itself; `to_dict` gives the same as plain values.
 
     Attributes
@@ -85,30 +96,29 @@ class PrecisionTable:
         rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
-    def __str__(self) -> str:
-        from tabulate import tabulate
-
-        heads = ("operator", "kind", "precision", "types", "µs", "error", "other precision: µs", "error")
-        table = [
-            (
-                shortened(row.name), row.op, row.precision, row.types, f"{1e6 * row.seconds:.1f}", _number(row.error),
-                "" if row.step_seconds is None else f"{1e6 * row.step_seconds:+.1f}", _number(row.step_error),
-            )
-            for row in self.rows
-        ]  # fmt: skip
+    def blocks(self) -> Iterator[str | Table]:
+        """What it prints."""
         times = "; ".join(
             f"{kind} {1e3 * each:.3f} ms, error {self.errors[kind]:.2g}" for kind, each in self.seconds.items()
         )
-        return "\n".join(
+        yield "\n".join(
             [
                 f"{self.name}: {self.chosen}, error {self.error:.2g} of at most {self.tolerance:.2g}",
                 *filter(None, [self.doubt]),
                 f"measured: {times}",
                 *(f"left out: {kind}, {why}" for kind, why in self.left_out.items()),
-                "",
-                tabulate(table, heads, disable_numparse=True),
             ]
         )
+        yield Table(
+            COLUMNS,
+            [
+                (
+                    row.name, row.op, row.precision, row.types, f"{1e6 * row.seconds:.1f}", _number(row.error),
+                    "" if row.step_seconds is None else f"{1e6 * row.step_seconds:+.1f}", _number(row.step_error),
+                )
+                for row in self.rows
+            ],
+        )  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from autotune.data_classes import dataclass
-from autotune.machine.roofline import Roofs, classify
-from autotune.machine.roofline import Work as Least
+from autotune.machine.roofline import Roofs, Work, busy_note, classify
+from autotune.screen import Column, Report, Table
+from autotune.text import number
 from cpuconv.conv.choice.tuned import roofs
+from cpuconv.conv.least_work import work_of
 from cpuconv.graph.ir import Node
-from cpuconv.network.reports.explain import COPY, algorithm, forms, reference_of, shortened
+from cpuconv.network.reports.explain import COPY, algorithm, choice_of, forms, reference_of
 from cpuconv.network.reports.timing import Watched, time_works, watch_run
 from cpuconv.network.running.executable import CompiledNode, Executable
+
+COLUMNS = (
+    Column("operator", least=10, keeps_end=True),
+    Column("kind", rank=3, least=8),
+    Column("types", rank=9),
+    Column("algorithm", rank=5, least=12),
+    Column("layouts", rank=8),
+    Column("µs", True),
+    Column("share", True, rank=1),
+    Column("GFLOP/s", True, rank=6),
+    Column("GB/s", True, rank=7),
+    Column("of roof", True, rank=2),
+    Column("bound by", rank=4),
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,8 @@ class ProfileRow:
     share : float
         Of all operators' seconds.
     gflops : float or None
-        1e9 operations a second, of the direct sum; None where operations are not counted.
+        1e9 operations a second, of the direct sum; None where operations are not counted. An algorithm that multiplies
+        less, such as Winograd's, may be above the peak.
     gbs : float
         1e9 bytes a second, of inputs, outputs and weights, once each.
     bound : str
@@ -38,7 +55,8 @@ class ProfileRow:
     roof : str
         The roof that it is nearest to; "" where none was measured.
     roof_share : float or None
-        What it reaches of that.
+        What it reaches of that: the least time under the roof over the time taken. Of a convolution the operations are
+        those that its algorithm executes, at the peak of the type that it multiplies in, as in `autotune table`.
     shape : tuple of int
         Of the first output.
     host : bool
@@ -65,9 +83,17 @@ class ProfileRow:
         """Its kind: "reorder", "reference", the limit that binds it, or "kernel" where that is not known."""
         return "reorder" if self.op == COPY else "reference" if self.host else self.bound.split(" ")[0] or "kernel"
 
+    def cells(self) -> tuple[str, ...]:
+        """As text, in the order of `COLUMNS`."""
+        return (
+            self.name, self.op, self.types, self.algorithm, self.layouts, f"{self.seconds * 1e6:.1f}",
+            f"{self.share:.1%}", number(self.gflops, ".1f"), f"{self.gbs:.1f}", number(self.roof_share, ".0%"),
+            self.bound,
+        )  # fmt: skip
 
-@dataclass(frozen=True)
-class Profile:
+
+@dataclass(frozen=True, repr=False)
+class Profile(Report):
     """Operators in the order in which they run.
 
     Attributes
@@ -89,20 +115,18 @@ class Profile:
         """As plain values."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        from tabulate import tabulate
+    @property
+    def note(self) -> str | None:
+        """What shares of roofs tell that no run reaches; None where there are none."""
+        return busy_note(row.roof_share for row in self.rows)
 
-        table = [
-            (
-                shortened(row.name), row.op, row.types, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}",
-                f"{row.share:.1%}", "" if row.gflops is None else f"{row.gflops:.1f}", f"{row.gbs:.1f}", row.bound,
-            )
-            for row in self.rows
-        ]  # fmt: skip
-        heads = ("operator", "kind", "types", "algorithm", "layouts", "µs", "share", "GFLOP/s", "GB/s", "bound by")
+    def blocks(self) -> Iterator[str | Table]:
+        """What it prints."""
+        yield Table(COLUMNS, [row.cells() for row in self.rows])
         total = sum(row.seconds for row in self.rows)
-        end = f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
-        return f"{tabulate(table, heads, disable_numparse=True)}\n{end}"
+        yield f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
+        if self.note:
+            yield self.note
 
 
 def combined(profiles: Sequence[Profile]) -> Profile:
@@ -160,11 +184,19 @@ def profile(
     return Profile(rows, float(np.median(whole)), executable.target.threads, watched)
 
 
+def _least_work(work: CompiledNode) -> Work:
+    """What no run of the operator avoids; of a convolution the work of its algorithm, as `autotune table` has it."""
+    choice = choice_of(work.node_plan)
+    problem = getattr(work.node_plan.offer.detail, "problem", None) if work.node_plan.offer is not None else None
+    found = None if choice is None or problem is None else work_of(problem, str(choice.candidate))
+    flops = getattr(work.node_plan.offer.detail, "flops", 0) if work.node_plan.offer is not None else 0
+    return found or Work(flops or 0, work.inputs, work.weights, work.outputs)
+
+
 def _row(work: CompiledNode, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
     node = work.node_plan.node
     flops = getattr(work.node_plan.offer.detail, "flops", None) if work.node_plan.offer is not None else None
-    least = Least(flops or 0, work.inputs, work.weights, work.outputs)
-    verdict = None if known is None else classify(least, known, seconds)
+    verdict = None if known is None else classify(_least_work(work), known, seconds)
     return ProfileRow(
         name=node.origin or next(filter(None, node.outputs)),
         op=node.op,

@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.files import open_regular, write_whole
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
-from cpuconv.errors import SourceError
+from cpuconv.errors import MissingFileError, SourceError
 from cpuconv.memory.mapped_files import contents
 from cpuconv.network.saved.bounds import MOST_HEADER, check_text
 from cpuconv.runtime.code.cache import noting
@@ -142,7 +142,11 @@ class Container:
         except OSError as error:
             if error.errno in (errno.EINVAL, errno.EISDIR):
                 raise SourceError(f"{self.name} must be a file.") from error
+            if error.errno == errno.ENOENT:
+                raise MissingFileError(f"{self.name} cannot be read: {error}", os.fsdecode(path)) from error
             raise SourceError(f"{self.name} cannot be read: {error}") from error
+        if not self._map.size or self._map[: len(MAGIC)].tobytes() != MAGIC[: self._map.size]:
+            raise SourceError(f"{self.name} is no saved model{_instead(self._map)}.")
         if self._map.size < START:
             raise self._damaged("it ends early")
         self.header = self._read()
@@ -159,9 +163,7 @@ class Container:
     def _read(self) -> dict[str, Any]:
         """The header."""
         prefix = self._map[: PREFIX.size].tobytes()
-        magic, version, self._header_bytes, size = PREFIX.unpack(prefix)
-        if magic != MAGIC:
-            raise SourceError(f"{self.name} is no saved model.")
+        _, version, self._header_bytes, size = PREFIX.unpack(prefix)
         if version > FORMAT:
             raise SourceError(
                 f"{self.name} was saved by a newer cpuconv: its format is {version}, this one reads up to {FORMAT}."
@@ -229,6 +231,18 @@ def digest(prefix: bytes, text: bytes) -> bytes:
 
 def rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _instead(content: np.ndarray) -> str:
+    """What a file is that is no saved model, and what to do with it, as far as that is known."""
+    from cpuconv.protos.recognising import check_recognised
+    from cpuconv.reading.decoding import is_model  # what `load` does not need
+
+    try:
+        check_recognised(content.data, "it")
+    except SourceError as error:
+        return f"; it {str(error).partition(', and ')[2].rstrip('.')}"
+    return ", and is an ONNX model, which cpuconv.compile reads" if is_model(content.data) else ""
 
 
 def _padding(size: int) -> bytes:

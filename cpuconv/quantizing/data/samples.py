@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.network.ports import Port, fed
 from cpuconv.quantizing.data.batches import batch_of, batches, joined, of_any_batch, rows_of
@@ -87,7 +87,7 @@ class Samples:
             return feed
         if len(self._ports) != 1:
             names = ", ".join(port.name for port in self._ports)
-            raise ArgumentError(must("data", f"of dicts with arrays for {names}", f"a {type(feed).__name__}"))
+            raise ArgumentError(must("data", f"of dicts with arrays for {names}", kind_of(feed)))
         return {self._ports[0].name: feed}
 
 
@@ -121,13 +121,13 @@ def samples_of(data: Any, ports: Sequence[Port], form: ImageForm) -> Samples:
     if isinstance(data, (str, os.PathLike)):
         return _of_folder(Path(data), ports, form)
     if isinstance(data, (Mapping, np.ndarray)):  # of one sample: its parts would be taken for samples
-        raise ArgumentTypeError(must("data", _KINDS, f"one {type(data).__name__}"))
+        raise ArgumentTypeError(must("data", _KINDS, kind_of(data)))
     if hasattr(data, "get_next"):
         items = list(iter(data.get_next, None))
     elif isinstance(data, Iterable):
         items = list(data)
     else:
-        raise ArgumentTypeError(must("data", _KINDS, f"a {type(data).__name__}"))
+        raise ArgumentTypeError(must("data", _KINDS, kind_of(data)))
     if not items:
         raise ArgumentError(must("data", "one sample or more", "none"))
     return Samples(ports, items, lambda feed: feed).in_batches()

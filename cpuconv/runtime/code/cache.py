@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autotune.machine.pages import NoExecutableMemory, may_gain_execution
+from autotune.signals import interrupts_delayed
 from cpuconv.errors import CpuconvError
 from cpuconv.runtime.code import callees, kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
@@ -266,6 +267,7 @@ def _compiling_once(name: str) -> Iterator[None]:
         _here.compiles = ""
 
 
+_INTERRUPTED = "cpuconv: interrupted, and ends when the kernel that is being compiled is done"
 _waiting = Waiting()
 _alive: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()  # by `KernelFile.name`, if there is one
 
@@ -297,7 +299,7 @@ def load_or_compile(
             return code
     if not _compiles.get():
         raise NotCompiled(file)
-    with _compiling_once(name):
+    with interrupts_delayed(_INTERRUPTED), _compiling_once(name):
         _check_compiler_runs(f"The kernel {name} must be compiled")
         return _compile(key, file, compile_, load)
 

@@ -25,6 +25,7 @@ from autotune.data_classes import dataclass
 from autotune.files import PART
 from autotune.machine.device import version_of
 from autotune.paths import NoFolderError, cache_folder
+from autotune.signals import deliver_interrupt
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources.stamp import fault, stamp
@@ -36,6 +37,7 @@ MOST_BYTES = 1 << 30  # of all kernels of a user, where the variable names no ot
 RECENT_SECONDS = 24 * 3600.0  # what was used since then stays, whatever its size
 LEFT_SECONDS = 3600.0  # a lock, or a file that is being written, is older only if its process has died
 _NOTE_SECONDS = 3600.0  # how exactly it is known when a kernel was used last
+_LOCK_TURN = 0.25  # seconds between looks for an interrupt
 _OBJECT, _LOCK = ".o", ".lock"
 _FOLDER = re.compile("[0-9a-f]{16}")
 _LOOK_BYTES = 64 << 20  # that a process writes between two looks at all of them
@@ -140,9 +142,11 @@ class KernelFile:
 
         guard = FileLock(f"{self.path}{_LOCK}")
         try:
-            guard.acquire(timeout=LOCK_SECONDS)
-        except Timeout:
-            pass
+            for _ in range(max(1, round(LOCK_SECONDS / _LOCK_TURN))):
+                with contextlib.suppress(Timeout):
+                    guard.acquire(timeout=min(_LOCK_TURN, LOCK_SECONDS))
+                    break
+                deliver_interrupt()
         except (OSError, NotImplementedError) as error:
             _warn(f"files of kernels cannot be locked, several processes may compile the same one: {error}")
         try:

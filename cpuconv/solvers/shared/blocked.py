@@ -12,20 +12,22 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product
+from cpuconv.kernels.products.closed.closed_set import closed_ref
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
-from cpuconv.kernels.products.tiling import Tile, pixel_cycles
+from cpuconv.kernels.products.tiling import Tile, closed_columns, pixel_cycles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.sizes import applied, greatest, item, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.base import check_tile
+from cpuconv.solvers.shared.columns import Columns, columns_for
 from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
 from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
 from cpuconv.solvers.shared.spans import Spans
@@ -109,6 +111,8 @@ def convolve_step(
     pieces, types = words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
+    columns = _columns(problem, params, isa, width, sizes)
+    params = replace(params, cols=columns.taken)
     check_tile(params.rows, params.cols, height, width)
     before, grid = _grid(problem, params, isa, (height, width), flat, band, sizes)
     operands = words.operands_in_words(problem, operands)
@@ -150,7 +154,7 @@ def convolve_step(
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)
     gemm = gemm_tile(
-        problem, isa, product, params.v, params.rows, params.cols, sizes.reduction,
+        problem, isa, product, params.v, params.rows, columns.options[0], sizes.reduction,
         alone=now(row_tiles * column_tiles) == 1,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
@@ -170,6 +174,8 @@ def convolve_step(
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
+        "gemm": columns.ref(lambda cols: micro(replace(gemm, cols=cols), product.matrix)),
+        "gemm_last": columns.ref(lambda cols: micro(replace(last, cols=cols), product.matrix)),
         "tile_height": params.rows,
         "bias_vector": bias_bytes(problem, isa),
         "fill": 0 if types == ALL_F32 else words.FILL,
@@ -210,6 +216,21 @@ def convolve_step(
     units = problem.n * row_blocks * column_blocks * chunks
     tile = ConvolveTile(lanes, pack, matrix=product.matrix)
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
+
+
+def _columns(problem: ConvProblem, params: Params, isa: Isa, width: int, sizes: Geometry) -> Columns:
+    """The columns of tiles of a row; others than those of the candidate are of the closed set."""
+    product = sizes.product
+
+    def strips(cols: int) -> list[MicroRef]:
+        gemm = gemm_tile(problem, isa, product, params.v, 1, cols, 1, unroll=1, xs=isa.lanes)
+        rest = problem.kg % isa.lanes
+        absent = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
+        tiles = gemm, replace(gemm, valid=rest or isa.lanes, absent=absent)
+        return [ref for tile in tiles if (ref := closed_ref(tile)) is not None]
+
+    others = closed_columns(sizes.seen, params.v) if isa.closed and params.rows == 1 else ()
+    return columns_for(params.cols, others, width, strips)
 
 
 def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
@@ -265,9 +286,9 @@ def _in_place(
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
-    columns = functools.partial(_columns, stride, reach_w, params.cols, pad_left)
+    columns = functools.partial(_inner, stride, reach_w, pad_left)
     none = flat or band != BLOCKED_BAND or not is_blocked(isa.lanes, x)
-    found = (0, 0, 0, band_width) if none else applied(columns, problem.ow, problem.w, band_width)
+    found = (0, 0, 0, band_width) if none else applied(columns, params.cols, problem.ow, problem.w, band_width)
     return {
         "inner_tiles": item(found, 0),
         "inner_tiles_end": item(found, 1),
@@ -280,8 +301,8 @@ def _in_place(
     }
 
 
-def _columns(
-    stride: int, reach: int, cols: int, pad_left: int, outputs: int, width: int, band_width: int
+def _inner(
+    stride: int, reach: int, pad_left: int, cols: int, outputs: int, width: int, band_width: int
 ) -> tuple[int, int, int, int]:
     """The first tile of a row that reads no padding, and the one behind the last; where the band is needed left of
     them, and from where on."""

@@ -16,9 +16,10 @@ from cpuconv.kernels.binding.partition import parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.products.closed.closed_set import closed_ref
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
-from cpuconv.kernels.products.tiling import segment
+from cpuconv.kernels.products.tiling import closed_columns, segment
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -26,7 +27,7 @@ from cpuconv.problem.sizes import affine, applied, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
-from cpuconv.solvers.shared.columns import columns_for, halves
+from cpuconv.solvers.shared.columns import Columns, columns_for
 from cpuconv.solvers.shared.gemm_call import Fetching
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 
@@ -59,7 +60,8 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = F32.bytes * lanes
     high, wide, total = tile_grid(problem, m, dilation)
-    columns, chosen = columns_for(halves(params.n), total)
+    columns = _columns(params, total, planes, isa)
+    chosen = columns.taken
     check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
@@ -124,6 +126,22 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     parts = parts_each(problem, problem.groups * blocks * chunks)
     tile = _driver_tile(problem, isa, BY_NAME[planes.product])
     return Step(tiled, tile, args, parts, clears_tail=transform.last is not None and problem.groups == 1)
+
+
+def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
+    """The tiles of a GEMM tile."""
+
+    def strips(n: int) -> list[MicroRef]:
+        made = [_products(isa, replace(params, n=n), 1, n, planes, each) for each in _kinds(planes)]
+        return [closed_ref(each.tile) or each for each in made] if isa.closed else made
+
+    others = closed_columns(planes.seen(isa), params.v) if isa.closed and not planes.pairs else ()
+    return columns_for(params.n, others, total, strips)
+
+
+def _kinds(planes: Planes) -> list[bool]:
+    """Of the products of planes: whether they are complex."""
+    return [False] * (planes.singles > 0) + [True] * (planes.pairs > 0)
 
 
 def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:

@@ -16,7 +16,7 @@ from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.api.precision import feeds_of  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.elements import BF16  # noqa: E402
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.programs import Sized  # noqa: E402
@@ -302,8 +302,15 @@ def test_samples_of_files_and_the_commands(tmp_path, capsys):
     assert main(["explain", *stated, "--samples", str(stacked)]) == 0
     assert "other precision" in capsys.readouterr().out
     assert main(["explain", *stated]) == 2
-    assert "'samples' must be a list of feeds" in capsys.readouterr().err
+    assert "--samples must be a list of feeds" in capsys.readouterr().err
     assert main(["explain", *stated[:-1], "bfloat16", "--tolerance", "0.1"]) == 2
-    assert "'--tolerance' must be left out where --precision is not auto" in capsys.readouterr().err
+    assert "--tolerance must be left out where --precision is not auto" in capsys.readouterr().err
     assert main(["explain", str(tmp_path / "m.cpuconv"), "--precision", "auto", "--samples", str(folder)]) == 2
     assert "cpuconv.compile chooses precisions" in capsys.readouterr().err
+
+
+def test_one_sample_warns_that_it_tells_nothing_of_others() -> None:
+    model = parse("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }")
+    feed = {"x": np.ones((1, 4), np.float32)}
+    with pytest.warns(CpuconvWarning, match="precision='auto': measured on 1 sample: by how much others err"):
+        cpuconv.compile(model, samples=[feed], **AUTO)

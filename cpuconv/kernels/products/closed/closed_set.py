@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cpuconv.elements import F32, Element
+from cpuconv.elements import BF16, F32, S8, S32, U8, Element
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.binding.steps import MicroRef, OneOf, Step
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, pair_product, product_of
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, matrix_product_of, pair_product, product_of
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import (
     COMPLEX,
@@ -27,6 +27,7 @@ from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import closed_columns
 from cpuconv.problem.types import ALL_F32, Types
 
+_NETWORKS = (ALL_F32, Types(BF16, BF16, F32, BF16), Types(U8, S8, S32, U8))
 _BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of parts before the last
 
 
@@ -57,23 +58,31 @@ def closed_step(step: Step) -> Step | None:
         return None
     if "parts" in args:
         args["parts"] = 1
-    open_ = {name: value.tile for name, value in args.items() if isinstance(value, MicroRef) and _is_strip(value)}
+    open_ = {name: refs for name, value in args.items() if (refs := _strips_of(value))}
     if not open_:
         return step
-    for name, tile in open_.items():
-        found = closed_tile(tile)
-        if found is None:
+    for name, refs in open_.items():
+        found = list(map(closed_ref, (ref.tile for ref in refs)))
+        if None in found:
             return None
-        args[name] = MicroRef(closed_strip, found)
-    tiles = list(open_.values())
+        value = args[name]
+        args[name] = replace(value, refs=tuple(found)) if isinstance(value, OneOf) else found[0]
+    tiles = [refs[0].tile for refs in open_.values()]
     tails = args["tails"]
     assert isinstance(tails, int)
     args["tails"] = _words(tiles, tails).array
     return replace(step, args=args)
 
 
-def _is_strip(value: MicroRef) -> bool:
-    return value.kernel is gemm_strip
+def _strips_of(value: object) -> tuple[MicroRef, ...]:
+    refs = (value,) if isinstance(value, MicroRef) else value.refs if isinstance(value, OneOf) else ()
+    return refs if refs and refs[0].kernel is gemm_strip else ()
+
+
+def closed_ref(tile: GemmTile) -> MicroRef | None:
+    """The strip of the closed set that takes a tile's place; None: there is none."""
+    found = closed_tile(tile)
+    return None if found is None else MicroRef(closed_strip, found)
 
 
 def _words(tiles: list[GemmTile], tails: int) -> Words:
@@ -113,6 +122,13 @@ def strips(isa: Isa, types: Types) -> list[ClosedTile]:
     if types == ALL_F32:
         found += [each for form in (LINES, MATRIX, PLANES) for each in _of_form(form, isa, product, F32, F32)]
     return [*found, *_of_transforms(isa, types)]
+
+
+def has_closed_set(isa: Isa) -> bool:
+    """Whether strips of the closed set multiply all types of networks as fast as others do."""
+    products = (product_of(types, isa) for types in _NETWORKS)
+    matrices = any(matrix_product_of(types) is not None for types in _NETWORKS)
+    return not matrices and all(product is None or _able(product) for product in products)
 
 
 def _able(product: Product) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.problem.sizes import sizes_array
 
 PIXELS, LINES, MATRIX, PLANES, COMPLEX = "pixels", "lines", "matrix", "planes", "complex"
 """Forms: where the scalars of a tile are.
@@ -105,7 +106,7 @@ class Words:
     @property
     def array(self) -> np.ndarray:
         """The words in memory."""
-        return np.array([getattr(self, each.name) for each in fields(type(self))], np.int64)
+        return sizes_array(getattr(self, each.name) for each in fields(type(self)))
 
 
 PLACES = {each.name: at for at, each in enumerate(fields(Words))}

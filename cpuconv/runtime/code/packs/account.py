@@ -10,6 +10,7 @@ from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.packs import serving
 
 _NAMED = re.compile(r"(?:cpuconv-)?(.*)-[0-9a-f]{20}\.o")
+_OTHERS = {"-help": "thread-pool"}  # what kernels of other modules than those of `cpuconv.kernels` are called
 _TOLD = 5  # kinds of kernels that are named
 
 
@@ -28,7 +29,7 @@ def _compiled(folder: Path | None, served: serving.Served) -> str:
     if not names:
         return "none are kept"
     packed = [name for name in names if served.part is not None and name.removesuffix(".o") in served.part]
-    kinds = Counter(found[1] for name in names if (found := _NAMED.fullmatch(name)) and name not in packed)
+    kinds = Counter(_kind(found[1]) for name in names if (found := _NAMED.fullmatch(name)) and name not in packed)
     told = [f"{count} of {kind}" for kind, count in kinds.most_common(_TOLD)]
     told += [f"{len(kinds) - _TOLD} more kinds"] if len(kinds) > _TOLD else []
     reasons = []
@@ -38,3 +39,8 @@ def _compiled(folder: Path | None, served: serving.Served) -> str:
     if packed:
         reasons.append(f"{len(packed)} before the pack served")
     return f"{len(names)}: {'; '.join(reasons)}"
+
+
+def _kind(name: str) -> str:
+    """What kernels of a module are called."""
+    return _OTHERS.get(name, name.removeprefix("kernels-"))

@@ -181,26 +181,8 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     kernel = kernel_of(problem, shape.words)
     own = (kernel.rows(shape), shape.held)
     rows = shape.rows if own[0] else least(shape.rows, problem.oh)  # of any number that is under way at once
-    options = [shape.cols, *sorted(cols for *tile, cols in _members(problem, shape, isa) if tuple(tile) == own)]
-    columns, cols = columns_for(tuple(dict.fromkeys(options)), problem.ow)
-    check_tile(own[0] or kernel.under_way, cols, problem.oh, problem.ow)
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
-    pixel = F32.bytes * lanes
-    row_tiles = divide(problem.oh, rows)
-    blocks = divide(problem.k, lanes)
-    planes = problem.n * blocks
     types, ending = problem.types, Ending.of(problem)
-    out_pieces = WORD // types.y.bytes
-    in_pieces = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
-    by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
-    by_rows |= in_pieces > 1  # vectors that share lines follow each other
-    row_blocks = row_tiles
-    band_width = window(problem, 1, problem.ow)[1]
-    band_step = 0
-    if not in_place:
-        row_blocks, _ = shortest(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
-        band_rows = window(problem, divide(row_tiles, row_blocks) * rows, 1)[0]
-        band_step = band_rows * band_width * pixel + 64
 
     def strip(cols: int) -> MicroRef:
         alone = not is_followed(problem.ow) and not lane_set.is_member(problem, shape, isa)
@@ -218,6 +200,26 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
             words=shape.words,
         )
         return MicroRef(lane_strip, tile)
+
+    others = sorted(cols for *tile, cols in _members(problem, shape, isa) if tuple(tile) == own)
+    columns = columns_for(shape.cols, others, problem.ow, lambda cols: [strip(cols)])
+    cols = columns.taken
+    check_tile(own[0] or kernel.under_way, cols, problem.oh, problem.ow)
+    pixel = F32.bytes * lanes
+    row_tiles = divide(problem.oh, rows)
+    blocks = divide(problem.k, lanes)
+    planes = problem.n * blocks
+    out_pieces = WORD // types.y.bytes
+    in_pieces = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
+    by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
+    by_rows |= in_pieces > 1  # vectors that share lines follow each other
+    row_blocks = row_tiles
+    band_width = window(problem, 1, problem.ow)[1]
+    band_step = 0
+    if not in_place:
+        row_blocks, _ = shortest(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
+        band_rows = window(problem, divide(row_tiles, row_blocks) * rows, 1)[0]
+        band_step = band_rows * band_width * pixel + 64
 
     filled = types.sum.integer and any(problem.pads)
     width = window(problem, 1, max(columns.options))[1] * pixel

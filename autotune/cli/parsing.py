@@ -1,0 +1,72 @@
+"""Command-line parser whose errors are one line, with the command or option that was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+from autotune.text import suggested
+
+_USAGE = 2
+_DISTRIBUTION = "cpuconv"  # which both programs come with
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse.ArgumentParser` without a page of usage in its errors; its subparsers are of this class too."""
+
+    _given: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with one line that says what is wrong, and where help is."""
+        unknown = [text for text in self._given if text.startswith("--") and not self._knows(text)]
+        if message.startswith("the following arguments are required") and unknown:  # the likelier mistake
+            message = self._unrecognized(unknown)
+        self.exit(_USAGE, f"{self.prog.split()[0]}: {message}; see '{self.prog} --help'\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse all arguments: those that are left over are an error of this parser, which knows its own options."""
+        self._given = sys.argv[1:] if args is None else list(args)
+        known, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(self._unrecognized(left))
+        return known, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of an argument's choices, with the most similar one."""
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        names = [str(choice) for choice in choices]
+        what = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
+        told = f"invalid {what}: {str(value)!r}{suggested(str(value), names)} (choose from {', '.join(names)})"
+        raise argparse.ArgumentError(None if what == "command" else action, told)
+
+    def _knows(self, text: str) -> bool:
+        name = text.partition("=")[0]
+        return any(option.startswith(name) for option in self._option_string_actions)
+
+    def _unrecognized(self, left: Sequence[str]) -> str:
+        first = next((text for text in left if text.startswith("-")), left[0]).partition("=")[0]
+        return f"unrecognized argument {first!r}{suggested(first, self._option_string_actions)}"
+
+
+class _Version(argparse.Action):
+    """`--version`: print the version and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        try:
+            installed = version(_DISTRIBUTION)
+        except PackageNotFoundError:
+            installed = "unknown version, not installed"
+        owner = "" if parser.prog == _DISTRIBUTION else f" ({_DISTRIBUTION})"
+        print(f"{parser.prog} {installed}{owner}, Python {platform.python_version()}, {platform.platform()}")
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give a program the option `--version`."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")

@@ -1,0 +1,44 @@
+"""Values of the options of `cpuconv`, as argparse reads them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cpuconv.api.precision import AUTO
+from cpuconv.cli.feeds import RANDOM
+from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS, precision_named
+from cpuconv.errors import ArgumentError
+
+
+def given_input(text: str) -> tuple[str, str]:
+    """An input's name, and its file or `RANDOM`."""
+    name, equals, file = text.partition("=")
+    if not name or not file:
+        raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
+    return name, file
+
+
+def precision(text: str) -> str:
+    """A precision, perhaps by an alias, or `AUTO`."""
+    try:
+        return AUTO if text == AUTO else precision_named(text, more=[AUTO])
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(" ")[2].partition("' ")[2].rstrip(".")) from error
+
+
+def node_precision(text: str) -> tuple[str, str]:
+    """A node's name, and its precision."""
+    name, _, stated = text.rpartition("=")
+    named = PRECISION_ALIASES.get(stated, stated)
+    if not name or named not in PRECISIONS:
+        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(PRECISIONS)}, not {text!r}")
+    return name, named
+
+
+def folder(text: str) -> Path:
+    """A folder that may be there."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")
+    return path

@@ -1,0 +1,54 @@
+"""Types of the options of public calls, so that a type checker refuses a misspelt value.
+
+They are for annotations; at run time every call checks its options itself. `tests/project/test_types.py` sees that each
+`Literal` has the values that the calls take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypedDict
+
+Strategy = Literal["heuristic", "cached", "profile"]
+Accuracy = Literal["exact", "standard", "fast"]
+Precision = Literal["float32", "bfloat16", "f32", "fp32", "bf16"]
+PrecisionOrAuto = Literal["float32", "bfloat16", "f32", "fp32", "bf16", "auto"]
+LayoutName = Literal["NCHW", "NHWC", "NCHW4c", "NCHW8c", "NCHW16c", "NCHW32c", "NCHW64c", "NCHW44", "NCHW44_DOT"]
+LayoutNameOrAuto = LayoutName | Literal["auto"]
+ActivationName = Literal["relu", "relu6", "sigmoid", "tanh", "silu", "hardsigmoid", "hardswish", "gelu", "gelu_tanh"]
+Activation = (
+    ActivationName | tuple[Literal["clip"], float, float] | tuple[Literal["leaky_relu"], float] | tuple[ActivationName]
+)
+Pair = int | tuple[int, int] | list[int]
+Padding = Pair | tuple[tuple[int, int], tuple[int, int]] | Literal["valid", "same", "same_upper", "same_lower"]
+Threads = int | Literal["auto"] | None
+NodePrecisions = Mapping[str, Precision]
+
+
+class ConvOptions(TypedDict, total=False):
+    """Options that `conv2d` takes whatever its arrays are."""
+
+    activation: Activation | None
+    residual: object
+    in_layout: LayoutName
+    out_layout: LayoutName
+    out: object
+    threads: Threads
+    strategy: Strategy
+    accuracy: Accuracy
+    workspace_limit: int | None
+    reproducible: bool
+
+
+class ExplainOptions(TypedDict, total=False):
+    """Options that `explain` passes on, as `plan` has them."""
+
+    activation: Activation | None
+    in_layout: LayoutNameOrAuto
+    out_layout: LayoutNameOrAuto
+    threads: Threads
+    strategy: Strategy
+    accuracy: Accuracy
+    workspace_limit: int | None
+    reproducible: bool
+    algorithm: str | None
