@@ -45,6 +45,7 @@ _MOST_PRODUCTS = 640  # straight-line products of a tile: they bound code size a
 _MOST_INSTRUCTIONS = 900  # of those products: tiles of an edge beside those within leave L1 for instructions
 _ALIKE = 3  # candidates of as many rows
 _VECTORS = 2  # of sums that are computed side by side: channels of half a pixel of bytes
+CLOSED_COLUMNS = (1, 2, 4, 7, 12)  # of tiles of networks with open sizes
 _LATER = 1  # columns of the window that an output's ending is put off by, where there are registers
 _MANY_REGISTERS = 32
 _SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an ending reads
@@ -100,14 +101,22 @@ def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model."""
+    """The best tiles by the model, and the best one for open sizes."""
     shapes = itertools.product(range(1, min(_MOST_ROWS, problem.oh) + 1), range(1, min(_MOST_COLUMNS, problem.ow) + 1))
     able = [shape for shape in itertools.starmap(Params, shapes) if _fits(problem, shape, isa)]
     seen = collections.Counter[int]()
+    closed = False
     for params in sorted(able, key=lambda shape: (_all_cycles(problem, shape, isa), -shape.cols)):
         seen[params.rows] += 1
-        if seen[params.rows] <= _ALIKE:
+        member = is_closed(problem, params, isa)
+        if seen[params.rows] <= _ALIKE or member and not closed:
             yield params
+            closed |= member
+
+
+def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
+    """Whether its micro-kernel is of the set for networks with open sizes."""
+    return params.cols in CLOSED_COLUMNS
 
 
 def _instructions(product: Product | None) -> int:
@@ -234,7 +243,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
             s=problem.s,
             stride=problem.stride[1],
             dilation=problem.dilation[1],
-            edges=Edges.of(problem, params.cols),
+            edges=Edges.of(problem, params.cols, not is_closed(problem, params, isa)),
             checked=any(problem.pads[:2]),
             product=form.product,
             later=_later(isa),

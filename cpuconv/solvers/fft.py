@@ -192,6 +192,12 @@ def _most_planes(problem: ConvProblem) -> int:
     return _MOST_WEIGHTS // (F32.bytes * problem.c * problem.k)
 
 
+def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
+    """Whether its transforms are of the set for networks with open sizes: those that no plane cuts short."""
+    reach = problem.effective_kernel
+    return outputs(problem, params.rows, params.cols) == (params.rows - reach[0] + 1, params.cols - reach[1] + 1)
+
+
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with GEMM tiles and block sizes; for small kernels, the first of them."""
     found = (
