@@ -27,8 +27,9 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers import winograd
-from cpuconv.solvers.shared import blocked, lane_tiles, lanewise
+from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import contiguous
+from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from cpuconv.tuning.probes import fma_tile
 
 L1_SHARE, L2_SHARE = 0.75, 0.5  # of the cache, for what a tile reads again and again
@@ -188,8 +189,8 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lane_tiles.Shape, name: st
         "yline": shape.cols * pixel,
         "bias": _data(isa.lanes),
         "rows": shape.rows,
-        "last": _STRIP,
-    } | dict.fromkeys(("row", "residual", "first", "high", "pad_left"), 0)
+        "tiles": _STRIP,
+    } | dict.fromkeys(("row", "residual", "high", "pad_left"), 0)
     flops = 2 * isa.lanes * outputs * problem.r * problem.s
     return [Loop(name, "L1", _bound(lane_strip, strip.tile, words), _STRIP, flops)]
 

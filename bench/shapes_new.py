@@ -37,7 +37,8 @@ from cpuconv.conv.recipe import assemble
 from cpuconv.kernels.products import tiling
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared import blocked, lanewise, transformed
+from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared.lanes import lanewise
 from cpuconv.tuning.workload import workload
 
 CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"

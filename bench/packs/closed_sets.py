@@ -17,7 +17,7 @@ from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation
 from cpuconv.solvers import winograd
-from cpuconv.solvers.shared import lane_set
+from cpuconv.solvers.shared.lanes import lane_set
 
 RELU, RELU6, HARD_SWISH, SILU = ("relu",), ("relu6",), ("hardswish",), ("silu",)
 DEPTHWISE: tuple[tuple[int, int, tuple[Activation | None, ...]], ...] = (  # kernel, stride, activations

@@ -19,7 +19,8 @@ from cpuconv.kernels.packing.packed_formats import Panels, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, lane_set, lane_tiles, lanewise, words
+from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared.lanes import lane_set, lane_tiles, lanewise
 
 NAME = "depthwise"
 ACCURACY = "exact"

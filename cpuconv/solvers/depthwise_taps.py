@@ -31,7 +31,8 @@ from cpuconv.kernels.windows.taps import TapsTile, taps
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers.shared import blocked, lane_tiles, lanewise, words
+from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 
 NAME = "depthwise_taps"
 ACCURACY = "exact"

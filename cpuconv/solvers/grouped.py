@@ -22,7 +22,8 @@ from cpuconv.kernels.packing.word_panels import GroupPanels
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, lane_set, lane_tiles, lanewise, words
+from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared.lanes import lane_set, lane_tiles, lanewise
 
 NAME = "grouped"
 ACCURACY = "exact"

@@ -16,7 +16,8 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, winograd
-from cpuconv.solvers.shared import blocked, lane_set
+from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared.lanes import lane_set
 from support import oracle
 from support.machines import AVX2
 

@@ -13,7 +13,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.windows.edges import Edges
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, grouped
-from cpuconv.solvers.shared import lane_tiles, lanewise
+from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from support import oracle
 from support.machines import AVX2
 

@@ -27,6 +27,8 @@ from cpuconv.elements import F32, S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, either
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.runtime.code.llvm import ir
@@ -138,11 +140,10 @@ def lane_strip(
     bias: Any,
     residual: Any,
     rows: Any,
-    first: Any,
-    last: Any,
+    tiles: Any,
     high: Any,
 ) -> None:
-    """Lane tiles first … last-1 of a row: tile i starts at output column i·cols, but not after high.
+    """The lane tiles of a row: tile i starts at output column i·cols, but not after high.
 
     Parameters
     ----------
@@ -164,33 +165,26 @@ def lane_strip(
         Distance in bytes from y to the residual.
     rows
         Output rows of a tile, where it does not say so itself.
-    first, last, high
-        Range of tiles, first < last, and the greatest output column at which one may start.
+    tiles, high
+        Tiles of a row, one at least, and the greatest output column at which one may start.
     """
     vec = Vector(builder, tile.lanes)
-    pixel = 4 * tile.lanes
-    entry = builder.block
-    loop, done = builder.append_basic_block("tile"), builder.append_basic_block("tiles.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    index = builder.phi(I64)
-    index.add_incoming(first, entry)
-    column = builder.mul(index, I64(tile.cols))
-    column = builder.select(builder.icmp_signed("<", column, high), column, high)
-    source = builder.mul(column, I64(tile.stride[1]))
-    x_now = vec.pointer(builder.add(x, builder.mul(source, I64(pixel))))
-    y_now = vec.pointer(builder.add(y, builder.mul(column, I64(pixel))))
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
 
-    def emit(columns: Columns) -> None:
-        reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
-        emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual, rows))
+    def one(index: Any) -> None:
+        column = builder.mul(index, I64(tile.cols))
+        column = builder.select(builder.icmp_signed("<", column, high), column, high)
+        source = builder.mul(column, I64(tile.stride[1]))
+        x_now = vec.pointer(builder.add(x, builder.mul(source, I64(vec.size))))
+        y_now = vec.pointer(builder.add(y, builder.mul(column, I64(vec.size))))
 
-    either(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
-    following = builder.add(index, I64(1))
-    index.add_incoming(following, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
-    builder.position_at_end(done)
+        def emit(columns: Columns) -> None:
+            reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
+            emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual, rows))
+
+        either(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
+
+    loop(builder, 0, tiles, one)
 
 
 call_lane_strip = lane_strip.caller()
@@ -273,35 +267,22 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
     sums: Sums = {}
     for step in range(ahead):
         sums = _add_input_row(tile, vec, memory, step, range(under_way), sums, weight)
-    entry, loop, done = builder.block, builder.append_basic_block("rows"), builder.append_basic_block("rows.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    started: dict[Any, Any] = {"index": I64(0), "x": memory.x, "row": memory.row, "y": memory.y, **sums}
-    phis: dict[Any, Any] = {}
-    for key, value in started.items():
-        phis[key] = builder.phi(value.type)
-        phis[key].add_incoming(value, entry)
-    here = replace(memory, x=phis["x"], row=phis["row"], y=phis["y"])
-    current = {key: phis[key] for key in sums}
-    for step in range(ahead, tile.reach):
-        current = _add_input_row(tile, vec, here, step, range(under_way), current, weight)
-    following = builder.add(phis["index"], I64(1))
-    turned: dict[Any, Any] = {
-        "index": following,
-        "x": vec.offset(here.x, builder.mul(here.xline, I64(stride))),
-        "row": builder.add(here.row, I64(stride)),
-        "y": vec.offset(here.y, here.yline),
-        **{(row - 1, col): value for (row, col), value in current.items()},
-    }
-    for key, phi in phis.items():
-        phi.add_incoming(turned[key], builder.block)
-    last = builder.sub(memory.rows, I64(under_way - 1))
-    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
-    builder.position_at_end(done)
-    here = replace(memory, x=turned["x"], row=turned["row"], y=turned["y"])
-    current = {key: turned[key] for key in sums}
+    keys = list(sums)
+
+    def turn(index: Any, values: list[Any]) -> list[Any]:
+        here = replace(memory, x=values[0], row=values[1], y=values[2])
+        current = dict(zip(keys, values[3:], strict=True))
+        for step in range(ahead, tile.reach):
+            current = _add_input_row(tile, vec, here, step, range(under_way), current, weight)
+        below = vec.offset(here.x, builder.mul(here.xline, I64(stride)))
+        others = [current[row + 1, col] for row, col in keys]
+        return [below, builder.add(here.row, I64(stride)), vec.offset(here.y, here.yline), *others]
+
+    turns = builder.sub(memory.rows, I64(under_way - 1))
+    x, row, y, *values = repeat(vec, I64(0), turns, [memory.x, memory.row, memory.y, *sums.values()], turn)
+    here, sums = replace(memory, x=x, row=row, y=y), dict(zip(keys, values, strict=True))
     for step in range(ahead, (under_way - 2) * stride + tile.reach):
-        current = _add_input_row(tile, vec, here, step, range(under_way - 1), current, weight)
+        sums = _add_input_row(tile, vec, here, step, range(under_way - 1), sums, weight)
 
 
 def _add_input_row(
@@ -387,51 +368,33 @@ def _kernel_rows(
 ) -> tuple[dict[tuple[int, int], Any], Any]:
     """Add the taps of all kernel rows of permutation i; gives the sums and the address of the next weights."""
     builder = vec.builder
-    pixel = 4 * vec.lanes
-    entry = builder.block
-    loop, done = builder.append_basic_block("kernel.row"), builder.append_basic_block("kernel.rows.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
+    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
 
-    def phi(value: Any) -> Any:
-        made = builder.phi(value.type)
-        made.add_incoming(value, entry)
-        return made
+    def kernel_row(index: Any, values: list[Any]) -> list[Any]:
+        x, row, w, *rest = values
+        current, weight = dict(zip(sums, rest, strict=True)), _weights(tile, vec, w)
+        starts = [_row_address(tile, vec, memory, x, row, at * tile.stride[0]) for at in range(tile.rows)]
+        for column, uses in columns.items():
 
-    index, x_now, row_now, w_now = phi(I64(0)), phi(memory.x), phi(memory.row), phi(w)
-    phis = {output: phi(value) for output, value in sums.items()}
-    current = dict(phis)
-    weight = _weights(tile, vec, w_now)
-    starts = [_row_address(tile, vec, memory, x_now, row_now, row * tile.stride[0]) for row in range(tile.rows)]
-    for column in tile.met:
-        uses = list(_uses(tile, column))
-        if not uses:
-            continue
+            def add(sums: Sums, factor: Weight, column: int = column, uses: Uses = uses) -> None:
+                for row, start in enumerate(starts):
+                    value = _load(tile, vec, memory, start, column)
+                    if tile.words:
+                        for part, each in enumerate(tile.words.spread(vec, value, i)):
+                            for col, tap in uses:
+                                by = factor(tap * tile.parts + part)
+                                sums[row, col] = tile.words.product.add(vec, each, by, sums[row, col])
+                        continue
+                    if i:
+                        value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
+                    for col, tap in uses:
+                        sums[row, col] = vec.fma(value, factor(tap), sums[row, col])
 
-        def add(sums: Sums, factor: Weight, column: int = column, uses: Uses = uses) -> None:
-            for row, start in enumerate(starts):
-                value = _load(tile, vec, memory, start, column)
-                if tile.words:
-                    for part, each in enumerate(tile.words.spread(vec, value, i)):
-                        for col, tap in uses:
-                            by = factor(tap * tile.parts + part)
-                            sums[row, col] = tile.words.product.add(vec, each, by, sums[row, col])
-                    continue
-                if i:
-                    value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
-                for col, tap in uses:
-                    sums[row, col] = vec.fma(value, factor(tap), sums[row, col])
+            current = _where_met(tile, vec, memory, w, column, current, weight, add)
+        below = vec.offset(x, builder.mul(memory.xline, I64(tile.dilation[0])))
+        next_w = vec.offset(w, tile.s * tile.parts * vec.size)
+        return [below, builder.add(row, I64(tile.dilation[0])), next_w, *current.values()]
 
-        current = _where_met(tile, vec, memory, w_now, column, current, weight, add)
-    end = builder.block
-    following = builder.add(index, I64(1))
-    index.add_incoming(following, end)
-    x_now.add_incoming(vec.offset(x_now, builder.mul(memory.xline, I64(tile.dilation[0]))), end)
-    row_now.add_incoming(builder.add(row_now, I64(tile.dilation[0])), end)
-    w_next = vec.offset(w_now, tile.s * tile.parts * pixel)
-    w_now.add_incoming(w_next, end)
-    for output, made in phis.items():
-        made.add_incoming(current[output], end)
-    builder.cbranch(builder.icmp_signed("<", following, memory.kernel_rows), loop, done)
-    builder.position_at_end(done)
-    return current, w_next
+    started = [memory.x, memory.row, w, *sums.values()]
+    _, _, w, *values = repeat(vec, I64(0), memory.kernel_rows, started, kernel_row)
+    return dict(zip(sums, values, strict=True)), w

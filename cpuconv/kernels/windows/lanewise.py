@@ -93,7 +93,6 @@ def _strip(tile, args, x, y, w, bias, zeros, row):
         bias,
         args.residual - args.y,
         args.tile_height,
-        0,
         args.column_tiles,
         args.width - args.tile_width,
     )

@@ -20,7 +20,7 @@ from cpuconv.kernels.windows.depthwise_tile import LaneTile
 from cpuconv.kernels.windows.edges import Edges
 from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.lane_tiles import FEW_REGISTERS, Kernel, Shape, all_tiles, kernel_of
+from cpuconv.solvers.shared.lanes.lane_tiles import FEW_REGISTERS, Kernel, Shape, all_tiles, kernel_of
 
 HELD_COLUMNS = (1, 2, 4, 7)  # of tiles of any number of rows
 LOOPED = (

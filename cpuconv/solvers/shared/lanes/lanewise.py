@@ -27,9 +27,10 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import lane_set, words
+from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.blocked import layout
-from cpuconv.solvers.shared.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
+from cpuconv.solvers.shared.lanes import lane_set
+from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
 
 _MOST_ALIKE = 2  # candidates of one width and kind
 _CALL = 80.0  # cycles of a call, for a row of tiles
