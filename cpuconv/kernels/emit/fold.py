@@ -54,3 +54,23 @@ def repeat(
     builder.branch(head)
     builder.position_at_end(done)
     return current
+
+
+def repeat_once(
+    vec: Vector, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """As `repeat` from 0 on, of `last` >= 1: without a test before the first turn, LLVM spills less."""
+    builder = vec.builder
+    entry, inside, done = builder.block, builder.append_basic_block("turn"), builder.append_basic_block("turns.done")
+    builder.branch(inside)
+    builder.position_at_end(inside)
+    phis = [builder.phi(value.type) for value in (I64(0), *values)]
+    for phi, value in zip(phis, (I64(0), *values), strict=True):
+        phi.add_incoming(value, entry)
+    index, *current = phis
+    following = [builder.add(index, I64(1)), *body(index, list(current))]
+    for phi, value in zip(phis, following, strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following[0], last), inside, done)
+    builder.position_at_end(done)
+    return following[1:]

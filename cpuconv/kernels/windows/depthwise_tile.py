@@ -27,7 +27,7 @@ from cpuconv.elements import F32, S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.fold import repeat_once
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, either
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -279,7 +279,7 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
         return [below, builder.add(here.row, I64(stride)), vec.offset(here.y, here.yline), *others]
 
     turns = builder.sub(memory.rows, I64(under_way - 1))
-    x, row, y, *values = repeat(vec, I64(0), turns, [memory.x, memory.row, memory.y, *sums.values()], turn)
+    x, row, y, *values = repeat_once(vec, turns, [memory.x, memory.row, memory.y, *sums.values()], turn)
     here, sums = replace(memory, x=x, row=row, y=y), dict(zip(keys, values, strict=True))
     for step in range(ahead, (under_way - 2) * stride + tile.reach):
         sums = _add_input_row(tile, vec, here, step, range(under_way - 1), sums, weight)
@@ -396,5 +396,5 @@ def _kernel_rows(
         return [below, builder.add(row, I64(tile.dilation[0])), next_w, *current.values()]
 
     started = [memory.x, memory.row, w, *sums.values()]
-    _, _, w, *values = repeat(vec, I64(0), memory.kernel_rows, started, kernel_row)
+    _, _, w, *values = repeat_once(vec, memory.kernel_rows, started, kernel_row)
     return dict(zip(sums, values, strict=True)), w

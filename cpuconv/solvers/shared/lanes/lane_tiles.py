@@ -19,7 +19,6 @@ _MOST_FMAS = 640  # straight-line FMAs of a tile
 MOST_COLUMNS = 16
 _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
 FEW_REGISTERS = 16
-_HANDED = 4
 ISSUE = 4  # instructions a cycle
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
 _OVERLAP = 1.5  # sums in flight, over those that are held: of the rows before, the last FMAs are still on their way
@@ -117,13 +116,12 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     """Vector registers that a tile needs: sums, weights, an input vector and its permutation.
 
     LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers. Of
-    16 registers, tiles that hold their weights leave one: those that filled all spilled 13 to 15% of their sums. Of 32
-    they leave four for sums that a turn hands to the next: 8 and 9 columns of a 3x3 kernel spilled 8% of theirs.
+    16 registers, tiles that hold their weights leave one: those that filled all spilled 13 to 15% of their sums.
     """
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.cuts
     if shape.held:
         weights = kernel.r * kernel.s
-        spare += 1 if isa.registers <= FEW_REGISTERS else _HANDED
+        spare += isa.registers <= FEW_REGISTERS
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
