@@ -109,6 +109,10 @@ def test_there_are_few(isa):
     assert len(found) == len(set(found)) <= MOST
 
 
+def test_all_can_be_compiled():
+    assert all(ref.entry().name for ref in closed_sets.float32(ISA))
+
+
 @pytest.mark.parametrize("size, stride", [(3, 1), (3, 2), (5, 1)])
 def test_tiles_at_their_ends(size, stride):
     """Planes an output smaller than a tile, as large, and an output larger; and of one column."""

@@ -22,6 +22,7 @@ from cpuconv.problem.integers import divide
 from layouts import Strides
 
 _VECTORS = 4  # under way at once: the latency of an addition
+_ALONG = ("LayerNormalization",)  # work with operands for each element of a line, which lie side by side
 _LINE = 64  # bytes of a line of the cache
 
 
@@ -164,6 +165,8 @@ def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
     """The micro-kernels of work along lines of every size that lie side by side or across; as of `line_steps`."""
     held = (0, *(each for each in HELD if each <= isa.registers // 2))
     along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
+    if work in _ALONG:
+        return along
     across = AxisTile(isa.lanes, _VECTORS, work, True, **tile), AxisTile(isa.lanes, 1, work, True, masked=True, **tile)
     return [*along, *across]
 
