@@ -97,7 +97,10 @@ class Candidate:
 
 
 def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
-    """Whether all GEMM strips that a candidate calls for a problem are of the closed set."""
+    """Whether all micro-kernels that a candidate calls for a problem are of the closed sets."""
+    own = getattr(candidate.solver, "is_closed", None)
+    if own is not None and not own(problem, candidate.params, current()):
+        return False
     try:
         assemble(problem, candidate, closed=True)
     except OutsideClosedSetError:

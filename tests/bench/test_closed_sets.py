@@ -7,9 +7,11 @@ import random
 import pytest
 
 from bench.packs import closed_sets
+from cpuconv.conv.choice.relatives import relatives
 from cpuconv.conv.recipe import Candidate, operands_of
 from cpuconv.elements import F32
 from cpuconv.isa import current
+from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import Axes, line_steps, line_tiles
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -83,10 +85,32 @@ def test_lines(work, axis):
         assert {value.tile for step in steps for value in step.args.values() if isinstance(value, MicroRef)} <= known
 
 
+@pytest.mark.parametrize("size, stride", [(3, 1), (5, 2), (7, 1)])
+def test_one_size_tells_the_kernels_of_all(size, stride):
+    asked, found = set(), []
+    for plane in planes(3):
+        problem = convolution(plane, size, stride, True)
+        params = next(each for each in depthwise.candidates(problem, ISA) if depthwise.is_closed(problem, each, ISA))
+        (ref,) = micro_kernels(problem, Candidate(depthwise, params))
+        asked.add(ref)
+        found.append(relatives(ref, ISA))
+    assert all(set(each) == set(found[0]) for each in found) and asked <= set(found[0])
+
+
+def test_a_line_of_one_size_tells_the_kernels_of_all():
+    known = line_tiles(ISA, "Softmax")
+    for tile in known:
+        assert {ref.tile for ref in relatives(MicroRef(work_on_line, tile), ISA)} == set(known)
+
+
 @pytest.mark.parametrize("isa", [ISA, AVX2])
 def test_there_are_few(isa):
     found = list(closed_sets.float32(isa))
     assert len(found) == len(set(found)) <= MOST
+
+
+def test_all_can_be_compiled():
+    assert all(ref.entry().name for ref in closed_sets.float32(ISA))
 
 
 @pytest.mark.parametrize("size, stride", [(3, 1), (3, 2), (5, 1)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,15 @@ from cpuconv.kernels.axis.axis_emitter import HELD, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
+from cpuconv.kernels.binding.steps import MicroRef, OneOf, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import applied, is_followed, now
+from cpuconv.runtime.code.at_hand import is_at_hand
 from layouts import Strides
 
 _VECTORS = 4  # under way at once: the latency of an addition
+_ALONG = ("LayerNormalization",)  # work with operands for each element of a line, which lie side by side
 _LINE = 64  # bytes of a line of the cache
 
 
@@ -130,13 +135,13 @@ def line_steps(
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
-    able = [held for held in HELD if vectors <= held <= isa.registers // 2]
+    able = [held for held in HELD if now(vectors) <= held <= isa.registers // 2]
     held = able[0] if able and not across else 0
     tile |= {"x": x.element, "y": y.element}
     many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
     one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
     args = {
-        "micro": MicroRef(work_on_line, many) if wide else 0,
+        "micro": _held(many, vectors, isa) if wide else 0,
         "micro_last": MicroRef(work_on_line, one) if narrow else 0,
         "x": x.ref,
         "y": y.ref,
@@ -160,10 +165,37 @@ def line_steps(
     return [*steps, Step(work_on_lines, driver, args, parts), *after]
 
 
+def _held(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
+    """The micro-kernel of lines of so many vectors: of a number that a trace follows, one of those at hand."""
+    if not is_followed(vectors) or tile.across:
+        return MicroRef(work_on_line, tile)
+    counts = (*(held for held in HELD if held <= isa.registers // 2), 0)
+    others = [replace(tile, held=held) for held in counts if held != tile.held]
+    tiles = [tile, *(each for each in others if is_at_hand(work_on_line, each))]
+    held = tuple(each.held for each in tiles)
+    if not applied(functools.partial(_serves, held), vectors):
+        raise ValueError("lines of more vectors than are held")
+    return OneOf(
+        tuple(MicroRef(work_on_line, each) for each in tiles), applied(functools.partial(_serving, held), vectors)
+    )
+
+
+def _serves(held: tuple[int, ...], vectors: int) -> bool:
+    return 0 in held or vectors <= max(held)
+
+
+def _serving(held: tuple[int, ...], vectors: int) -> int:
+    """Which kernel takes a line of so many vectors: of those that hold it the one that holds the fewest."""
+    able = [each for each in held if vectors <= each]
+    return held.index(min(able) if able else 0)
+
+
 def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
     """The micro-kernels of work along lines of every size that lie side by side or across; as of `line_steps`."""
     held = (0, *(each for each in HELD if each <= isa.registers // 2))
     along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
+    if work in _ALONG:
+        return along
     across = AxisTile(isa.lanes, _VECTORS, work, True, **tile), AxisTile(isa.lanes, 1, work, True, masked=True, **tile)
     return [*along, *across]
 

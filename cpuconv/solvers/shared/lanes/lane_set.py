@@ -14,6 +14,7 @@ model, the best of the set takes so many times as long as the best of all tiles,
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.windows.depthwise_tile import LaneTile
@@ -51,17 +52,22 @@ def is_member(problem: ConvProblem, shape: Shape, isa: Isa) -> bool:
     return (kernel.rows(shape), shape.cols, shape.held) in members(kernel, shape.seen(isa), shape.mix)
 
 
+def relatives(tile: LaneTile, isa: Isa) -> list[LaneTile]:
+    """The set's tiles of a convolution of float32 of which `tile` is one, for planes of other sizes."""
+    reach = tile.reach, (tile.s - 1) * tile.dilation[1] + 1
+    kernel = Kernel(tile.r, tile.s, tile.stride, tile.dilation, reach, tile.activation is not None)
+    every = sorted(members(kernel, isa, tile.mix))
+    return [replace(tile, rows=rows, cols=cols, held=held) for rows, cols, held in every]
+
+
 def lane_tiles(
     isa: Isa, r: int, s: int, stride: tuple[int, int], activation: Activation | None, residual: bool = False
 ) -> list[LaneTile]:
     """The micro-kernels of a depthwise convolution of float32 in channel blocks, padded by half its kernel, for planes
     of every size.
     """
-    kernel, side = Kernel(r, s, stride, (1, 1), (r, s), activation is not None), s // 2
-    return [
-        LaneTile(
-            *(isa.lanes, rows, cols, r, s, stride, (1, 1), Edges(side, side)),
-            held=held, checked=r > 1, residual=residual, activation=activation,
-        )
-        for rows, cols, held in sorted(members(kernel, isa, 1))
-    ]  # fmt: skip
+    first = LaneTile(
+        *(isa.lanes, 1, 1, r, s, stride, (1, 1), Edges(s // 2, s // 2)),
+        checked=r > 1, residual=residual, activation=activation,
+    )  # fmt: skip
+    return relatives(first, isa)

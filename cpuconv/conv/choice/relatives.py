@@ -1,0 +1,36 @@
+"""The micro-kernels that other sizes of a network ask for where one size asks for a given one.
+
+They are few, whatever the sizes: who has those of one size compiled has these compiled too, and no other size compiles.
+Transforms have none: a network's algorithms are those of its class of sizes.
+"""
+
+from __future__ import annotations
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.axis.axis_driver import work_on_line
+from cpuconv.kernels.axis.axis_emitter import AxisTile
+from cpuconv.kernels.axis.lines import line_tiles
+from cpuconv.kernels.binding.steps import MicroRef
+from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.pooling import pool_strip, strip_tiles
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared.lanes import lane_set
+
+
+def relatives(ref: MicroRef, isa: Isa) -> list[MicroRef]:
+    """The micro-kernels of `ref`'s place in programs of all sizes, itself among them if it is of their closed set."""
+    if ref.kernel is lane_strip and _is_float32(ref.tile):
+        return [MicroRef(lane_strip, each) for each in lane_set.relatives(ref.tile, isa)]
+    if ref.kernel is pool_strip:
+        return [MicroRef(pool_strip, each) for each in strip_tiles(ref.tile, isa)]
+    if ref.kernel is work_on_line:
+        return [MicroRef(work_on_line, each) for each in _lines(ref.tile, isa)]
+    return [ref]
+
+
+def _is_float32(tile: LaneTile) -> bool:
+    return (tile.x, tile.sum, tile.y) == (ALL_F32.x, ALL_F32.sum, ALL_F32.y)
+
+
+def _lines(tile: AxisTile, isa: Isa) -> list[AxisTile]:
+    return line_tiles(isa, tile.work, epsilon=tile.epsilon, shift=tile.shift, x=tile.x, y=tile.y)
