@@ -30,7 +30,9 @@ def describe(value: object) -> str:
 
 def integer(value: object, name: str, least: int) -> int:
     """`value` as an int of at least `least`; errors name the argument `name`."""
-    if (type(value) is int or is_followed(value)) and value >= least:
+    if type(value) is int and value >= least:
+        return value
+    if is_followed(value) and value >= least:
         return value
     if not is_integer(value):
         raise ArgumentTypeError(must(name, "an integer", describe(value)))

@@ -16,7 +16,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -304,7 +304,7 @@ def items_of(numbers: Any) -> list[Any]:
     return [item(numbers, at) for at in range(len(now(numbers)))]
 
 
-def is_followed(size: Any) -> bool:
+def is_followed(size: Any) -> TypeGuard[Any]:
     """Whether a size is one that a trace follows."""
     return type(size) is Size
 

@@ -53,9 +53,7 @@ def test_channels_last_are_recognised(model: cpuconv.Model) -> None:
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.int64, np.float16, ml_dtypes.bfloat16, np.bool_])
 def test_other_dtypes_are_converted_where_that_is_asked_for(model: cpuconv.Model, dtype: type) -> None:
     given = (10 * X).astype(dtype)
-    with pytest.raises(
-        ArgumentTypeError, match=r"float32: cast it .*, or call Model\.run\(…, convert=True\), not"
-    ):
+    with pytest.raises(ArgumentTypeError, match=r"float32: cast it .*, or call Model\.run\(…, convert=True\), not"):
         model.run({"x": given})
     found = model.run({"x": given}, convert=True)["y"]
     np.testing.assert_array_equal(found, np.maximum(given.astype(np.float32), 0))
@@ -72,9 +70,7 @@ def test_lists_and_right_arrays_are_converted_and_words_are_not(model: cpuconv.M
 
 def test_integers_are_asked_for_by_name() -> None:
     integers = cpuconv.compile(parse("g (int64[2] x) => (int64[2] y) { y = Identity(x) }"), threads=1)
-    with pytest.raises(
-        ArgumentTypeError, match=r"int64 \(Model\.run\(…, convert=True\) converts\), not int32"
-    ):
+    with pytest.raises(ArgumentTypeError, match=r"int64 \(Model\.run\(…, convert=True\) converts\), not int32"):
         integers.run({"x": np.int32([1, 2])})
     assert integers.run({"x": np.int32([1, 2])}, convert=True)["y"].tolist() == [1, 2]
 

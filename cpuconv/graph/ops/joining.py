@@ -178,7 +178,7 @@ def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
 
 def _slice_boxes(node: Node, inputs: Inputs) -> list[Box]:
     """Where the output lies in the input."""
-    taken = slice_(node, [_Ranges(inputs[0].shape), *(value and value.array for value in inputs[1:])])
+    taken: Any = slice_(node, [_Ranges(inputs[0].shape), *(value and value.array for value in inputs[1:])])
     return [taken]
 
 

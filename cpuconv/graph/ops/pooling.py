@@ -21,6 +21,7 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
+from cpuconv.problem.sizes import applied
 from cpuconv.problem.window import Window
 
 
@@ -137,7 +138,7 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not is_image(x, whole) or len(node.outputs) > 1:
         return []
     window, (y,) = _window(node, x.shape), _infer_pool(node, inputs)
-    if not is_image(y, whole) or (node.op == "AveragePool" and not _counts(node, window).all()):
+    if not is_image(y, whole) or (node.op == "AveragePool" and not applied(partial(_all_counted, node), *x.shape)):
         return []
     operations = sum(window.kernel) * floats(y, target)  # rows, then columns
     return blocked_offer(node, x, y, target, operations, narrow=True)
@@ -152,7 +153,18 @@ def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
     )
     if node.op == "MaxPool":
         return Pooling("max", kernel, strides, dilations, near)
-    return Pooling("sum", kernel, strides, dilations, near, 1 / _counts(node, window).reshape(-1, window.outputs[-1]))
+    return Pooling("sum", kernel, strides, dilations, near, applied(partial(_factors, node), *shape))
+
+
+def _factors(node: Node, *shape: int) -> np.ndarray:
+    """What the sum over each window is multiplied by."""
+    window = _window(node, shape)
+    return 1 / _counts(node, window).reshape(-1, window.outputs[-1])
+
+
+def _all_counted(node: Node, *shape: int) -> bool:
+    """Whether each sum is divided by something."""
+    return bool(_counts(node, _window(node, shape)).all())
 
 
 def _lower_pool(call: Call) -> list[Step]:

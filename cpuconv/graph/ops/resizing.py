@@ -6,8 +6,10 @@ the other: each output has a place in the input and is a weighted mean of the in
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.place_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
+from cpuconv.problem.sizes import SIZES, applied
 
 _EXACT = 1 << 24  # up to here floats of 32 bits have all integers
 
@@ -178,22 +181,57 @@ def _plane_sources(
     return rows and columns and (rows, columns)
 
 
+def _has_plane_sources(node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]) -> bool:
+    return _plane_sources(node, shape, parameters) is not None
+
+
+def _by_sizes(
+    function: Callable[..., Any], node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
+) -> Any:
+    """`function(node, shape, parameters)`, computed again for other sizes where a trace follows these."""
+    counts = [array.size if array is not None and array.dtype == SIZES else 0 for array in parameters]
+    plain = [None if count else array for array, count in zip(parameters, counts, strict=True)]
+    sizes = [
+        each
+        for array, count in zip(parameters, counts, strict=True)
+        if array is not None and count
+        for each in array.ravel().tolist()
+    ]
+    return applied(partial(_rebuilt, function, node, len(shape), plain, counts), *shape, *sizes)
+
+
+def _rebuilt(
+    function: Callable[..., Any],
+    node: Node,
+    rank: int,
+    plain: Sequence[np.ndarray | None],
+    counts: Sequence[int],
+    *numbers: int,
+) -> Any:
+    left = iter(numbers[rank:])
+    parameters = [
+        np.array([*itertools.islice(left, count)], np.int64) if count else array
+        for array, count in zip(plain, counts, strict=True)
+    ]
+    return function(node, numbers[:rank], parameters)
+
+
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
     x = inputs[0]
     if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
     (y,) = _infer_resize(node, inputs)
-    if not is_image(y, True) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
+    if not is_image(y, True) or not _by_sizes(_has_plane_sources, node, x.shape, _parameters(inputs)):
         return []
     return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target), narrow=True)
 
 
 def _lower(call: Call) -> list[Step]:
     x, y = call.x, call.y
-    tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
+    tables = _by_sizes(_plane_sources, call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
-    return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
+    return [resize_step(call.target.isa, x, y, tables, _TAPS[call.node["mode"]], call.target.parts(x.size + y.size))]
 
 
 def of_planes(node: Node, inputs: Inputs) -> bool:
@@ -219,7 +257,7 @@ def _lower_bytes(call: Call) -> list[Step]:
     assert tables is not None
     (inputs, weights), columns = tables
     parts = call.target.parts(x.size + y.size)
-    return [resize_step(call.target.isa, x, y, (inputs, weights * factor), columns, parts, added)]
+    return [resize_step(call.target.isa, x, y, ((inputs, weights * factor), columns), _TAPS["linear"], parts, added)]
 
 
 # --- channels and pixels --------------------------------------------------------------------------------------------

@@ -51,11 +51,11 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
     known : mapping of str to int, or None
         Addresses of bases, as far as they are known.
     """
-    words, late = words_of(step, kept)
+    known, (words, late) = known or {}, words_of(step, kept)
     for base, places in late.items():
-        for at in places if base in (known or {}) else ():
+        for at in places if base in known else ():
             words[at] += known[base]
-    late = {base: places for base, places in late.items() if base not in (known or {})}
+    late = {base: places for base, places in late.items() if base not in known}
     return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
 
 

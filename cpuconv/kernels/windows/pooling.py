@@ -11,6 +11,7 @@ The work is cut into units (image, channel block, output row).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.columns import columns_for
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.copies.rows import zero_pixels
@@ -29,6 +31,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.problem.integers import divide
+from cpuconv.problem.sizes import applied, is_followed, items_of, now
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -66,7 +69,7 @@ class Pooling:
     @property
     def shifted(self) -> bool:
         """Whether there is something to add."""
-        return self.factors is not None and self.factors.ndim == 3
+        return self.factors is not None and now(self.factors).ndim == 3
 
     def taps(self, axis: int, output: int, size: int) -> range:
         """The inputs, of `size`, that the window of an output sees along an axis: 0 for rows, 1 for columns."""
@@ -252,6 +255,26 @@ def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int
     return min((each for each in strip_tiles(tile, isa) if each.outputs <= width), key=operations).outputs
 
 
+def _sees_all(pooling: Pooling, outputs: int, size: int) -> bool:
+    """Whether the window of each output of a row sees an input."""
+    return all(pooling.taps(1, output, size) for output in range(outputs))
+
+
+def _tables(
+    pooling: Pooling, size: int, outputs: int, line: int, factors: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The words of each output row, and the factors that rows have."""
+    entries = np.zeros((outputs, 3), np.int64)
+    for row in range(outputs):
+        seen = pooling.taps(0, row, size)
+        entries[row, :2] = seen.start * line, len(seen)
+    if factors is None:
+        return entries, np.zeros(0, np.float32)
+    distinct, which = np.unique(factors, axis=0, return_inverse=True)
+    entries[:, 2] = which.reshape(-1) * distinct[0].size * F32.bytes
+    return entries, np.ascontiguousarray(distinct, np.float32)
+
+
 def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step | None:
     """The call that pools `x`, in channel blocks, to `y`; None where a window is too wide for strips, or has no column
     inside the input.
@@ -261,30 +284,35 @@ def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Ste
     taps, stride, dilation, near = pooling.kernel[1], pooling.strides[1], pooling.dilations[1], pooling.near[1]
     if taps > _WIDEST or near > (taps - 1) * dilation:
         return None
-    if not all(pooling.taps(1, output, w) for output in range(width)):
+    bare = replace(pooling, factors=None)
+    if not applied(functools.partial(_sees_all, bare), width, w):
         return None
     scaled = pooling.factors is not None
     tile = StripTile(lanes, pooling.fold, 1, taps, stride, dilation, False, scaled, x.element, pooling.shifted)
-    tile = replace(tile, outputs=_strip_width(isa, width, pooling, tile))
-    strips = divide(width, tile.outputs)
-    starts = [min(at * tile.outputs, width - tile.outputs) * stride - near for at in range(strips)]
+    tile = replace(tile, outputs=_strip_width(isa, now(width), pooling, tile))
+
+    def strip(outputs: int, edged: bool) -> MicroRef:
+        return MicroRef(pool_strip, replace(tile, outputs=outputs, edged=edged))
+
+    others = [each.outputs for each in strip_tiles(tile, isa)]
+    columns = columns_for(tile.outputs, others, width, lambda each: [strip(each, False), strip(each, True)])
+    outputs = columns.taken
+    if width < outputs:
+        raise ValueError("a strip is wider than the plane")
+    strips = divide(width, outputs)
+    starts = [] if is_followed(width) else [min(at * outputs, width - outputs) * stride - near for at in range(strips)]
     inside = [start >= 0 and start + tile.wide <= w for start in starts]
     x_line = x.strides[2]
-    entries = np.zeros((height, 3), np.int64)
-    for row in range(height):
-        seen = pooling.taps(0, row, h)
-        entries[row, :2] = seen.start * x_line, len(seen)
-    args: Args = {**plane_args(x, y), "factors": 0, "factor": factor_bytes(pooling.shifted)}
-    if pooling.factors is not None:
-        distinct, which = np.unique(pooling.factors, axis=0, return_inverse=True)
-        entries[:, 2] = which.reshape(-1) * distinct[0].size * F32.bytes
-        args["factors"] = np.ascontiguousarray(distinct, np.float32)
+    tables = functools.partial(_tables, bare)
+    factors = () if pooling.factors is None else (pooling.factors,)
+    entries, distinct = items_of(applied(tables, h, height, x_line, *factors))
+    args: Args = {**plane_args(x, y), "factors": distinct if factors else 0, "factor": factor_bytes(pooling.shifted)}
     args |= {
-        "inner": MicroRef(pool_strip, tile) if any(inside) else 0,
-        "edged": 0 if all(inside) else MicroRef(pool_strip, replace(tile, edged=True)),
+        "inner": columns.ref(lambda each: strip(each, False)) if any(inside) or not inside else 0,
+        "edged": 0 if inside and all(inside) else columns.ref(lambda each: strip(each, True)),
         "strips": strips,
-        "strip": tile.outputs,
-        "wide": tile.wide,
+        "strip": outputs,
+        "wide": (outputs - 1) * stride + (taps - 1) * dilation + 1,
         "stride": stride,
         "near": near,
         "in_width": w,

@@ -5,6 +5,7 @@ The work is cut into units (image, channel block, output row).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
+from cpuconv.problem.sizes import applied
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -108,12 +110,17 @@ def resize(tile, worker, before, part, parts, args):
         _call_row(args.strip, x, args.rows + row * args.row_entry, args.columns, y, args.width)
 
 
-def _table(sources: Sources, stride: int, added: float | None = None) -> np.ndarray:
+def _fields(taps: int, added: float | None) -> list[Any]:
+    """Of an entry."""
+    fields: list[Any] = [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))]
+    return fields if added is None else [*fields, ("added", np.float32, (2,))]
+
+
+def _table(axis: int, added: float | None, sources: tuple[Sources, Sources], stride: int) -> np.ndarray:
     """The entries of an axis, `stride` bytes an input, each with what is added."""
-    inputs, weights = sources
+    inputs, weights = sources[axis]
     outputs, taps = inputs.shape
-    fields = [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))]
-    table = np.zeros(outputs, fields if added is None else [*fields, ("added", np.float32, (2,))])
+    table = np.zeros(outputs, _fields(taps, added))
     table["offsets"] = inputs * stride
     if taps > 1:
         table["weights"] = weights
@@ -123,20 +130,18 @@ def _table(sources: Sources, stride: int, added: float | None = None) -> np.ndar
 
 
 def resize_step(
-    isa: Isa, x: Place, y: Place, rows: Sources, columns: Sources, parts: int, added: float | None = None
+    isa: Isa, x: Place, y: Place, sources: tuple[Sources, Sources], taps: int, parts: int, added: float | None = None
 ) -> Step:
-    """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2.
+    """The call that resizes `x`, in channel blocks, to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
 
     Of bytes, where there are 2, a number is `added` and the sum rounded to what they hold; else fractions are cut off.
     """
-    taps = rows[0].shape[1]
     tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: pixels are copied
-    table = _table(rows, x.strides[2], added)
     args: Args = {
         **plane_args(x, y),
         "strip": MicroRef(resize_row, tile),
-        "rows": table,
-        "columns": _table(columns, x.strides[3]),
-        "row_entry": table.itemsize,
+        "rows": applied(functools.partial(_table, 0, added), sources, x.strides[2]),
+        "columns": applied(functools.partial(_table, 1, None), sources, x.strides[3]),
+        "row_entry": np.dtype(_fields(taps, added)).itemsize,
     }
     return Step(resize, PlaneTile(isa.lanes), args, parts)

@@ -247,7 +247,7 @@ def _op(node_plan: NodePlan) -> Op | None:
 
 def _sizes(value: Value) -> tuple[int, ...]:
     assert value.shape is not None
-    return tuple(0 if size is None else size for size in value.shape)
+    return tuple(size if isinstance(size, int) else 0 for size in value.shape)
 
 
 def _moved(place: Place, offsets: Mapping[str, int]) -> Place:

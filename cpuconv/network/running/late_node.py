@@ -57,7 +57,12 @@ class LateNode:
     def sizes(self) -> list[Any]:
         """What `steps` takes the numbers of."""
         found: list[Any] = []
-        self._filled(lambda size: found.append(size) or size)
+
+        def noted(size: Any) -> Any:
+            found.append(size)
+            return size
+
+        self._filled(noted)
         return found
 
     def steps(self, numbers: Iterator[Any], constants: Constants, space: Space) -> list[Step]:

@@ -218,7 +218,7 @@ class Bound:
                 rows = watch.timed(rows)
             entries, addresses, parts = rows_of(grouped(rows, recording.sets, kept), kept)
         else:
-            addresses = address(self._words) + 8 * starts[:-1]
+            addresses = (address(self._words) + 8 * starts[:-1]).tolist()
         table = np.column_stack([entries, addresses, parts]).astype(np.int64)
         self._program = runtime.Program.of(table, recording.threads, kept) if len(table) else None
         self._slices = [runtime.Program.of(table[part], recording.threads, kept) for part in recording.slices]

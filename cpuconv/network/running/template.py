@@ -73,6 +73,7 @@ class _Chunk:
             words, tables = self._table.words(numbers)
             return words.renamed({TABLES: f"{TABLES} {number}"}), {f"{TABLES} {number}": tables}, 0
         late, space = self._late, Space()
+        assert late is not None
         constants = FixedConstants(late.raw, packed, f"late {number}")
         steps = late.steps(iter(numbers), constants, space)
         return compiled(steps, lambda: Words.of(steps)), constants.arrays, space.size

@@ -60,7 +60,7 @@ class WordTable:
         self._starts, self._patches = placed(blocks)
         self._codes = [step.kernel.entry(step.tile) for step in steps]
         self._entries = entries_of(self._codes, self._kept)
-        self._parts = [step.parts for step in steps]
+        self._parts: list[Any] = [step.parts for step in steps]
         for each in self._parts:
             if is_followed(each):
                 self.place(each)

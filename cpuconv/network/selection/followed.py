@@ -74,7 +74,7 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
     if isinstance(asked, StateProducts):
         x, lengths = operands[0], operands[4] if len(operands) > 4 else None
         assert x is not None and x.shape is not None
-        made = None if lengths is not None and lengths.array is not None else asked.resized(x.shape)
+        made = None if lengths is not None and lengths.array is not None else asked.resized(x.shape)  # type: ignore[arg-type]  # concrete
     elif op.restored is not None:
         found = op.restored(node, operands, plan.target.of(node.sources), asked.recorded(), False)
         alike = found is not None and (found.inputs, found.outputs) == (offer.inputs, offer.outputs)

@@ -10,6 +10,7 @@ import layouts
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
+from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
@@ -27,7 +28,6 @@ from cpuconv.problem.sizes import applied, greatest, item, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.base import check_tile
-from cpuconv.solvers.shared.columns import Columns, columns_for
 from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
 from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
 from cpuconv.solvers.shared.spans import Spans

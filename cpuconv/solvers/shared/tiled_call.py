@@ -12,6 +12,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.partition import parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.elementwise.ending import Ending
@@ -27,7 +28,6 @@ from cpuconv.problem.sizes import affine, applied, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
-from cpuconv.solvers.shared.columns import Columns, columns_for
 from cpuconv.solvers.shared.gemm_call import Fetching
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 

@@ -62,11 +62,11 @@ def closed_step(step: Step) -> Step | None:
     if not open_:
         return step
     for name, refs in open_.items():
-        found = list(map(closed_ref, (ref.tile for ref in refs)))
-        if None in found:
+        found = tuple(ref for each in refs if (ref := closed_ref(each.tile)) is not None)
+        if len(found) < len(refs):
             return None
         value = args[name]
-        args[name] = replace(value, refs=tuple(found)) if isinstance(value, OneOf) else found[0]
+        args[name] = replace(value, refs=found) if isinstance(value, OneOf) else found[0]
     tiles = [refs[0].tile for refs in open_.values()]
     tails = args["tails"]
     assert isinstance(tails, int)

@@ -12,6 +12,7 @@ import numpy as np
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.columns import columns_for
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
@@ -32,7 +33,6 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout
-from cpuconv.solvers.shared.columns import columns_for
 from cpuconv.solvers.shared.lanes import lane_set
 from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
 
