@@ -13,6 +13,7 @@ from autotune.collecting import resting
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
+from cpuconv.errors import CpuconvError
 from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
@@ -167,6 +168,7 @@ class ProgramBuilder:
             else:
                 network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
+                follows = follows and self._keeps_rounding(network_plan, key)
                 made = self._by_template(key, network_plan) if follows else None
                 if made is not None:
                     give_back(files)
@@ -179,6 +181,11 @@ class ProgramBuilder:
             return made
         definition.let_go()
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
+
+    def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
+        """Whether all algorithms give the bits of those of the class: others are of this size alone."""
+        known = self._decisions.get((class_of(key.shapes), plan.target.threads))
+        return known is None or known.rounds_as(plan.decisions())
 
     def _by_template(self, key: Key, plan: NetworkPlan) -> ShapeProgram | None:
         """The program by a new template; None where none can be made."""
@@ -204,11 +211,19 @@ class ProgramBuilder:
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
             return known
-        like = None if key.elements else self.definition.templates.known(representative(of))
-        plan = laid_out(graph if like is None else like, target)
+        plan = laid_out(graph if key.elements else self._like(of) or graph, target)
         if plan.decided_by == "raced":
             return None
         return self._decisions.setdefault((of, target.threads), plan.decisions())
+
+    def _like(self, of: Class) -> Graph | None:
+        """The graph for the representative of a class; None where the network cannot have its sizes."""
+        shapes = representative(of, [*self.definition.inputs.values()])
+        try:
+            ready = self.definition.prepared(shapes, {}, noted=False)[0]
+        except CpuconvError:
+            return None
+        return None if ready.tail is not None else self.bodies.bound(ready.graph)
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size of the same class, if that is to be followed."""

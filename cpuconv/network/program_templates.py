@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
@@ -26,9 +26,19 @@ def class_of(shapes: Sequence[Sequence[int]]) -> Class:
     return tuple(tuple((max(0, size - 1).bit_length() + 1) // 2 for size in shape) for shape in shapes)
 
 
-def representative(of: Class) -> tuple[tuple[int, ...], ...]:
-    """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest."""
-    return tuple(tuple(1 if not each else 3 * 4**each // 4 for each in axes) for axes in of)
+def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
+    """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest; of the inputs'
+    axes, those that are stated are what they are."""
+    return tuple(
+        tuple(_stated(value, axis) or (3 * 4**each // 4 if each else 1) for axis, each in enumerate(axes))
+        for value, axes in zip(inputs, of, strict=True)
+    )
+
+
+def _stated(value: Value, axis: int) -> int:
+    """The size that an input states of an axis; 0: none."""
+    size = None if value.shape is None else value.shape[axis]
+    return size if isinstance(size, int) else 0
 
 
 class ProgramTemplates:

@@ -208,6 +208,16 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
 
 
+def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
+    """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not, if the plane
+    does not cut it short."""
+    form = params.rows, params.cols, params.products
+    if form in FORMS and max(form[:2]) >= max(problem.effective_kernel) and is_closed(problem, params, isa):
+        m = outputs(problem, *form[:2])
+        for sizes in transformed.sizes(problem, isa, machine(), m, planes(*form), _L2_SHARES):
+            yield Params(*form, *sizes)
+
+
 @functools.lru_cache(maxsize=64)
 def _rates(c: int, k: int, kernel: Size, most_planes: int, machine: Machine) -> Rates:
     """Those of the forms that can run a layer, without operations back, which depend on rows of outputs."""

@@ -242,10 +242,10 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
-    """Those that give the bits of other parameters: of their tile size, if the plane is large enough for it, whether it
-    is one of the best or not."""
-    sizes, m = figures_of(problem.r, problem.s)[0], (params.rows, params.cols)
-    if any(sizes[at] == m for at in able_forms(problem)[0]):
+    """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not; the plane
+    may be smaller than a tile."""
+    m = params.rows, params.cols
+    if m in figures_of(problem.r, problem.s)[0]:
         yield from _of_size(problem, isa, m)
 
 

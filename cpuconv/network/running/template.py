@@ -67,14 +67,14 @@ class _Chunk:
         self._table = None if self._late else WordTable(steps)
         self.sizes = self._table.sizes if self._table else steps[0].sizes
 
-    def words(self, numbers: Sequence[Any], number: int, packed: Packed) -> tuple[Words, dict[str, np.ndarray], int]:
+    def words(self, numbers: Sequence[Any], name: str, packed: Packed) -> tuple[Words, dict[str, np.ndarray], int]:
         """The words for other sizes, the constants that they alone have addresses of, and bytes of workspace."""
         if self._table is not None:
             words, tables = self._table.words(numbers)
-            return words.renamed({TABLES: f"{TABLES} {number}"}), {f"{TABLES} {number}": tables}, 0
+            return words.renamed({TABLES: f"{TABLES} {name}"}), {f"{TABLES} {name}": tables}, 0
         late, space = self._late, Space()
         assert late is not None
-        constants = FixedConstants(late.raw, packed, f"late {number}")
+        constants = FixedConstants(late.raw, packed, f"late {name}")
         steps = late.steps(iter(numbers), constants, space)
         return compiled(steps, lambda: Words.of(steps)), constants.arrays, space.size
 
@@ -135,7 +135,7 @@ class ProgramTemplate:
             if isinstance(part, Host):
                 segments.append(_hosted(part, left))
                 continue
-            recording, own, needed = part.recording(left, len(constants), self._target.threads, self._packed)
+            recording, own, needed = part.recording(left, len(segments), self._target.threads, self._packed)
             constants |= own
             workspace = max(workspace, needed)
             segments.append(recording)
@@ -177,13 +177,14 @@ class _Part:
         return [size for chunk in self._chunks for size in chunk.sizes]
 
     def recording(
-        self, numbers: Iterator[Any], first: int, threads: int, packed: Packed
+        self, numbers: Iterator[Any], part: int, threads: int, packed: Packed
     ) -> tuple[Recording, dict[str, np.ndarray], int]:
         """The calls for other sizes, the constants of these alone, and bytes of workspace of late nodes."""
         constants: dict[str, np.ndarray] = {}
         made, workspace = [], 0
-        for at, chunk in enumerate(self._chunks, first):
-            words, own, needed = chunk.words([*itertools.islice(numbers, len(chunk.sizes))], at, packed)
+        for at, chunk in enumerate(self._chunks):
+            own_numbers = [*itertools.islice(numbers, len(chunk.sizes))]
+            words, own, needed = chunk.words(own_numbers, f"{part}.{at}", packed)
             made.append(words)
             constants |= own
             workspace = max(workspace, needed)

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
+from cpuconv.conv.recipe import Candidate
 from cpuconv.errors import SourceError, must
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Offer
@@ -108,9 +109,19 @@ class Decisions:
         """Whether operands may lie for that target as they did."""
         return self.lanes == target.isa.lanes
 
+    def rounds_as(self, other: Decisions) -> bool:
+        """Whether the algorithms of another size's decisions give equal bits."""
+        return all(_rounding(each) == _rounding(other.nodes.get(name, each)) for name, each in self.nodes.items())
+
     def algorithms_fit(self, target: Target) -> bool:
         """Whether algorithms for equal problems may be taken over for that target."""
         return self.forms_fit(target) and self.isa == target.isa.name and dict(self.limits) == asdict(target.limits)
+
+
+def _rounding(decision: Decision) -> str:
+    """What the results of a convolution depend on beside its operands; empty of other nodes."""
+    name = str((decision.detail or {}).get("candidate", ""))
+    return Candidate.parse(name).rounding if name else ""
 
 
 def name_of(node: Node) -> str:

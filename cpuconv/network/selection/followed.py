@@ -79,7 +79,12 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
         found = op.restored(node, operands, plan.target.of(node.sources), asked.recorded(), False)
         alike = found is not None and (found.inputs, found.outputs) == (offer.inputs, offer.outputs)
         made = found.detail if found is not None and alike else None
-    if made is None or why_not(asked.choice.candidate.solver, made.problem, current()) is not None:
+    candidate = asked.choice.candidate
+    if made is None or why_not(candidate.solver, made.problem, current()) is not None:
+        made = None
+    elif plan.target.limits.closed and hasattr(candidate.solver, "is_closed"):
+        made = made if candidate.solver.is_closed(made.problem, candidate.params, current()) else None
+    if made is None:
         raise TypeError(f"{node.label} cannot follow sizes")
     return replace(offer, detail=replace(made, seconds=asked.seconds, settled=asked.choice))
 

@@ -122,11 +122,6 @@ class Templates:
                 return made
         return self._new(shapes, numbers, given, make) if self._left else None
 
-    def known(self, shapes: Shapes) -> Graph | None:
-        """The graph for inputs of these shapes, by a template that is there."""
-        numbers = self.numbers(shapes)
-        return next((made for template in self._made if (made := template.graph(numbers)) is not None), None)
-
     def followed(self, shapes: Shapes) -> tuple[Graph, Trace] | None:
         """The same graph with sizes that a trace of its own follows."""
         numbers = self.numbers(shapes)

@@ -14,16 +14,10 @@ from support.running.callers import at_once  # noqa: E402
 from support.sized_networks import BY_NAME  # noqa: E402
 
 CALLERS = 8
-FOLLOWING = "sizes that are about as large follow the layouts and algorithms of the first one that ran"
-FOLLOWS = ("volumes", "images in bfloat16")  # by which order of sizes is known to change bits
-ORDERED = [
-    pytest.param(name, marks=pytest.mark.xfail(strict=False, reason=FOLLOWING)) if name in FOLLOWS else name
-    for name in BY_NAME
-]
 MOST_IMAGES = 64
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_equal_arrays_give_equal_bits_whatever_sizes_ran_before(name: str) -> None:
     judge = Judge(BY_NAME[name])
     assert judge.reordered(range(6)) == []

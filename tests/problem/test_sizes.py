@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.problem.sizes import SIZES, Size, Trace, bits, own, sizes_array
+from cpuconv.problem.sizes import SIZES, Size, Trace, affine, applied, bits, greatest, item, least, own, sizes_array
 
 SIZE = st.integers(1, 40)
 COMPUTED = (
@@ -90,3 +91,52 @@ def test_constants_of_sizes():
     assert bits(array) == bits(sizes_array([x, 7, y])) != bits(sizes_array([y, 7, x]))
     assert own(x) != own(y) and own("x") == "x"
     assert trace.numbers([5, 6]) is not None  # nobody asked for a number
+
+
+@given(st.sampled_from(COMPUTED), SIZE, SIZE, SIZE, SIZE)
+def test_an_emitted_function_gives_what_the_trace_gives(compute, a, b, other_a, other_b):
+    trace, (x, y) = _followed(a, b)
+    made = compute(x, y)
+    function = trace.function([made, 7, least(x, y, 5), greatest(x, 3), item(applied(divmod, x, y), 1)])
+    numbers = trace.numbers([other_a, other_b])
+    found = function([other_a, other_b])
+    assert (numbers is None) == (found is None)
+    if found is not None:
+        right = [7, min(other_a, other_b, 5), max(other_a, 3), other_a % other_b]
+        assert found == [compute(other_a, other_b), *right]
+
+
+def test_a_fork_goes_on_by_itself():
+    trace, (x, y) = _followed(4, 9)
+    assert x < y
+    numbers = trace.numbers([5, 7])
+    other = trace.forked(numbers)
+    (a, b) = (other.at(0, 5), other.at(1, 7))
+    assert a + b == 12
+    assert other.numbers([6, 6]) is None and other.numbers([4, 8]) is not None
+    assert trace.numbers([4, 9]) is not None
+
+
+def test_strict_traces_refuse_numbers_and_forget_what_was_asked():
+    trace, (x,) = _followed(3)
+    with pytest.raises(TypeError, match="number"), trace.strictly():
+        assert x > 2
+        hash(x)
+    assert trace.numbers([1]) is not None
+    with trace.strictly():
+        assert x > 2
+    assert trace.numbers([1]) is None
+
+
+def test_affine_arrays_follow_sizes():
+    _, (x, y) = _followed(3, 5)
+    made = affine(lambda plane, line: np.arange(4) * plane + np.arange(4)[::-1] * line + 1, x, y)
+    base, terms = made.base, dict((size.place, factors) for size, factors in made.terms)
+    np.testing.assert_array_equal(base + 3 * terms[0] + 5 * terms[1], [16, 14, 12, 10])
+    assert isinstance(affine(lambda plane: np.arange(2) * plane, 3), np.ndarray)
+
+
+def test_functions_that_hold_sizes_are_refused():
+    _, (x, y) = _followed(3, 5)
+    with pytest.raises(TypeError, match="holds"):
+        applied(functools.partial(min, x), y)

@@ -1,0 +1,168 @@
+"""Programs of new sizes are evaluated from templates: without lowering, with the results of a program of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import cpuconv
+from cpuconv.graph.ir import Value
+from cpuconv.network import program_templates
+from cpuconv.network.program_templates import class_of, representative
+from cpuconv.network.running import building, late_node
+from support import oracle
+from support.graphs import close, parse, programs_of
+
+RNG = np.random.default_rng(0)
+TEXT = """g (float[N,3,H,W] x) => (float[N,8] z, float[N,24,R,S] y) {
+    a = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w)
+    b = Relu(a)
+    c = Conv<pads = [1, 1, 1, 1], group = 32>(b, d)
+    e = HardSwish(c)
+    f = Conv(e, p)
+    s = Sigmoid(f)
+    m = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(s)
+    v = AveragePool<kernel_shape = [2, 2], pads = [0, 0, 1, 1]>(m)
+    i = Conv<pads = [1, 1, 1, 1]>(v, q)
+    k = Add(i, v)
+    r = Resize<mode = "nearest">(k, , scales)
+    y = Concat<axis = 1>(r)
+    l = GlobalAveragePool(k)
+    t = Flatten(l)
+    u = MatMul(t, o)
+    z = Softmax<axis = -1>(u)
+}"""
+WEIGHTS = {"w": (32, 3, 3, 3), "d": (32, 1, 3, 3), "p": (24, 32, 1, 1), "q": (24, 24, 3, 3), "o": (24, 8)}
+
+
+def _model() -> onnx.ModelProto:
+    model = parse(TEXT)
+    arrays = {name: RNG.standard_normal(shape).astype(np.float32) / 4 for name, shape in WEIGHTS.items()}
+    arrays["scales"] = np.array([1, 1, 2, 2], np.float32)
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+def _feed(*shape: int) -> dict[str, np.ndarray]:
+    return {"x": RNG.standard_normal(shape, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return _model()
+
+
+@pytest.mark.parametrize("threads", [1, oracle.THREADS])
+def test_sizes_of_a_class_are_not_lowered(model, threads, monkeypatch):
+    made = cpuconv.compile(model, threads=threads, strategy="heuristic")
+    made.run(_feed(1, 3, 200, 200))
+    assert len(programs_of(made).builder._templates) == 1
+    monkeypatch.setattr(building.Builder, "__init__", lambda *_: pytest.fail("a network was lowered"))
+    monkeypatch.setattr(late_node.LateNode, "steps", lambda *_: pytest.fail("a node was lowered"))
+    feeds = [_feed(1, 3, high, wide) for high, wide in ((201, 200), (130, 255), (256, 131), (160, 161), (222, 150))]
+    results = [made.run(feed) for feed in feeds]
+    monkeypatch.undo()
+    for feed, found in zip(feeds, results, strict=True):
+        fixed = cpuconv.compile(model, threads=threads, strategy="heuristic", input_shapes={"x": feed["x"].shape})
+        for name, array in fixed.run(feed).items():
+            close(found[name], array, 1e-4)
+
+
+def test_equal_arrays_give_equal_bits_whatever_ran_before(model):
+    feeds = [_feed(1, 3, *size) for size in ((40, 60), (64, 17), (200, 33), (90, 90), (20, 300))]
+    made = [cpuconv.compile(model, threads=1, strategy="heuristic") for _ in range(2)]
+    first = [made[0].run(feed) for feed in feeds]
+    second = [made[1].run(feed) for feed in reversed(feeds)][::-1]
+    for one, other in zip(first, second, strict=True):
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name])
+
+
+def test_batches_take_few_templates(model):
+    made = cpuconv.compile(model, threads=1, strategy="heuristic")
+    images = RNG.standard_normal((64, 3, 20, 24), np.float32)
+    whole = made.run({"x": images})
+    for count in range(1, 64):
+        for name, array in made.run({"x": images[:count]}).items():
+            close(array, whole[name][:count], 1e-4)
+    assert len(programs_of(made).builder._templates) <= 8
+
+
+def test_programs_of_templates_are_small(model):
+    made = cpuconv.compile(model, threads=1, strategy="heuristic")
+    for high in range(130, 190):
+        made.run(_feed(1, 3, high, 140))
+    programs = programs_of(made)
+    held = [program.nbytes for _, program in programs._remembered.items()]
+    assert len(held) == 60 and sorted(held)[len(held) // 2] < 60 << 10
+
+
+def test_reports_know_programs_of_templates(model):
+    made = cpuconv.compile(model, threads=1, strategy="heuristic")
+    feed = _feed(1, 3, 70, 90)
+    made.run(_feed(1, 3, 64, 64))
+    made.run(feed)
+    operators = {row.op for row in made.explain().operators}
+    assert {"Conv", "MaxPool", "AveragePool", "Resize"} <= operators
+    assert len(made.profile(feed, runs=1).rows) > 5
+
+
+def test_what_a_template_cannot_follow_is_lowered(model, monkeypatch):
+    """A node that needs numbers is lowered for each size; a network that cannot follow has no templates."""
+    feeds = [_feed(1, 3, *size) for size in ((70, 90), (100, 65), (81, 120))]
+    expected = [cpuconv.compile(model, threads=1, strategy="heuristic").run(feed) for feed in feeds]
+    late = _with_late_poolings(monkeypatch)
+    made = cpuconv.compile(model, threads=1, strategy="heuristic")
+    for feed, right in zip(feeds, expected, strict=True):
+        for name, array in made.run(feed).items():
+            close(array, right[name], 1e-5)
+    assert late
+    monkeypatch.setattr(program_templates, "followed", _refusing)
+    plain = cpuconv.compile(model, threads=1, strategy="heuristic")
+    for feed, right in zip(feeds, expected, strict=True):
+        for name, array in plain.run(feed).items():
+            close(array, right[name], 1e-4)
+    assert not len(programs_of(plain).builder._templates)
+
+
+def _refusing(*_: object) -> None:
+    raise TypeError("sizes are not followed")
+
+
+def _with_late_poolings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators of the nodes that are lowered late: those of poolings, which ask for numbers here."""
+    from cpuconv.graph import ops
+
+    late: list[str] = []
+    lower = ops.TABLE["MaxPool"].lower
+    steps = late_node.LateNode.steps
+
+    def needing(call):
+        hash(call.y.shape)
+        return lower(call)
+
+    def noted(self, *rest):
+        late.append(self.node.op)
+        return steps(self, *rest)
+
+    monkeypatch.setitem(ops.TABLE, "MaxPool", _replaced(ops.TABLE["MaxPool"], needing))
+    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    return late
+
+
+def _replaced(op, lower):
+    from dataclasses import replace
+
+    return replace(op, lower=lower)
+
+
+def test_a_class_is_a_power_of_four():
+    sizes = [1, 2, 4, 5, 16, 17, 64, 65, 256, 257, 1024]
+    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    for size in range(1, 300):
+        of = class_of([(size,)])
+        assert class_of(representative(of, [Value((None,))])) == of
+    assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
