@@ -11,11 +11,11 @@ from cpuconv.conv.choice.ways import Convolution
 from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import assemble
 from cpuconv.elements import BF16
+from cpuconv.following.sizes import remembered
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
-from cpuconv.problem.sizes import remembered
 
 
 def steps_of(

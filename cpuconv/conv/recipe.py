@@ -14,6 +14,7 @@ import numpy as np
 import layouts
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
+from cpuconv.following.sizes import remembered
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
 from cpuconv.kernels.copies import transposing, zero_padded_lanes
@@ -24,7 +25,6 @@ from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import remembered
 from cpuconv.runtime import launch
 from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME

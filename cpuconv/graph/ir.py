@@ -18,8 +18,8 @@ import numpy as np
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.errors import SourceError
+from cpuconv.following.sizes import INT64, SIZES
 from cpuconv.graph.stopping import Stop
-from cpuconv.problem.sizes import INT64, SIZES
 
 Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
 

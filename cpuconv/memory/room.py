@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
-from cpuconv.problem.sizes import now
+from cpuconv.following.sizes import now
 
 SMALL = 1 << 24  # bytes that are not worth a look at what is free
 

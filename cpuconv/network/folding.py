@@ -10,10 +10,10 @@ import numpy as np
 
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
+from cpuconv.following.sizes import now
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
 from cpuconv.memory.room import SMALL, check_bytes, check_room
-from cpuconv.problem.sizes import now
 
 MOST_STEPS = 40_000  # nodes within nodes that are computed of constants, counted each time: a second or two
 MOST_OPERATIONS = 1 << 26  # on elements, of what is computed of constants: about a second of the references

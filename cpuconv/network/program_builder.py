@@ -21,7 +21,6 @@ from cpuconv.memory.mapped_files import files_of, give_back, own
 from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
-from cpuconv.network.program_templates import Class, ProgramTemplates, class_of, representative
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.running.building import Builder, build
 from cpuconv.network.running.executable import Executable
@@ -33,6 +32,7 @@ from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
+from cpuconv.network.templating.classes import Class, ProgramTemplates, class_of, representative
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.problem.sizes import is_followed
+from cpuconv.following.sizes import is_followed
 
 
 def is_integer(value: object) -> TypeGuard[int]:

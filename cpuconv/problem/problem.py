@@ -13,9 +13,9 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import S32
 from cpuconv.errors import ArgumentError, must
+from cpuconv.following.sizes import greatest
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
-from cpuconv.problem.sizes import greatest
 from cpuconv.problem.types import ALL_F32, Types
 
 MOST_PADDING = 1 << 24  # rows or columns on a side: some solvers copy the padded input

@@ -209,8 +209,9 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
-    """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not, if the plane
-    does not cut it short."""
+    """Those that give the bits of other parameters: of their tile size, if the plane does not cut it short.
+
+    Whether the size is one of the best does not matter."""
     form = params.rows, params.cols, params.products
     if form in FORMS and max(form[:2]) >= max(problem.effective_kernel) and is_closed(problem, params, isa):
         m = outputs(problem, *form[:2])

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.elements import F32
+from cpuconv.following.sizes import least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -27,7 +28,6 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.problem.sizes import least
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile

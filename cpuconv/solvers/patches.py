@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.elements import Element
+from cpuconv.following.sizes import least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -27,7 +28,6 @@ from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import least
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile

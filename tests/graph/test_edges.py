@@ -220,7 +220,7 @@ def window() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("source", "error", "said"),
     [
-        (3, ArgumentTypeError, "'source' must be a path, bytes or an onnx.ModelProto, not int"),
+        (3, ArgumentTypeError, "'source' must be a path, bytes or an onnx.ModelProto, not an int"),
         ("nowhere.onnx", SourceError, r"'nowhere\.onnx' must be an ONNX file that can be read"),
         (block(1).SerializeToString()[:-30], SourceError, "must be a whole ONNX model"),
         (parse("g (float[3] x) => (float[3] y) { y = Add(x, z) z = Neg(y) }"), SourceError, "g: .*cycle: Add node 'y'"),

@@ -186,7 +186,7 @@ def _fixed(path) -> cpuconv.Model:
     return cpuconv.compile(path, precision="bfloat16", input_shapes={"x": (1, 40, 16, 9)})
 
 
-@pytest.mark.parametrize("wrong", ["bf16", None, 16])
+@pytest.mark.parametrize("wrong", ["bf17", None, 16])
 def test_other_precisions_are_refused(wrong):
     with pytest.raises(ArgumentError, match="'precision' must be one of float32, bfloat16, auto"):
         cpuconv.compile(MODEL, precision=wrong)

@@ -73,7 +73,8 @@ def test_foreign_byte_order():
 
 @pytest.mark.parametrize("x", [[[1.0]], (1.0,), None, 3.0, "x", memoryview(BASE)])
 def test_no_array(x):
-    with pytest.raises(ArgumentTypeError, match=f"'bias' must be a NumPy array .*, not a {type(x).__name__}"):
+    given = "None" if x is None else f"a {type(x).__name__}"
+    with pytest.raises(ArgumentTypeError, match=f"'bias' must be a NumPy array .*, not {given}"):
         as_float32_view(x, "bias")
 
 

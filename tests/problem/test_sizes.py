@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.problem.sizes import SIZES, Size, Trace, affine, applied, bits, greatest, item, least, own, sizes_array
+from cpuconv.following.sizes import SIZES, Size, Trace, affine, applied, bits, greatest, item, least, own, sizes_array
 
 SIZE = st.integers(1, 40)
 COMPUTED = (

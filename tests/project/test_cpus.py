@@ -48,7 +48,12 @@ def test_the_tuners_processes_are_launched(tmp_path: Path, monkeypatch: pytest.M
 def test_nobody_else_starts_interpreters() -> None:
     files = [path for room in ("autotune", "bench", "cpuconv", "tests") for path in (ROOT / room).rglob("*.py")]
     starters = {path.relative_to(ROOT).as_posix() for path in files if "sys.executable" in path.read_text()}
-    assert starters == {"autotune/interpreter.py", "tests/arm.py", "tests/project/test_cpus.py"}
+    assert starters == {
+        "autotune/interpreter.py",
+        "tests/arm.py",
+        "tests/project/test_cpus.py",
+        "tests/project/test_types.py",
+    }
 
 
 def test_a_described_machine_lasts_as_long_as_its_context() -> None:

@@ -160,7 +160,7 @@ def test_wrong_options_are_named(tmp_path, capsys):
     onnx.save(network("residual"), tmp_path / "m.onnx")
     common = ["quantize", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "q.onnx")]
     assert main([*common, "--data", str(tmp_path)]) == 2
-    assert "'data' must be a folder of .npz files" in capsys.readouterr().err
+    assert "--data must be a folder of .npz files" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*common, "--data", str(tmp_path), "--mean", "a,b"])
     assert not (tmp_path / "q.onnx").exists()

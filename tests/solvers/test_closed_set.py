@@ -19,7 +19,8 @@ from cpuconv.kernels.products.closed import closed_set
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.matmul import Matrices, Product, product_step
+from cpuconv.kernels.products.matmul import product_step
+from cpuconv.kernels.products.matrices import Matrices, Product
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types

@@ -13,13 +13,13 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.following.sizes import SIZES
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.problem.integers import broadcast_shapes
-from cpuconv.problem.sizes import SIZES
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None

@@ -14,6 +14,7 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
+from cpuconv.following.sizes import greatest, least
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
@@ -35,7 +36,6 @@ from cpuconv.kernels.copies.place_views import (
     whole_blocks,
     whole_planes,
 )
-from cpuconv.problem.sizes import greatest, least
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:

@@ -28,7 +28,8 @@ from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.copies.rounding import HALVES
 from cpuconv.kernels.paired import matmul_halves
 from cpuconv.kernels.paired.matmul_halves import halves_step
-from cpuconv.kernels.products.matmul import Product, product_step, seconds, sizes_of
+from cpuconv.kernels.products.matmul import product_step, seconds
+from cpuconv.kernels.products.matrices import Product, sizes_of
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem

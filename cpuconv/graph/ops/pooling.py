@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
+from cpuconv.following.sizes import applied
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, least
@@ -21,7 +22,6 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
-from cpuconv.problem.sizes import applied
 from cpuconv.problem.window import Window
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F16
+from cpuconv.following.sizes import sizes_array
 from cpuconv.functions.casting import convert
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -37,7 +38,6 @@ from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
-from cpuconv.problem.sizes import sizes_array
 
 # --- the same elements ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.following.sizes import is_followed
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
@@ -24,7 +25,6 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
-from cpuconv.problem.sizes import is_followed
 
 OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from cpuconv.following.sizes import bits, own
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.passes.rewriting import without
-from cpuconv.problem.sizes import bits, own
 
 _SAMPLE = 16  # elements that tell most constants apart
 

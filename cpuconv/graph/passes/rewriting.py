@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import is_followed, sizes_array
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
-from cpuconv.problem.sizes import is_followed, sizes_array
 
 
 @dataclass(frozen=True, eq=False)

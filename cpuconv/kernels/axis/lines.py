@@ -12,6 +12,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import applied, is_followed, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import HELD, AxisTile
@@ -21,7 +22,6 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, OneOf, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import applied, is_followed, now
 from cpuconv.runtime.code.at_hand import is_at_hand
 from layouts import Strides
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from cpuconv.following.sizes import applied, is_followed, item
 from cpuconv.kernels.binding.steps import MicroRef, OneOf
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import applied, is_followed, item
 from cpuconv.runtime.code import at_hand, background
 
 _BESIDE = 1  # columns whose time a tile takes beside that of its own

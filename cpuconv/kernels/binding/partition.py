@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import applied, greatest, items_of, least
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import applied, greatest, items_of, least
 
 _MOST_PARTS = 8  # for each worker
 _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # worth trying, beside one for each worker or panel

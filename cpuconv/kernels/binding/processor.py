@@ -6,9 +6,9 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE
+from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.problem.sizes import applied
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
 _PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work

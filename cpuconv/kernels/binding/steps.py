@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import SIZES, Affine, applied, is_followed
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import SIZES, Affine, applied, is_followed
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import greatest, least, now, sizes_array
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
@@ -23,7 +24,6 @@ from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vect
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import greatest, least, now, sizes_array
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
@@ -17,7 +18,6 @@ from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
 from cpuconv.kernels.copies.strips import VECTORS, StripTile, move_strips
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import greatest, least, now
 from layouts import Strides
 
 _LINE = 64  # bytes of a cache line

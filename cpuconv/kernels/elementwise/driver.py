@@ -3,8 +3,7 @@
 All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
 which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis, or, where
 that is one vector long as in channel blocks, along the axis before it; what does not change is computed before it.
-Blocks of narrow elements are several vectors of 32-bit lanes, walked one by one (`walks`). A micro-kernel is made for
-an expression and for how operands are read; the driver is one for all.
+Blocks of narrow elements are several vectors of 32-bit lanes (`walks`). An expression has a micro-kernel of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import sizes_array
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
@@ -30,7 +30,6 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
-from cpuconv.problem.sizes import sizes_array
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -23,7 +23,8 @@ from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import as_seen, pair_product
 from cpuconv.kernels.paired.matmul_halves import pairs_step
 from cpuconv.kernels.paired.widening import WidenTile, widen_rows
-from cpuconv.kernels.products.matmul import Product, best_tile, sizes_of
+from cpuconv.kernels.products.matmul import best_tile
+from cpuconv.kernels.products.matrices import Product, sizes_of
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
 

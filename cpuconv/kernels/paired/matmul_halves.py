@@ -36,7 +36,8 @@ from cpuconv.kernels.emit.product import BY_NAME, WORD, as_seen, single_product_
 from cpuconv.kernels.emit.product import Product as Multiplied
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.paired.widening import call_widen_rows
-from cpuconv.kernels.products.matmul import Product, best_tile, distances
+from cpuconv.kernels.products.matmul import best_tile
+from cpuconv.kernels.products.matrices import Product, distances
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile

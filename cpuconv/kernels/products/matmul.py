@@ -20,13 +20,13 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import applied, is_followed, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
@@ -35,9 +35,9 @@ from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matrices import Product, distances
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
-from cpuconv.problem.integers import broadcast_shapes, divide
-from cpuconv.problem.sizes import applied, is_followed, items_of, now
+from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
@@ -169,96 +169,7 @@ def matmul(tile, worker, before, part, parts, args):
                 )
 
 
-# --- operands -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """A stack of matrices: bytes from one to the next along each axis of the stack, and from row to row and column to
-    column.
-    """
-
-    ref: Ref
-    stack: tuple[int, ...]
-    row: int
-    column: int
-
-    @classmethod
-    def of(cls, place: Place, rank: int, row: bool = True, column: bool = True, turned: bool = False) -> Matrices:
-        """The matrices at a place in a stack of `rank` axes; `row`, `column`: whether it has that axis."""
-        strides, sizes = list(place.strides), list(place.shape)
-        steps = [strides.pop() if present else 0 for present in (column, row)]
-        sizes = sizes[: len(strides)]
-        stack = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
-        row_step, column_step = steps if turned else steps[::-1]
-        return cls(place.ref, (0,) * (rank - len(stack)) + tuple(stack), row_step, column_step)
-
-    @property
-    def turned(self) -> Matrices:
-        """Rows as columns."""
-        return replace(self, row=self.column, column=self.row)
-
-
-@dataclass(frozen=True)
-class Product:
-    """Products of `stack` matrices of rows x depth and depth x columns."""
-
-    stack: tuple[int, ...]
-    rows: int
-    depth: int
-    columns: int
-    a: Matrices
-    b: Matrices
-    y: Matrices
-
-    @classmethod
-    def of(cls, a: Place, b: Place, y: Place, turned: tuple[bool, bool] = (False, False)) -> Product:
-        """Of tensors, multiplied as NumPy does; those `turned` are transposed before."""
-        stack, rows, depth, columns = sizes_of(a.shape, b.shape, turned)
-        is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
-        left = Matrices.of(a, rank, row=is_row, turned=turned[0])
-        right = Matrices.of(b, rank, column=is_column, turned=turned[1])
-        result = Matrices.of(y, rank, row=is_row, column=is_column)
-        return cls(stack, rows, depth, columns, left, right, result)
-
-    @property
-    def normal(self) -> Product:
-        """The same with as few and as large products as the operands allow, rows of the output side by side.
-
-        The output of a single row or column may lie in any way, else its rows are side by side.
-        """
-        made = self.merged
-        if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
-            a, b, y = made.b.turned, made.a.turned, made.y.turned
-            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
-        return made
-
-    @property
-    def merged(self) -> Product:
-        """The same with as few and as large products as the operands allow."""
-        stack, rows = list(self.stack), self.rows
-        a, b, y = self.a, self.b, self.y
-        while stack and (
-            stack[-1] == 1 or b.stack[-1] == 0 and a.stack[-1] == rows * a.row and y.stack[-1] == rows * y.row
-        ):  # matrices that follow one another, and meet the same one
-            rows *= stack.pop()
-            a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
-        return replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
-
-    @property
-    def flops(self) -> int:
-        """Operations, a multiplication and an addition counted as two."""
-        return 2 * math.prod(self.stack) * self.rows * self.depth * self.columns
-
-
-def sizes_of(
-    a: tuple[int, ...], b: tuple[int, ...], turned: tuple[bool, bool]
-) -> tuple[tuple[int, ...], int, int, int]:
-    """The stack of products of tensors of these shapes, and the rows, depth and columns of each."""
-    a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
-    rows = a[-2] if len(a) > 1 else 1
-    columns = b[-1] if len(b) > 1 else 1
-    return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+# --- tiles -----------------------------------------------------------------------------------------------------------
 
 
 def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> float:
@@ -289,14 +200,6 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
     cycles = items * (best_tile(processor.isa, rows, depth, columns)[0] + packing)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
-
-
-def distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
-    """Bytes to each matrix of a stack."""
-    distances = np.zeros((), np.int64)
-    for size, stride in zip(stack, strides, strict=True):
-        distances = distances[..., None] + np.arange(size) * stride
-    return distances.ravel()
 
 
 def _unroll(depth: int) -> int:

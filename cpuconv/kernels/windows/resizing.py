@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -20,7 +21,6 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
-from cpuconv.problem.sizes import applied
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel

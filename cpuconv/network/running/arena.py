@@ -17,6 +17,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
+from cpuconv.following.sizes import applied, items_of
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops.base import Op
@@ -25,7 +26,6 @@ from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
-from cpuconv.problem.sizes import applied, items_of
 
 ARENA, WORKSPACE = "arena", "workspace"
 

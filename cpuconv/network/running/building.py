@@ -10,6 +10,7 @@ import numpy as np
 import layouts
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
+from cpuconv.following.sizes import greatest, now
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
@@ -29,7 +30,6 @@ from cpuconv.network.running.recording import Recording
 from cpuconv.network.running.schedule import Touched, scheduled, sets
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
-from cpuconv.problem.sizes import greatest, now
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 

@@ -1,4 +1,4 @@
-"""What networks compute from their own shapes, where the sizes are followed (`cpuconv.problem.sizes`).
+"""What networks compute from their own shapes, where the sizes are followed (`cpuconv.following.sizes`).
 
 Shape, some picking and joining, and Reshape: arrays of objects go through the references of these operators as they
 are. Any other operator gets the numbers, and it is noted that sizes must be these.
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cpuconv.following.sizes import INT64, SIZES
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.network.interpret import run
-from cpuconv.problem.sizes import INT64, SIZES
 
 _FOLLOWED = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 _SUMS = frozenset({"Add", "Mul", "Sub"})

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
+from cpuconv.following.sizes import SIZES
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.drawing import draws
@@ -25,7 +26,6 @@ from cpuconv.network.control.shapes import check_one
 from cpuconv.network.folding import Folding, check_results, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
-from cpuconv.problem.sizes import SIZES
 from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]

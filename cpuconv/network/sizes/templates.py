@@ -1,7 +1,7 @@
 """Graphs made ready for some sizes, kept as what they are for others.
 
 Which rewrites fit, and what they make, follows from sizes only by what is asked of these. A template is the graph that
-was made while sizes were followed (`cpuconv.problem.sizes`): for sizes that answer all questions alike it is the same
+was made while sizes were followed (`cpuconv.following.sizes`): for sizes that answer all questions alike it is the same
 graph with other numbers, which are computed in a hundredth of the time that the rewrites take.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.following.sizes import SIZES, Size, Trace, sizes_array
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import lender
-from cpuconv.problem.sizes import SIZES, Size, Trace, sizes_array
 
 MOST = 8  # templates of a network, of which the one that served last is asked first
 Shapes = Sequence[Sequence[int]]

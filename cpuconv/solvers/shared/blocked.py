@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import layouts
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import applied, greatest, item, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns, columns_for
@@ -24,12 +25,11 @@ from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import Tile, closed_columns, pixel_cycles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import applied, greatest, item, now
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
-from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
+from cpuconv.solvers.shared.geometry import Geometry, Params, geometry, inner_tiles
 from cpuconv.solvers.shared.spans import Spans
 from layouts import Strides
 
@@ -286,7 +286,7 @@ def _in_place(
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
-    columns = functools.partial(_inner, stride, reach_w, pad_left)
+    columns = functools.partial(inner_tiles, stride, reach_w, pad_left)
     none = flat or band != BLOCKED_BAND or not is_blocked(isa.lanes, x)
     found = (0, 0, 0, band_width) if none else applied(columns, params.cols, problem.ow, problem.w, band_width)
     return {
@@ -299,20 +299,6 @@ def _in_place(
         "inner_group": problem.cg // isa.lanes * x.cb,
         "inner_start": -pad_top * x.h - pad_left * pixel,
     }
-
-
-def _inner(
-    stride: int, reach: int, pad_left: int, cols: int, outputs: int, width: int, band_width: int
-) -> tuple[int, int, int, int]:
-    """The first tile of a row that reads no padding, and the one behind the last; where the band is needed left of
-    them, and from where on."""
-    starts = [min(tile * cols, outputs - cols) * stride for tile in range(divide(outputs, cols))]  # in the band
-    span = (cols - 1) * stride + reach
-    inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + width]
-    if not inner:
-        return 0, 0, 0, starts[0] if starts else band_width
-    first, end = inner[0], inner[-1] + 1
-    return first, end, starts[first - 1] + span if first else 0, starts[end] if end < len(starts) else band_width
 
 
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:

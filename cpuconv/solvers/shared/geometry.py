@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matrix_strip import matrix_cycles
 from cpuconv.kernels.products.tiling import Tile, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import remembered
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
@@ -98,3 +98,17 @@ def _tiles(
 ) -> tuple[Tile, ...]:
     sizes = geometry(problem, isa, v=v)
     return tiles(sizes.seen, sizes.vectors, height, width, sizes.reduction, most, counts)
+
+
+def inner_tiles(
+    stride: int, reach: int, pad_left: int, cols: int, outputs: int, width: int, band_width: int
+) -> tuple[int, int, int, int]:
+    """The first tile of a row that reads no padding, and the one behind the last; where the band is needed left of
+    them, and from where on."""
+    starts = [min(tile * cols, outputs - cols) * stride for tile in range(divide(outputs, cols))]  # in the band
+    span = (cols - 1) * stride + reach
+    inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + width]
+    if not inner:
+        return 0, 0, 0, starts[0] if starts else band_width
+    first, end = inner[0], inner[-1] + 1
+    return first, end, starts[first - 1] + span if first else 0, starts[end] if end < len(starts) else band_width

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.following.sizes import affine, remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products import tiling
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import affine, remembered
 from cpuconv.solvers.shared import spans
 from cpuconv.solvers.shared.spans import Spans
 

@@ -17,7 +17,7 @@ from cpuconv.problem.types import ALL_F32
 
 if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import remembered
+from cpuconv.following.sizes import remembered
 
 _PREFETCHED = 1.0  # words that a segment takes beside its own: lines are asked for, and addresses computed
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import greatest, least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid
@@ -19,7 +20,6 @@ from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import greatest, least
 from cpuconv.problem.types import Types
 from cpuconv.solvers.shared import words
 

@@ -33,7 +33,7 @@ def known(monkeypatch) -> set[tuple[int, ...]]:
     """Parameters of micro-kernels that are there."""
     made: set[tuple[int, ...]] = set()
 
-    def missing(problem: ConvProblem, candidate: Candidate) -> list:
+    def missing(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> list:
         return [] if (*candidate.micro_kernels.values(),) in made else WANTED
 
     monkeypatch.setattr(existing, "missing", missing)
@@ -80,7 +80,7 @@ def test_the_limits_of_the_call_stay(known):
 def test_each_set_of_micro_kernels_is_looked_for_once(monkeypatch):
     asked: list[tuple[int, ...]] = []
 
-    def missing(problem: ConvProblem, candidate: Candidate) -> list:
+    def missing(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> list:
         asked.append(_micro(candidate))
         return WANTED
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cpuconv.graph import ops
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Ref, Space
-from cpuconv.kernels.products.matmul import Matrices, Product, product_step
+from cpuconv.kernels.products.matmul import product_step
+from cpuconv.kernels.products.matrices import Matrices, Product
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address

@@ -14,6 +14,7 @@ from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.products import matmul  # noqa: E402
+from cpuconv.kernels.products.matrices import Matrices, Product  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
 from cpuconv.runtime.code import at_hand, background  # noqa: E402
@@ -53,7 +54,7 @@ def _convolutions(plan: NetworkPlan) -> list[Convolution]:
 
 
 def test_without_any_kernels_the_choice_is_the_models(builder, monkeypatch):
-    monkeypatch.setattr(existing, "missing", lambda problem, candidate: [("kernel", "tile")])
+    monkeypatch.setattr(existing, "missing", lambda problem, candidate, closed: [("kernel", "tile")])
     for _ in range(2):
         first = _convolutions(_laid_out(builder, FIRST))
         assert len(first) == 2
@@ -61,7 +62,7 @@ def test_without_any_kernels_the_choice_is_the_models(builder, monkeypatch):
 
 
 def test_sizes_take_kernels_at_hand(builder, monkeypatch):
-    def missing(problem, candidate) -> list:
+    def missing(problem, candidate, closed) -> list:
         best = ranking(problem)[0].candidate
         return [("kernel", "tile")] if candidate.micro_kernels == best.micro_kernels else []
 
@@ -128,8 +129,8 @@ def test_all_strips_of_a_product_give_the_same_bits(sizes, here, monkeypatch):
 def test_a_product_takes_a_strip_at_hand_and_asks_for_the_best(monkeypatch):
     isa = current()
     columns = 3 * isa.lanes
-    a, b, y = (matmul.Matrices(Ref("x"), (), 4 * count, 4) for count in (64, columns, columns))
-    product = matmul.Product((), 37, 64, columns, a, b, y)
+    a, b, y = (Matrices(Ref("x"), (), 4 * count, 4) for count in (64, columns, columns))
+    product = Product((), 37, 64, columns, a, b, y)
     best, *others = list(matmul._strips(isa, product))
     told: list = []
     monkeypatch.setattr(at_hand, "is_at_hand", lambda kernel, tile: tile in others[-1])

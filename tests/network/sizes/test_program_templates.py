@@ -9,9 +9,9 @@ from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.graph.ir import Value
-from cpuconv.network import program_templates
-from cpuconv.network.program_templates import class_of, representative
-from cpuconv.network.running import building, late_node
+from cpuconv.network.running import building
+from cpuconv.network.templating import classes, late_node
+from cpuconv.network.templating.classes import class_of, representative
 from support import oracle
 from support.graphs import close, parse, programs_of
 
@@ -120,7 +120,7 @@ def test_what_a_template_cannot_follow_is_lowered(model, monkeypatch):
         for name, array in made.run(feed).items():
             close(array, right[name], 1e-5)
     assert late
-    monkeypatch.setattr(program_templates, "followed", _refusing)
+    monkeypatch.setattr(classes, "followed", _refusing)
     plain = cpuconv.compile(model, threads=1, strategy="heuristic")
     for feed, right in zip(feeds, expected, strict=True):
         for name, array in plain.run(feed).items():

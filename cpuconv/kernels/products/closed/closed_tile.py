@@ -17,8 +17,8 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import sizes_array
 from cpuconv.kernels.emit.product import BY_NAME
-from cpuconv.problem.sizes import sizes_array
 
 PIXELS, LINES, MATRIX, PLANES, COMPLEX = "pixels", "lines", "matrix", "planes", "complex"
 """Forms: where the scalars of a tile are.

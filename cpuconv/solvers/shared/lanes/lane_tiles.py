@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.following.sizes import remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import remembered
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cpuconv.elements import F32
+from cpuconv.following.sizes import is_followed, least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import columns_for
@@ -28,7 +29,6 @@ from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sizes import is_followed, least
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.following.sizes import Affine, is_followed, now
 from cpuconv.kernels.binding.bound_step import words_of
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.network.running.recording import Words, entries_of, placed
 from cpuconv.problem.arrays import address
-from cpuconv.problem.sizes import Affine, is_followed, now
 
 TABLES = "tables"
 """The base of arrays of sizes, which lie in one array of each program."""

@@ -14,6 +14,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
+from cpuconv.following.sizes import SIZES, is_followed, sizes_array
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -21,7 +22,6 @@ from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, Ref, Space, Step
 from cpuconv.network.running.arena import WORKSPACE
-from cpuconv.problem.sizes import SIZES, is_followed, sizes_array
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
+from cpuconv.following.sizes import SIZES, Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import MISFITS
@@ -24,13 +25,12 @@ from cpuconv.network.running.caller import Host, Segment
 from cpuconv.network.running.callers import Callers
 from cpuconv.network.running.constants import FixedConstants
 from cpuconv.network.running.executable import Executable
-from cpuconv.network.running.late_node import LateNode
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording, Words, compiled, slices
-from cpuconv.network.running.word_table import TABLES, WordTable
-from cpuconv.network.selection.followed import Followed
 from cpuconv.network.selection.layout import NetworkPlan
-from cpuconv.problem.sizes import SIZES, Trace, following
+from cpuconv.network.templating.followed import Followed
+from cpuconv.network.templating.late_node import LateNode
+from cpuconv.network.templating.word_table import TABLES, WordTable
 
 _OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
+from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
-from cpuconv.network.running.template import ProgramTemplate
 from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.selection.followed import followed
 from cpuconv.network.selection.layout import NetworkPlan
-from cpuconv.problem.sizes import Trace, following
+from cpuconv.network.templating.followed import followed
+from cpuconv.network.templating.template import ProgramTemplate
 
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]

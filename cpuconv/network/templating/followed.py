@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
+from cpuconv.following.sizes import Trace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
@@ -14,7 +15,6 @@ from cpuconv.graph.ops.base import MISFITS
 from cpuconv.graph.ops.recurrent_states import StateProducts
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
-from cpuconv.problem.sizes import Trace
 from cpuconv.solvers import why_not
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from cpuconv.problem.emitted import emitted
+from cpuconv.following.emitted import emitted
 
 INT64 = np.dtype(np.int64)
 SIZES = np.dtype(object)  # of a constant that holds sizes

@@ -1,0 +1,112 @@
+"""Operands of products of two matrices: stacks of matrices of any strides, and the fewest products that they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.elements import F32
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.steps import Ref
+from cpuconv.problem.integers import broadcast_shapes
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A stack of matrices: bytes from one to the next along each axis of the stack, and from row to row and column to
+    column.
+    """
+
+    ref: Ref
+    stack: tuple[int, ...]
+    row: int
+    column: int
+
+    @classmethod
+    def of(cls, place: Place, rank: int, row: bool = True, column: bool = True, turned: bool = False) -> Matrices:
+        """The matrices at a place in a stack of `rank` axes; `row`, `column`: whether it has that axis."""
+        strides, sizes = list(place.strides), list(place.shape)
+        steps = [strides.pop() if present else 0 for present in (column, row)]
+        sizes = sizes[: len(strides)]
+        stack = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+        row_step, column_step = steps if turned else steps[::-1]
+        return cls(place.ref, (0,) * (rank - len(stack)) + tuple(stack), row_step, column_step)
+
+    @property
+    def turned(self) -> Matrices:
+        """Rows as columns."""
+        return replace(self, row=self.column, column=self.row)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products of `stack` matrices of rows x depth and depth x columns."""
+
+    stack: tuple[int, ...]
+    rows: int
+    depth: int
+    columns: int
+    a: Matrices
+    b: Matrices
+    y: Matrices
+
+    @classmethod
+    def of(cls, a: Place, b: Place, y: Place, turned: tuple[bool, bool] = (False, False)) -> Product:
+        """Of tensors, multiplied as NumPy does; those `turned` are transposed before."""
+        stack, rows, depth, columns = sizes_of(a.shape, b.shape, turned)
+        is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
+        left = Matrices.of(a, rank, row=is_row, turned=turned[0])
+        right = Matrices.of(b, rank, column=is_column, turned=turned[1])
+        result = Matrices.of(y, rank, row=is_row, column=is_column)
+        return cls(stack, rows, depth, columns, left, right, result)
+
+    @property
+    def normal(self) -> Product:
+        """The same with as few and as large products as the operands allow, rows of the output side by side.
+
+        The output of a single row or column may lie in any way, else its rows are side by side.
+        """
+        made = self.merged
+        if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
+            a, b, y = made.b.turned, made.a.turned, made.y.turned
+            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
+        return made
+
+    @property
+    def merged(self) -> Product:
+        """The same with as few and as large products as the operands allow."""
+        stack, rows = list(self.stack), self.rows
+        a, b, y = self.a, self.b, self.y
+        while stack and (
+            stack[-1] == 1 or b.stack[-1] == 0 and a.stack[-1] == rows * a.row and y.stack[-1] == rows * y.row
+        ):  # matrices that follow one another, and meet the same one
+            rows *= stack.pop()
+            a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
+        return replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
+
+    @property
+    def flops(self) -> int:
+        """Operations, a multiplication and an addition counted as two."""
+        return 2 * math.prod(self.stack) * self.rows * self.depth * self.columns
+
+
+def sizes_of(
+    a: tuple[int, ...], b: tuple[int, ...], turned: tuple[bool, bool]
+) -> tuple[tuple[int, ...], int, int, int]:
+    """The stack of products of tensors of these shapes, and the rows, depth and columns of each."""
+    a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+
+
+def distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
+    """Bytes to each matrix of a stack."""
+    distances = np.zeros((), np.int64)
+    for size, stride in zip(stack, strides, strict=True):
+        distances = distances[..., None] + np.arange(size) * stride
+    return distances.ravel()
