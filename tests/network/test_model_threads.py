@@ -64,7 +64,7 @@ def test_the_users_default_counts(default_threads, monkeypatch):
 def test_wrong_counts_are_refused():
     with pytest.raises(ArgumentTypeError, match="'threads' must be an integer, 'auto' or None, not 'all'"):
         cpuconv.compile(parse(SMALL), threads="all")
-    with pytest.raises(ArgumentError, match="'threads' must be from 1"):
+    with pytest.raises(ArgumentError, match="'threads' must be 1 or more, not 0"):
         cpuconv.compile(parse(SMALL), threads=0)
 
 

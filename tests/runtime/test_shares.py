@@ -170,12 +170,12 @@ class TestKernels:
                 if made.workspace_bytes:
                     workspaces.give_back(workspaces.take(made.workspace_bytes))  # the same, all NaN again
                 y[...] = np.nan
-                for code, block, _ in context._program._rows:
-                    call = code.function(ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5))
+                for entry, block, _ in context._program._table.tolist():
+                    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)(entry)
                     before = {}
                     for part in rng.sample(range(parts), parts):
                         worker = rng.randrange(made.problem.threads)
-                        call(None, worker, before.get(worker, -1), part, parts, block.ctypes.data)
+                        call(None, worker, before.get(worker, -1), part, parts, block)
                         before[worker] = part
                 np.testing.assert_array_equal(y, expected, err_msg=f"{made.algorithm} in {parts} parts")
 

@@ -102,6 +102,8 @@ def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Tra
     try:
         with trace.strictly():
             offers = op.offers(node, operands, target)
+    except MemoryError:
+        raise
     except MISFITS:
         if offer.view:  # its places follow from sizes anyway
             raise

@@ -52,6 +52,8 @@ class _Follower(Builder):
                 hash(tuple(step.tile for step in steps))  # of which kernels follow
                 hash(tuple(each.tile for step in steps for each in micro_kernels(step)))
                 return steps
+        except MemoryError:
+            raise
         except MISFITS:
             call.space.size = size
             raw = {name: self._raw[name] for name in call.node.inputs if name in self._raw}
@@ -120,6 +122,8 @@ class ProgramTemplate:
         try:
             found = self._function(numbers)
             return None if found is None else self._made(found)
+        except MemoryError:
+            raise
         except MISFITS:  # of nodes that are lowered for each size
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import now, remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matrix_strip import matrix_cycles
@@ -33,7 +33,7 @@ class Geometry:
 
     def cycles(self, isa: Isa, params: Params, v: int = 0) -> float:
         """Modelled cycles of a tile; `v`: of its weight vectors, only so many are multiplied (0: all)."""
-        v, rows, cols = v or params.v, params.rows, params.cols
+        v, rows, cols = v or params.v, params.rows, now(params.cols)
         if self.product.matrix:
             return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
         ending = v * rows * cols * ending_cycles(self.problem, v)

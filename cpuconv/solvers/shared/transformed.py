@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import greatest, least
+from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid
@@ -196,8 +196,10 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
 
 def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
     """Modelled cycles of a GEMM tile in every plane."""
-    products = planes.singles * cycles(seen, params.v, params.n, reduction)
-    return products + planes.pairs * complex_cycles(seen, params.v, params.n, reduction) if planes.pairs else products
+    products = planes.singles * cycles(seen, params.v, now(params.n), reduction)
+    return (
+        products + planes.pairs * complex_cycles(seen, params.v, now(params.n), reduction) if planes.pairs else products
+    )
 
 
 class Forms(NamedTuple):

@@ -26,7 +26,7 @@ TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
     b = Conv<pads = [1, 1, 1, 1]>(a, v)
     y = Sigmoid(b)
 }"""
-FIRST, LATER = (1, 32, 12, 20), (1, 32, 67, 79)
+FIRST, LATER = (1, 32, 12, 48), (1, 32, 192, 192)  # sizes by which their classes are decided
 
 
 def _model(**options) -> cpuconv.Model:
@@ -55,15 +55,16 @@ def _convolutions(plan: NetworkPlan) -> list[Convolution]:
 
 def test_without_any_kernels_the_choice_is_the_models(builder, monkeypatch):
     monkeypatch.setattr(existing, "missing", lambda problem, candidate, closed: [("kernel", "tile")])
+    closed = builder.target.closed
     for _ in range(2):
         first = _convolutions(_laid_out(builder, FIRST))
         assert len(first) == 2
-        assert all(each.choice.candidate == ranking(each.problem)[0].candidate for each in first)
+        assert all(each.choice.candidate == ranking(each.problem, closed=closed)[0].candidate for each in first)
 
 
 def test_sizes_take_kernels_at_hand(builder, monkeypatch):
     def missing(problem, candidate, closed) -> list:
-        best = ranking(problem)[0].candidate
+        best = ranking(problem, closed=closed)[0].candidate
         return [("kernel", "tile")] if candidate.micro_kernels == best.micro_kernels else []
 
     monkeypatch.setattr(existing, "missing", missing)
@@ -72,9 +73,9 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
     for shape in (FIRST, LATER):
         plan, others = _laid_out(builder, shape), 0
         for each in _convolutions(plan):
-            ranked = ranking(each.problem, each.choice.candidate.solver.NAME)
+            ranked = ranking(each.problem, each.choice.candidate.solver.NAME, builder.target.closed)
             best = ranked[0].candidate
-            near = [other for other in ranked if not missing(each.problem, other.candidate)]
+            near = [other for other in ranked if not missing(each.problem, other.candidate, builder.target.closed)]
             near = [other for other in near if other.candidate.rounding == best.rounding]
             assert each.choice.candidate == (near or ranked)[0].candidate
             assert each.choice.decided_by == AT_HAND or not near

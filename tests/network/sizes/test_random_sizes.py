@@ -31,7 +31,8 @@ def test_eight_threads_on_random_sizes(name: str) -> None:
     feeds = [judge.feed(number) for number in numbers]
     expected = [judge.model.run(feed) for feed in feeds]
     programs = programs_of(judge.model)
-    programs.resize(programs.builder.arenas.nbytes + (judge.model.nbytes - programs.builder.arenas.nbytes) // 3)
+    held = sum(program.nbytes for _, program in programs._remembered.items())
+    programs.resize(judge.model.nbytes - 2 * held // 3)
 
     def call(caller: int) -> None:
         for number in np.random.default_rng(caller).integers(0, len(numbers), 8):
