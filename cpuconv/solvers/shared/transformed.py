@@ -196,10 +196,9 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
 
 def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
     """Modelled cycles of a GEMM tile in every plane."""
-    products = planes.singles * cycles(seen, params.v, now(params.n), reduction)
-    return (
-        products + planes.pairs * complex_cycles(seen, params.v, now(params.n), reduction) if planes.pairs else products
-    )
+    columns = now(params.n)
+    products = planes.singles * cycles(seen, params.v, columns, reduction)
+    return products + planes.pairs * complex_cycles(seen, params.v, columns, reduction) if planes.pairs else products
 
 
 class Forms(NamedTuple):
