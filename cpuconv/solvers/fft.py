@@ -169,15 +169,19 @@ def able_forms(problem: ConvProblem) -> tuple[np.ndarray, Forms]:
     return able, Forms(tiles, count, products, forward, backward + high * backward_row)
 
 
-def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
+def _forms(problem: ConvProblem, closed: bool) -> list[tuple[int, int, int]]:
     """Tile sizes and products of a complex number that take the least work for a whole plane.
 
-    Of rows×cols and cols×rows, the better one.
+    Of rows×cols and cols×rows, the better one. `closed`: of those that the plane does not cut short.
     """
     able, (tiles, count, products, forward, backward) = able_forms(problem)
     moved = _MOVED * count
     work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)
     work += tiles * ((forward + moved) * problem.c + (backward + moved) * problem.k)
+    if closed:
+        high, wide = _able(problem.effective_kernel, _most_planes(problem))[1][:2]
+        whole = (high <= problem.oh) & (wide <= problem.ow)
+        able, work = able[whole], work[whole]
     distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
     for index in able[np.lexsort((-able, work))].tolist():
         form = FORMS[index]
@@ -202,7 +206,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with GEMM tiles and block sizes; for small kernels, the first of them."""
     found = (
         Params(*form, *sizes)
-        for form in _forms(problem)
+        for form in _forms(problem, isa.closed)
         for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *form[:2]), planes(*form), _L2_SHARES)
     )
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
@@ -211,7 +215,8 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
     """Those that give the bits of other parameters: of their tile size, if the plane does not cut it short.
 
-    Whether the size is one of the best does not matter."""
+    Whether the size is one of the best does not matter.
+    """
     form = params.rows, params.cols, params.products
     if form in FORMS and max(form[:2]) >= max(problem.effective_kernel) and is_closed(problem, params, isa):
         m = outputs(problem, *form[:2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 import layouts
 from cpuconv.conv.choice.model import Limits, search
-from cpuconv.conv.recipe import assemble
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
@@ -24,11 +25,12 @@ from cpuconv.kernels.products.matrices import Matrices, Product
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.solvers import fft
 
 ISA = current()
 MOST_STRIPS = 500  # of a type
 WIDE = 14  # pixels of a row, from which on candidates of the set are near the best
-LOSS = 1.10 if ISA.registers == 32 else 1.15  # of an estimate; of fewer registers tiles of several rows fit better
+LOSS = 1.12 if ISA.registers == 32 else 1.15  # of an estimate; of fewer registers tiles of several rows fit better
 ACTIVATIONS = (
     None,
     ("relu",),
@@ -91,6 +93,11 @@ def tiles(problem: ConvProblem, limits: Limits) -> tuple[float, set[ClosedTile]]
     return best.cost.estimate, found
 
 
+def is_whole(problem: ConvProblem, candidate: Candidate) -> bool:
+    """Whether its strips alone may be outside the set: not so of FFTs that a plane cuts short."""
+    return candidate.solver is not fft or fft.is_closed(problem, candidate.params, ISA)
+
+
 @pytest.mark.parametrize("text", ["f32", "bf16", "u8"])
 def test_candidates_of_the_set_ask_for_no_other_strip(text):
     types = Types.parse(text)
@@ -104,7 +111,7 @@ def test_candidates_of_the_set_ask_for_no_other_strip(text):
         estimate, found = tiles(problem, Limits(closed=True))
         assert found <= known, (problem.key, found - known)
         asked |= found
-        unrestricted = search(problem, Limits())
+        unrestricted = search(problem, Limits(), accept=functools.partial(is_whole, problem))
         assert unrestricted is not None
         if problem.ow >= WIDE:
             worst = max(worst, (estimate / unrestricted.cost.estimate, f"{problem.key} {unrestricted.candidate}"))
