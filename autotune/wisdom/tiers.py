@@ -53,6 +53,7 @@ class Tier(Protocol):
     def version(self) -> tuple[Any, ...]: ...
     def summary(self, device: str) -> tuple[Any, ...] | None: ...
     def knows(self, device: str) -> bool: ...
+    def tuned(self, device: str) -> list[tuple[str, str]]: ...
 
 
 class Book:
@@ -82,6 +83,10 @@ class Book:
                 if timed:
                     winners.append((key[1], min(timed, key=lambda row: not limits.admits(row)).candidate))
         return sorted(winners)
+
+    def tuned(self, device: str) -> list[tuple[str, str]]:
+        """As `Store.tuned`."""
+        return [(problem, weights) for owner, problem, weights in self._read().rows if owner == device]
 
     def version(self) -> tuple[Any, ...]:
         """As `Store.version`; what was read of another file than this one is forgotten."""
@@ -136,6 +141,7 @@ class _Look:
     writes: int  # of this process by then
     answers: dict[tuple[str, RowLimits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
+    problems: frozenset[str] | None = None  # that rows of any sources are of, once somebody asked
 
 
 class Tiers:
@@ -233,6 +239,13 @@ class Tiers:
             answer = look.winners[request] = sorted(winners.items())
         return answer
 
+    def problems(self, device: str) -> frozenset[str]:
+        """The problems that any tier has rows of, whether these are current or not."""
+        look = self._look(device)
+        if look.problems is None:
+            look.problems = frozenset(problem for _, tier in look.tiers for problem, _ in tier.tuned(device))
+        return look.problems
+
     def state(self, device: str) -> tuple[Any, ...] | None:
         """What is equal in two processes as long as all tiers have the same rows of a device; None if nobody knows."""
         told = [tier.summary(device) for tier, _ in self._look(device).state]
@@ -252,7 +265,7 @@ class Tiers:
         knowing = [(name, tier) for name, tier in tiers if tier.knows(device)]
         look = _Look(knowing, state, now + self.recheck_seconds, written)
         if seen is not None and seen.state == look.state:
-            look.answers, look.winners = seen.answers, seen.winners
+            look.answers, look.winners, look.problems = seen.answers, seen.winners, seen.problems
         self._looks[device, read_only] = look
         return look
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from cpuconv.api.layer import Layer
+from cpuconv.api.layer import Layer, LayerWeights, TemplateLayer
+from cpuconv.api.new_sizes import PLAIN, NewSize, choice_of, key_of
 from cpuconv.api.options import Options
 from cpuconv.api.typed import FLOAT32_CALL, Typed, bias_view, check_rank, typed
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.conv.plan import Plan
+from cpuconv.conv.template import Evaluated
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, inside, logical_shape, writable_view
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
     )
 
 A = TypeVar("A")
-
-_PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 
 @default_environment()
@@ -129,16 +129,31 @@ def plan(
         x_element = element_named(x_dtype, "x_dtype", INPUTS) or usual_input(element)
         weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, options.residual)
         options = replace(options, types=given.types)
-    problem = options.problem(x_shape, weight.shape)
-    bias = bias_view(bias, problem, given)
+    new, evaluated = _new_size(options, x_shape, weight.shape, given), None
     here = session.current
+    if new is not None:
+        evaluated = new.find()
+    problem = evaluated.problem if evaluated else options.problem(x_shape, weight.shape)
+    bias = bias_view(bias, problem, given)
     name = here.fingerprint(weight, problem.threads)
-    choice = options.choose(problem, name)
-    form = choice.candidate.packing(problem)
+    if evaluated is None:
+        choice = options.choose(problem, name)
+        evaluated = new and new.chosen(problem, choice)
+    if evaluated is not None:
+        choice = choice_of(evaluated)
+    form = evaluated.template.packing if evaluated else choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
     if packed is None:
         packed = here.weights.pack(name, form, inside(weight), problem.threads)
-    return Plan(problem, choice, options.limits, packed, bias, numbers=given.numbers(weight, problem.k))
+    numbers = given.numbers(weight, problem.k)
+    return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
+
+
+def _new_size(options: Options, x_shape: Any, w_shape: Sequence[int], given: Typed) -> NewSize | None:
+    """The class of sizes of a plan; None where each is decided by itself, or arguments are to be looked at first."""
+    plain = type(x_shape) is tuple and len(x_shape) == 4 and all(type(size) is int and size > 0 for size in x_shape)
+    asked = key_of(options) if plain and len(w_shape) == 4 else None
+    return None if asked is None else NewSize.asked(options, x_shape, (w_shape, asked, *given.key))
 
 
 def explain(
@@ -274,7 +289,7 @@ def conv2d(
         x_element = as_operand(x, "x")[1]
         weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, added)
     try:  # as bytes, in which 1, 1.0 and True differ
-        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, _PLAIN)
+        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, PLAIN)
         if given is not FLOAT32_CALL:
             key += given.key
         layer = session.current.remembered.get(key)
@@ -295,6 +310,10 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
     check_rank(weight)
     channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)
     x_shape = logical_shape(as_view(x, "x", options.types.x), _concrete(options.in_layout), channels, "x")
+    new = None if key is None else NewSize.asked(options, x_shape, key[1:])
+    found = new and new.find()
+    if new and found:
+        return _by_template(key, new, found, options, given)
     problem = options.problem(x_shape, weight.shape)
     here = session.current
     if key is None:
@@ -303,8 +322,27 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         if layer is not None:
             return layer
     choice = options.choose(problem, here.fingerprint(weight, problem.threads))
+    found = new and new.chosen(problem, choice)
+    if new and found:
+        return _by_template(key, new, found, options, given)
     layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
     here.remembered.put(key, layer, layer.plan.nbytes)
+    return layer
+
+
+def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Typed) -> Layer:
+    """The layer of kernel calls by a template, remembered under `key`."""
+    here, problem, shared = session.current, found.problem, found.template.shared
+    kin = shared.setdefault("weights", LayerWeights())
+    numbers = given.numbers(None, problem.k)
+    plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found)
+
+    def leave() -> None:
+        new.of.leave_out(new.sizes)
+        here.remembered.drop(key)
+
+    layer = TemplateLayer(plan, here, kin, leave)
+    here.remembered.put(key, layer, plan.nbytes)
     return layer
 
 

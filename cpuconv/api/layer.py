@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,22 @@ _MOST_CHANGES = 4  # calls in a row with new weights, after which new weights ar
 _MOST_ENDINGS = 16  # of calls with other weights, biases or scales
 
 
+class LayerWeights:
+    """Packed weights of former calls, and endings: of a layer, or of all that a template gives the kernel calls of.
+
+    Attributes
+    ----------
+    entries : dict
+        By the weights' fingerprint.
+    endings : dict
+        Of integer sums, by fingerprint, content of the bias, and quantization.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Fingerprint, Entry] = {}
+        self.endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
+
+
 class Layer:
     """A plan, and the packed weights of its calls.
 
@@ -28,14 +45,14 @@ class Layer:
     remembered only when they come a second time.
     """
 
-    def __init__(self, plan: Plan, session: Session) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, session: Session, kin: LayerWeights | None = None) -> None:
+        """`kin`: what layers of other sizes know of weights; None: this is the first."""
+        self.plan, self.kin = plan, kin or LayerWeights()
         self._session = session
         self._threads = plan.problem.threads
-        self._entries: dict[Fingerprint, Entry] = {}  # packed weights of former calls
+        self._entries, self._endings = self.kin.entries, self.kin.endings
         self._changes = 0
         self._scaled = plan.problem.types.sum.integer
-        self._endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
 
     def solves(self, problem: ConvProblem) -> bool:
         """Whether this is a layer of the problem, for any number of threads."""
@@ -92,3 +109,22 @@ class Layer:
                 self._entries.pop(forgotten, None)
             self._entries[name] = entry
         return packed
+
+
+class TemplateLayer(Layer):
+    """A layer whose kernel calls are those of a template, until its size has come so often that kernels of its own are
+    worth compiling."""
+
+    _often = 64  # runs
+
+    def __init__(self, plan: Plan, session: Session, kin: LayerWeights, leave: Callable[[], object]) -> None:
+        """`leave` makes the next call of the size plan it by itself."""
+        super().__init__(plan, session, kin)
+        self._left, self._leave = self._often, leave
+
+    def run(self, *arguments: Any) -> Any:
+        """As `Layer.run`."""
+        self._left -= 1
+        if not self._left:
+            self._leave()
+        return super().run(*arguments)

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.conv import session
-from cpuconv.conv.choice import select
+from cpuconv.conv.choice import by_class, select
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options
 from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.problem.arguments import problem_from_arguments
@@ -70,7 +70,10 @@ class Options:
         """The candidate for `problem`; one that reads a packed form of `weight` that exists is preferred."""
         if problem.n == 0:  # nothing will run: any algorithm will do
             return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
-        choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner_for(self.strategy))
+        if self.algorithm is None and self.strategy != "profile":
+            choice = by_class.choose_in_class(problem, self.strategy, self.limits)
+        else:
+            choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner_for(self.strategy))
         if weight is None or self.algorithm is not None:
             return choice
         return select.reusing(problem, self.limits, choice, session.current.weights.forms(weight))

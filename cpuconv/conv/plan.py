@@ -8,6 +8,7 @@ the number of callers, and a workspace from the pool of the process.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of
+from cpuconv.conv.template import Evaluated, Patches
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.memory.aligned import aligned
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
 _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
 
@@ -39,20 +40,16 @@ _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are
 class _Context:
     """One caller's argument blocks and program."""
 
-    def __init__(self, recipe: Recipe, ending: np.ndarray, fill: int) -> None:
+    def __init__(self, calls: Recipe | Evaluated, ending: np.ndarray, fill: int) -> None:
         self.ending = ending.copy()
         self.ended = False  # whether a call has put another ending there
-        self.workspace_bytes = recipe.workspace
+        self.workspace_bytes = calls.workspace
         kept: list[Any] = [self.ending]  # objects whose addresses the blocks hold
         known = {"bias": address(self.ending), "fill": fill}
-        steps = [bind(step, kept, known) for step in recipe.steps]
-        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
-            name: [(step.block.data, at, int(step.block[at])) for step in steps for at in step.late.get(name, ())]
-            for name in _GIVEN
-        }
-        self._program = Program([step.row for step in steps], recipe.threads, kept)
+        bound = calls.bound if isinstance(calls, Evaluated) else partial(_bound, calls)
+        self._patches, self._program = bound(known, kept)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
-        self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
+        self._x, self._y, self._residual = (self._patches.get(name, []) for name in ("x", "y", "residual"))
 
     def run(self, x: int, y: int, residual: int, weight: int, workspace: int) -> None:
         """Run on these addresses."""
@@ -70,8 +67,18 @@ class _Context:
 
     def _move(self, name: str, start: int) -> None:
         self._addresses[name] = start
-        for block, index, offset in self._patches[name]:
+        for block, index, offset in self._patches.get(name, ()):
             block[index] = start + offset
+
+
+def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
+    """As `Evaluated.bound`, of steps."""
+    steps = [bind(step, kept, known) for step in recipe.steps]
+    patches: Patches = {}
+    for step in steps:
+        for name, places in step.late.items():
+            patches.setdefault(name, []).extend((step.block.data, at, int(step.block[at])) for at in places)
+    return patches, Program([step.row for step in steps], recipe.threads, kept)
 
 
 def _strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -107,15 +114,17 @@ class Plan:
         bias: np.ndarray | None = None,
         workspaces: Workspaces | None = None,
         numbers: Numbers | None = None,
+        evaluated: Evaluated | None = None,
     ) -> None:
         """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
-        the session. `numbers`: of integers; their sums are of weights that each run gets where it gets an ending."""
+        the session. `numbers`: of integers; their sums are of weights that each run gets where it gets an
+        ending. `evaluated`: the kernel calls of the problem, of the chosen candidate; None: they are assembled."""
         self.problem = problem
-        self.algorithm = str(choice.candidate)
+        self.algorithm = str(choice.candidate) if evaluated is None else evaluated.template.name
         self.decided_by = choice.decided_by
         self.in_layout: LayoutName = cast("LayoutName", problem.in_layout)
         self.out_layout: LayoutName = cast("LayoutName", problem.out_layout)
-        self.packing = choice.candidate.packing(problem)
+        self.packing = choice.candidate.packing(problem) if evaluated is None else evaluated.template.packing
         self.packed_weight_bytes = self.packing.size
         if weight is not None and weight.nbytes != self.packing.size:
             expected = f"{self.packing.size} bytes of packed weights, or None"
@@ -132,11 +141,12 @@ class Plan:
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
         self._x_bytes = types.x.bytes * math.prod(self._x_shape)
-        recipe = assemble(problem, choice.candidate, closed=limits.closed)
-        self.workspace_bytes = recipe.workspace
-        self.nbytes = _BYTES_BESIDE + sum(step.nbytes for step in recipe.steps)
+        self._evaluated = evaluated
+        calls = evaluated or assemble(problem, choice.candidate, closed=limits.closed)
+        self.workspace_bytes = calls.workspace
+        self.nbytes = _BYTES_BESIDE + calls.nbytes
         if problem.n:
-            self._contexts[None, None] = [_Context(recipe, self._ending, self._fill)]
+            self._contexts[None, None] = [_Context(calls, self._ending, self._fill)]
         self._dense = _strides(self._x_shape, types.x.bytes), _strides(self._y_shape, types.y.bytes)
 
     def __repr__(self) -> str:
@@ -248,6 +258,8 @@ class Plan:
 
     def _new_context(self, x_strides: Any, residual_strides: Any) -> _Context:
         problem = self.problem
+        if x_strides is residual_strides is None and self._evaluated is not None:
+            return _Context(self._evaluated, self._ending, self._fill)
         views = [
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))

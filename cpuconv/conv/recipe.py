@@ -116,6 +116,11 @@ class Recipe:
     workspace: int
     threads: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays among the arguments."""
+        return sum(step.nbytes for step in self.steps)
+
 
 @functools.cache
 def current_sources() -> frozenset[str]:

@@ -12,6 +12,7 @@ from autotune.wisdom.tiers import Tiers
 from cpuconv.conv.remembering.choices import Choices
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.conv.remembering.remembered import Remembered, default_limit
+from cpuconv.conv.remembering.size_classes import SizeClasses
 from cpuconv.conv.remembering.untuned_log import UntunedLog
 from cpuconv.conv.remembering.weights import Weights
 from cpuconv.memory.workspaces import Workspaces
@@ -34,6 +35,8 @@ class Session:
     workspaces : Workspaces
     choices : Choices
         Which candidate runs which problem.
+    size_classes : SizeClasses
+        Templates of convolutions that met several sizes.
     tiers : autotune.wisdom.tiers.Tiers
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
@@ -63,6 +66,7 @@ class Session:
         self.weights = Weights(self.remembered)
         self.workspaces = Workspaces()
         self.choices = Choices()
+        self.size_classes = SizeClasses()
         self.attended = attended
         self._device = device
         self.tiers = Tiers(tables)
@@ -81,6 +85,7 @@ class Session:
     def clear(self) -> None:
         """Forget layers, packed weights that nobody holds, and what was read of arrays; free workspaces."""
         self.remembered.clear()
+        self.size_classes.clear()
         if "fingerprint" in vars(self):  # it has been made
             self.fingerprint.forget()
         self.workspaces.clear()
@@ -89,10 +94,13 @@ class Session:
         """Forget what was read from the store and other wisdom, and all choices."""
         self.tiers.forget()
         self.choices.clear()
+        self.size_classes.clear()
 
     def forget_problem(self, problem: ConvProblem) -> None:
-        """Forget the choices of a problem, and its layers for any number of threads."""
+        """Forget the choices of a problem, and its layers for any number of threads; and all templates, as a class may
+        follow it."""
         self.choices.drop(problem)
+        self.size_classes.clear()
         for key, value in self.remembered.items():
             if getattr(value, "solves", _never)(problem):
                 self.remembered.drop(key)

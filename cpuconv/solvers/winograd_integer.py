@@ -19,6 +19,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import S8, S16, U8, Element
+from cpuconv.following.sizes import remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
@@ -240,12 +241,17 @@ def _axis_sizes(kernel: int, outputs: int) -> list[int]:
     return [m for at, m in enumerate(found) if at == 0 or found[at - 1] < outputs]
 
 
+@remembered(256)
+def _exact_forms(problem: ConvProblem) -> tuple[Form, ...]:
+    """The forms for a plane that are exact."""
+    high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))
+    sizes = itertools.product(_axis_sizes(problem.r, high), _axis_sizes(problem.s, wide))
+    return tuple(each for each in (form(problem, m) for m in sizes) if each is not None and _exact(problem, each))
+
+
 @functools.lru_cache(maxsize=256)
 def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
     """The forms for a plane that are exact, least work first; of rows×cols and cols×rows, the better."""
-    high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))
-    sizes = itertools.product(_axis_sizes(problem.r, high), _axis_sizes(problem.s, wide))
-    able = [each for each in (form(problem, size) for size in sizes) if each is not None and _exact(problem, each)]
 
     def work(each: Form) -> float:
         tiles = transformed.tile_grid(problem, each.size, problem.dilation)[2]
@@ -254,7 +260,7 @@ def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
         return products + tiles * (forward * problem.cg + 2 * backward * problem.kg)
 
     distinct: dict[frozenset[int], Form] = {}
-    for each in sorted(able, key=work):
+    for each in sorted(_exact_forms(problem), key=work):
         distinct.setdefault(frozenset(each.size), each)
     return tuple(distinct.values())
 
@@ -280,7 +286,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"the stride is {problem.stride}"
     if max(problem.r, problem.s) >= max(POINTS):
         return f"the kernel is {problem.r}x{problem.s}, more than {max(POINTS) - 1} in an axis"
-    if not forms_of(problem):
+    if not _exact_forms(problem):
         return f"no transform of a {problem.r}x{problem.s} kernel is exact for sums of {problem.cg} channels of {types}"
     return transformed.whole_groups(problem, isa, pair_product(isa))
 

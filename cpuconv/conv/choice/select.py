@@ -35,8 +35,8 @@ from cpuconv.runtime.code import background
 from cpuconv.solvers.shared import blocked
 
 _CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
-_MODELLED = ("neighbour", "model")  # what decides where nothing is stored
-_UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
+MODELLED = ("neighbour", "model")  # what decides where nothing is stored
+_UNTUNED = (OLDER, *MODELLED)  # where nothing current is
 _CLEARLY_SLOWER = 1.1  # a candidate with the micro-kernels of another size, by the model, which errs as much
 _HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
 
@@ -55,13 +55,21 @@ def choose(
     problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None, tuner: Tuner | None = None
 ) -> Choice:
     """The candidate for a problem; remembered by the session. Strategy "profile" takes a `tuner`."""
+    choice = chosen(problem, strategy, limits, algorithm, tuner)
+    if algorithm is None:
+        note_untuned(problem, strategy, limits, choice)
+    return choice
+
+
+def chosen(
+    problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None, tuner: Tuner | None = None
+) -> Choice:
+    """As `choose`, of a problem that nobody has to tune."""
     choices, asked = session.current.choices, (strategy, limits, algorithm)
     choice = choices.get(problem, asked)
     if choice is None:
         choice = _choose(problem, strategy, limits, algorithm, tuner)
         choices.put(problem, asked, choice)
-    if algorithm is None:
-        note_untuned(problem, strategy, limits, choice)
     return choice
 
 
@@ -175,11 +183,11 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
-    """The choice; or, where nothing is stored, a candidate that the model finds hardly slower and that reads weights in
-    one of the packed `forms`: packing would take longer than it loses."""
-    if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
+    """The choice; or, where nothing is stored, a candidate that gives the same bits, that the model finds hardly
+    slower, and that reads weights in one of the packed `forms`: packing would take longer than it loses."""
+    if choice.decided_by not in MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
-    prefix = choice.candidate.rounding if limits.reproducible else ""
+    prefix = "" if problem.types.sum.integer else choice.candidate.rounding
     below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
     packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
     return choice if packed is None else Choice(packed.candidate, "model")

@@ -8,105 +8,25 @@ then all addresses in it move by the distance.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
-from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.words import Words, entries_of
 from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.problem.arrays import address
-from cpuconv.runtime.code.cache import Code, NotCompiled, compiling_nothing
+from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
 from cpuconv.runtime.code.together import compiled_together
 
 Made = TypeVar("Made")
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
-
-
-class Words(NamedTuple):
-    """The argument blocks of kernel calls, one after another.
-
-    Attributes
-    ----------
-    words : numpy.ndarray, int64
-    starts : numpy.ndarray
-        Where the block of each call begins, and where the last one ends.
-    patches : mapping of str to numpy.ndarray
-        By base: the places of its addresses, which hold offsets from it.
-    codes : list of Code
-        What each call runs.
-    parts : list of int
-        Of each call, for every worker.
-    kept : list
-        What the words have addresses of.
-    entries : numpy.ndarray, int64
-        Addresses of `codes`.
-    """
-
-    words: np.ndarray
-    starts: np.ndarray
-    patches: Mapping[str, np.ndarray]
-    codes: Sequence[Code]
-    parts: Sequence[int]
-    kept: list[Any]
-    entries: np.ndarray
-
-    @classmethod
-    def of(cls, steps: Sequence[Step]) -> Words:
-        """The words of some steps, whose kernels are compiled."""
-        kept: list[Any] = []
-        rows = [bind(step, kept) for step in steps]
-        starts, patches = placed([(row.block.size, row.late) for row in rows])
-        words = np.concatenate([row.block for row in rows] or [np.zeros(0, np.int64)])
-        codes = [row.code for row in rows]
-        return cls(words, starts, patches, codes, [row.parts for row in rows], kept, entries_of(codes, kept))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Words]) -> Words:
-        """The words of some calls, and of those behind them."""
-        if len(parts) == 1:
-            return parts[0]
-        firsts = [0, *itertools.accumulate(part.words.size for part in parts)]
-        patches: dict[str, list[np.ndarray]] = {}
-        for first, part in zip(firsts, parts, strict=False):
-            for base, places in part.patches.items():
-                patches.setdefault(base, []).append(first + places)
-        starts = [first + part.starts[:-1] for first, part in zip(firsts, parts, strict=False)]
-        return cls(
-            np.concatenate([part.words for part in parts]),
-            np.concatenate([*starts, firsts[-1:]]).astype(np.int64),
-            {base: np.concatenate(places) for base, places in patches.items()},
-            [code for part in parts for code in part.codes],
-            [each for part in parts for each in part.parts],
-            [part.kept for part in parts],
-            np.concatenate([part.entries for part in parts]),
-        )
-
-    def renamed(self, names: Mapping[str, str]) -> Words:
-        """The same with other names for some bases."""
-        return self._replace(patches={names.get(base, base): places for base, places in self.patches.items()})
-
-
-def entries_of(codes: Sequence[Code], kept: list[Any]) -> np.ndarray:
-    """The addresses of functions, which `kept` keeps."""
-    return np.array([code.address_for(kept) for code in codes], np.int64)
-
-
-def placed(blocks: Sequence[tuple[int, Mapping[str, Sequence[int]]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """`Words.starts` and `Words.patches` of blocks of so many words, each with the places of its addresses by base."""
-    starts = [0, *itertools.accumulate(size for size, _ in blocks)]
-    patches: dict[str, list[int]] = {}
-    for start, (_, late) in zip(starts, blocks, strict=False):
-        for base, places in late.items():
-            patches.setdefault(base, []).extend([start + place for place in places])
-    return np.array(starts), {base: np.array(places, np.int64) for base, places in patches.items()}
 
 
 def compiled(steps: Sequence[Step], make: Callable[[], Made]) -> Made:

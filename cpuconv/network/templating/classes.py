@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
+from cpuconv.following.classes import representative_size, size_class
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
@@ -23,14 +24,14 @@ Told = Callable[[], Decisions]
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
     """The class of some sizes: powers of four, of each axis."""
-    return tuple(tuple((max(0, size - 1).bit_length() + 1) // 2 for size in shape) for shape in shapes)
+    return tuple(tuple(map(size_class, shape)) for shape in shapes)
 
 
 def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
     """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest; of the inputs'
     axes, those that are stated are what they are."""
     return tuple(
-        tuple(_stated(value, axis) or (3 * 4**each // 4 if each else 1) for axis, each in enumerate(axes))
+        tuple(_stated(value, axis) or representative_size(each) for axis, each in enumerate(axes))
         for value, axes in zip(inputs, of, strict=True)
     )
 

@@ -17,6 +17,8 @@ from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import MISFITS
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Space, Step, micro_kernels
+from cpuconv.kernels.binding.word_table import TABLES, WordTable
+from cpuconv.kernels.binding.words import Words
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.running.arena import Memory
@@ -26,11 +28,10 @@ from cpuconv.network.running.callers import Callers
 from cpuconv.network.running.constants import FixedConstants
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
-from cpuconv.network.running.recording import Recording, Words, compiled, slices
+from cpuconv.network.running.recording import Recording, compiled, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
 from cpuconv.network.templating.late_node import LateNode
-from cpuconv.network.templating.word_table import TABLES, WordTable
 
 _OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
 

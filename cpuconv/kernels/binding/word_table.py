@@ -11,7 +11,7 @@ import numpy as np
 from cpuconv.following.sizes import Affine, is_followed, now
 from cpuconv.kernels.binding.bound_step import words_of
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.network.running.recording import Words, entries_of, placed
+from cpuconv.kernels.binding.words import Words, entries_of, placed
 from cpuconv.problem.arrays import address
 
 TABLES = "tables"

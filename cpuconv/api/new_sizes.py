@@ -1,0 +1,99 @@
+"""Convolutions that meet ever new sizes: found by templates of classes of sizes, which are made here."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Hashable, Sequence
+
+from cpuconv.api.options import Options
+from cpuconv.conv import session
+from cpuconv.conv.choice.by_class import class_choice, follows_class, is_stored
+from cpuconv.conv.choice.model import AUTO, Choice
+from cpuconv.conv.choice.select import MODELLED, note_untuned
+from cpuconv.conv.template import Evaluated, Padding, SizeClass
+from cpuconv.following.classes import size_class
+from cpuconv.problem.arguments import Pads, padding, pair
+from cpuconv.problem.problem import ConvProblem
+
+PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
+
+
+class NewSize:
+    """A convolution of some sizes, and the templates of their class.
+
+    Parameters
+    ----------
+    options : Options
+    x_shape : (N, C, H, W)
+    key : hashable
+        All that the convolution is beside the shape of its input, but for the content of its weights.
+    """
+
+    def __init__(self, options: Options, x_shape: Sequence[int], key: Hashable) -> None:
+        n, c, h, w = x_shape
+        self._options, self.sizes = options, (n, h, w)
+        self.of: SizeClass = session.current.size_classes.of((key, c, size_class(n), size_class(h), size_class(w)))
+
+    @classmethod
+    def asked(cls, options: Options, x_shape: Sequence[int], key: Hashable) -> NewSize | None:
+        """None where each size is decided by itself."""
+        able = (
+            options.algorithm is None
+            and options.threads != AUTO
+            and options.strategy != "profile"
+            and options.workspace_limit is None
+            and not options.reproducible
+            and AUTO not in (options.in_layout, options.out_layout)
+        )
+        return cls(options, x_shape, key) if able and x_shape[0] else None
+
+    def find(self) -> Evaluated | None:
+        """The kernel calls by a template that is there, if the class decides; None: decide by the size."""
+        found = self.of.find(self.sizes)
+        if found is None or self._is_cached and is_stored(found.problem):
+            return None
+        if self._is_cached:
+            note_untuned(found.problem, self._options.strategy, self._options.limits, choice_of(found))
+        return found
+
+    def chosen(self, problem: ConvProblem, choice: Choice) -> Evaluated | None:
+        """The kernel calls by a template that gives the bits of a choice, perhaps a new one; None: there is none."""
+        strategy, limits = self._options.strategy, self._options.limits
+        if choice.decided_by not in MODELLED or not follows_class(problem, strategy, limits):
+            return None
+        found = self.of.find(self.sizes, choice.candidate.rounding)
+        if found is not None or not self.of.note(self.sizes):
+            return found
+        known, own = class_choice(problem, strategy, limits), choice.candidate
+        if known is None:
+            return self.of.add(problem, self._padding(problem), [own], settled=False)
+        if not problem.types.sum.integer and known.candidate.solver is not own.solver:
+            return None
+        return self.of.add(problem, self._padding(problem), [known.candidate, own], settled=True)
+
+    @property
+    def _is_cached(self) -> bool:
+        return self._options.strategy == "cached"
+
+    def _padding(self, problem: ConvProblem) -> Padding:
+        options, kernel = self._options, (problem.r, problem.s)
+        steps, gaps = pair(options.stride, "stride"), pair(options.dilation, "dilation")
+
+        def asked(h: int, w: int) -> Pads:
+            return padding(options.padding, kernel, steps, gaps, (h, w))
+
+        return asked
+
+
+def choice_of(found: Evaluated) -> Choice:
+    """The choice of a template."""
+    return Choice(found.template.candidate, "model")
+
+
+def key_of(options: Options) -> Hashable | None:
+    """Bytes in which options differ; None of arguments of other types than Python's own."""
+    fields = {**vars(options), "types": None, "threads": options.threads}
+    try:
+        return marshal.dumps(tuple(fields.values()), PLAIN)
+    except ValueError:
+        return None
