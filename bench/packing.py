@@ -198,7 +198,7 @@ def plans_of(model: str, threads: int) -> Plans:
         start = time.perf_counter()
         plans = [plan_of(problem, weight) for problem, weight in layers]
         totals.append(time.perf_counter() - start)
-    forms = [p._candidate.solver.packing(p.problem, p._candidate.params, current()) for p in plans]
+    forms = [p.candidate.solver.packing(p.problem, p.candidate.params, current()) for p in plans]
     packing = []
     for _ in range(PLAN_ROUNDS):
         start = time.perf_counter()

@@ -138,15 +138,26 @@ def plan(
     name = here.fingerprint(weight, problem.threads)
     if evaluated is None:
         choice = options.choose(problem, name)
-        evaluated = new and new.chosen(problem, choice)
+        evaluated = new.chosen(problem, choice) if new is not None else None
     if evaluated is not None:
         choice = choice_of(evaluated)
     form = evaluated.template.packing if evaluated else choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
     if packed is None:
         packed = here.weights.pack(name, form, inside(weight), problem.threads)
-    numbers = given.numbers(weight, problem.k)
-    return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
+    if evaluated is None or not problem.types.sum.integer:
+        numbers = given.numbers(weight, problem.k)
+        return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
+    kin = _weights_of(evaluated)
+    ending = kin.ending(problem, choice.candidate, name, weight, bias, given.quantization)
+    numbers = given.numbers(None, problem.k)
+    return Plan(problem, choice, options.limits, packed, numbers=numbers, evaluated=evaluated, ending=ending)
+
+
+def _weights_of(found: Evaluated) -> LayerWeights:
+    """What all sizes of a template share."""
+    kin: LayerWeights = found.template.shared.setdefault("weights", LayerWeights())
+    return kin
 
 
 def _new_size(options: Options, x_shape: Any, w_shape: Sequence[int], given: Typed) -> NewSize | None:
@@ -332,10 +343,10 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
 
 def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Typed) -> Layer:
     """The layer of kernel calls by a template, remembered under `key`."""
-    here, problem, shared = session.current, found.problem, found.template.shared
-    kin = shared.setdefault("weights", LayerWeights())
+    here, problem, kin = session.current, found.problem, _weights_of(found)
     numbers = given.numbers(None, problem.k)
-    plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found)
+    plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, ending=kin.blank)
+    kin.blank = plan.ending
 
     def leave() -> None:
         new.of.leave_out(new.sizes)

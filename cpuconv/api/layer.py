@@ -29,13 +29,35 @@ class LayerWeights:
     ----------
     entries : dict
         By the weights' fingerprint.
-    endings : dict
-        Of integer sums, by fingerprint, content of the bias, and quantization.
+    blank : numpy.ndarray or None
+        The ending of a layer, which runs put theirs in the place of.
     """
 
     def __init__(self) -> None:
+        self.blank: np.ndarray | None = None
         self.entries: dict[Fingerprint, Entry] = {}
-        self.endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
+        self._endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
+
+    def ending(
+        self,
+        problem: ConvProblem,
+        candidate: Candidate,
+        name: Fingerprint,
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        quantization: Quantization | None,
+    ) -> np.ndarray:
+        """The ending of integer sums of weights with the fingerprint `name`; remembered, as to sum up the weights takes
+        longer than many a run."""
+        content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
+        key = name, content, quantization
+        ending = self._endings.get(key)
+        if ending is None:
+            ending = ending_block(problem, candidate, bias, Numbers.of(weight, quantization))
+            while len(self._endings) >= _MOST_ENDINGS:
+                self._endings.pop(next(iter(self._endings)), None)
+            self._endings[key] = ending
+        return ending
 
 
 class Layer:
@@ -50,9 +72,10 @@ class Layer:
         self.plan, self.kin = plan, kin or LayerWeights()
         self._session = session
         self._threads = plan.problem.threads
-        self._entries, self._endings = self.kin.entries, self.kin.endings
+        self._entries = self.kin.entries
         self._changes = 0
         self._scaled = plan.problem.types.sum.integer
+        self._candidate = plan.candidate
 
     def solves(self, problem: ConvProblem) -> bool:
         """Whether this is a layer of the problem, for any number of threads."""
@@ -77,23 +100,8 @@ class Layer:
         else:
             self._changes = 0
         if self._scaled:
-            bias = self._ending(name, weight, bias, quantization)
+            bias = self.kin.ending(self.plan.problem, self._candidate, name, weight, bias, quantization)
         return self.plan.run(x, residual, out, bias, packed)
-
-    def _ending(
-        self, name: Fingerprint, weight: np.ndarray, bias: np.ndarray | None, quantization: Quantization | None
-    ) -> np.ndarray:
-        """The ending of integer sums; remembered, as to sum up the weights takes longer than many a run."""
-        content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
-        key = name, content, quantization
-        ending = self._endings.get(key)
-        if ending is None:
-            candidate = Candidate.parse(self.plan.algorithm)
-            ending = ending_block(self.plan.problem, candidate, bias, Numbers.of(weight, quantization))
-            while len(self._endings) >= _MOST_ENDINGS:
-                self._endings.pop(next(iter(self._endings)), None)
-            self._endings[key] = ending
-        return ending
 
     def _packed(self, name: Fingerprint, weight: np.ndarray) -> np.ndarray:
         weights, form = self._session.weights, self.plan.packing
@@ -115,12 +123,12 @@ class TemplateLayer(Layer):
     """A layer whose kernel calls are those of a template, until its size has come so often that kernels of its own are
     worth compiling."""
 
-    _often = 64  # runs
+    often = 64  # runs
 
     def __init__(self, plan: Plan, session: Session, kin: LayerWeights, leave: Callable[[], object]) -> None:
         """`leave` makes the next call of the size plan it by itself."""
         super().__init__(plan, session, kin)
-        self._left, self._leave = self._often, leave
+        self._left, self._leave = self.often, leave
 
     def run(self, *arguments: Any) -> Any:
         """As `Layer.run`."""

@@ -92,8 +92,9 @@ class Plan:
     Attributes
     ----------
     problem : ConvProblem
+    candidate : Candidate
     algorithm : str
-        Solver and parameters, one line.
+        The candidate, solver and parameters, as one line.
     in_layout, out_layout : str
         What `x` must be in, and what the result is in.
     packing : Packing
@@ -115,10 +116,12 @@ class Plan:
         workspaces: Workspaces | None = None,
         numbers: Numbers | None = None,
         evaluated: Evaluated | None = None,
+        ending: np.ndarray | None = None,
     ) -> None:
         """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
         the session. `numbers`: of integers; their sums are of weights that each run gets where it gets an
-        ending. `evaluated`: the kernel calls of the problem, of the chosen candidate; None: they are assembled."""
+        ending. `evaluated`: the kernel calls of the problem, of the chosen candidate; None: they are assembled.
+        `ending`: what `ending_block` gives, where it is known."""
         self.problem = problem
         self.algorithm = str(choice.candidate) if evaluated is None else evaluated.template.name
         self.decided_by = choice.decided_by
@@ -129,14 +132,14 @@ class Plan:
         if weight is not None and weight.nbytes != self.packing.size:
             expected = f"{self.packing.size} bytes of packed weights, or None"
             raise ArgumentError(must("weight", expected, f"{weight.nbytes} bytes of shape {weight.shape}"))
-        self._candidate: Candidate = choice.candidate
+        self.candidate: Candidate = choice.candidate
         self._limits = limits
         self._x_shape = layouts.get(problem.in_layout).shape(*problem.in_shape)
         self._y_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
         self._weight = weight
         self._workspaces = workspaces or session.current.workspaces
         types = problem.types
-        self._ending = ending_block(problem, choice.candidate, bias, numbers)
+        self.ending = ending_block(problem, choice.candidate, bias, numbers) if ending is None else ending
         self._fill = fill_of(problem, numbers and numbers.quantization)
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
@@ -146,7 +149,7 @@ class Plan:
         self.workspace_bytes = calls.workspace
         self.nbytes = _BYTES_BESIDE + calls.nbytes
         if problem.n:
-            self._contexts[None, None] = [_Context(calls, self._ending, self._fill)]
+            self._contexts[None, None] = [_Context(calls, self.ending, self._fill)]
         self._dense = _strides(self._x_shape, types.x.bytes), _strides(self._y_shape, types.y.bytes)
 
     def __repr__(self) -> str:
@@ -235,7 +238,7 @@ class Plan:
         if ending is not None:
             context.ending[: ending.size], context.ended = ending, True
         elif context.ended:
-            context.ending[:], context.ended = self._ending, False
+            context.ending[:], context.ended = self.ending, False
         packed = self._weight if weight is None else weight
         if packed is None:
             raise ArgumentError(must("weight", "packed weights: the plan was made without", "None"))
@@ -259,10 +262,10 @@ class Plan:
     def _new_context(self, x_strides: Any, residual_strides: Any) -> _Context:
         problem = self.problem
         if x_strides is residual_strides is None and self._evaluated is not None:
-            return _Context(self._evaluated, self._ending, self._fill)
+            return _Context(self._evaluated, self.ending, self._fill)
         views = [
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
         ]
-        recipe = assemble(problem, self._candidate, operands_of(problem, *views), self._limits.closed)
-        return _Context(recipe, self._ending, self._fill)
+        recipe = assemble(problem, self.candidate, operands_of(problem, *views), self._limits.closed)
+        return _Context(recipe, self.ending, self._fill)

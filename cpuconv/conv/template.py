@@ -97,7 +97,8 @@ class Template:
         self._problem = problem
         trace = Trace((problem.n, problem.h, problem.w))
         with following():
-            n, h, w = trace.inputs
+            sizes: list[Any] = trace.inputs
+            n, h, w = sizes
             sized = ConvProblem(
                 n, problem.c, h, w, problem.k, problem.r, problem.s, problem.stride, padding(h, w), problem.dilation,
                 problem.groups, problem.in_layout, problem.out_layout, problem.activation, problem.residual,
@@ -137,6 +138,8 @@ class SizeClass:
     ----------
     settled : bool
         Whether all sizes of the class give the bits of its templates, whatever is chosen for them.
+    made : list of Template
+        The one that served last comes first.
     """
 
     most = 6  # templates; sizes that none of them serves are planned one by one
@@ -145,7 +148,7 @@ class SizeClass:
 
     def __init__(self) -> None:
         self.settled = False
-        self._made: list[Template] = []
+        self.made: list[Template] = []
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
         self._able = True
@@ -155,12 +158,12 @@ class SizeClass:
         settled class."""
         if rounding is None and not self.settled or sizes in self._apart:
             return None
-        for at, template in enumerate(self._made):
+        for at, template in enumerate(self.made):
             if rounding is None or self.settled or template.rounding == rounding:
                 found = template.evaluated(sizes)
                 if found is not None:
                     if at:  # others of the same class are likely next
-                        self._made = [template, *(each for each in self._made if each is not template)]
+                        self.made = [template, *(each for each in self.made if each is not template)]
                     return found
         return None
 
@@ -171,7 +174,7 @@ class SizeClass:
         return (
             self._able
             and len(self._seen) >= self._first > 0
-            and len(self._made) < self.most
+            and len(self.made) < self.most
             and sizes not in self._apart
         )
 
@@ -188,7 +191,7 @@ class SizeClass:
             found = template.evaluated(sizes)
             if found is not None:
                 self.settled = settled
-                self._made = [template, *self._made]
+                self.made = [template, *self.made]
                 return found
         self._able = False
         return None

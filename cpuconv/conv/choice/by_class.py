@@ -7,6 +7,7 @@ the best one depends on how tiles divide a plane, and each size is decided by it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cpuconv.conv import session
@@ -20,9 +21,10 @@ from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE, why_not
 
-_CONTENDS = (
-    1.3  # most of a transform's estimate, over that of the class's solver, for each size to be decided by itself
-)
+_CONTENDS = 1.3
+"""Most of a transform's estimate, over that of the class's solver, for each size to be decided by itself."""
+_SLOWER = 1.03
+"""Most of the estimate of the class's solver, over the best one's, for sizes that are not the representative."""
 
 
 def representative(problem: ConvProblem) -> ConvProblem | None:
@@ -46,7 +48,10 @@ def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> Choice 
     choices, asked = session.current.choices, (strategy, limits, class_choice.__name__)
     found = choices.get(known, asked)
     if found is None:
-        found = (_class_choice(known, strategy, limits),)
+        try:
+            found = (_class_choice(known, strategy, limits),)
+        except ArgumentError:  # of a size of the class that is smaller than the kernel
+            found = (None,)
         choices.put(known, asked, found)
     choice: Choice | None = found[0]
     return choice
@@ -58,6 +63,11 @@ def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> Choice |
         return choice
     if choice.candidate.solver.ROUNDING:
         return None
+    name = f"{choice.candidate.solver.NAME}("
+    for size in _probes(known):
+        found, own = search(size, limits), search(size, limits, name)
+        if found is None or own is None or own.cost.estimate > _SLOWER * found.cost.estimate:
+            return None
     if known.r == known.s == 1:  # transforms gain nothing
         return choice
     best = search(known, limits)
@@ -66,6 +76,19 @@ def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> Choice |
     if any(search(known, limits, f"{each.NAME}(", below) is not None for each in transforms):
         return None
     return choice
+
+
+def _probes(known: ConvProblem) -> Iterator[ConvProblem]:
+    """Other sizes of the class of a representative: a wide one and a tall one, which tiles divide badly."""
+    for at in (False, True):
+        yield replace(known, h=_probe(known.h, at), w=_probe(known.w, not at))
+
+
+def _probe(size: int, long: bool) -> int:
+    """A size of the class that a representative's size is of: one of its largest, or of its smallest."""
+    if size == 1:
+        return 1
+    return 5 * size // 4 if long else 2 * size // 3 + 1
 
 
 def follows_class(problem: ConvProblem, strategy: str, limits: Limits) -> bool:

@@ -30,6 +30,11 @@ class SizeClasses:
                 found = self._classes.setdefault(key, SizeClass())
         return found
 
+    def values(self) -> list[SizeClass]:
+        """All of them."""
+        with self._lock:
+            return [*self._classes.values()]
+
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
