@@ -14,6 +14,7 @@ from cpuconv.conv.template import Evaluated, Padding, SizeClass
 from cpuconv.following.classes import size_class
 from cpuconv.problem.arguments import Pads, padding, pair
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.threads import wanted_threads
 
 PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
@@ -39,7 +40,7 @@ class NewSize:
         """None where each size is decided by itself."""
         able = (
             options.algorithm is None
-            and options.threads != AUTO
+            and wanted_threads(options.threads) != AUTO
             and options.strategy != "profile"
             and options.workspace_limit is None
             and not options.reproducible
@@ -60,6 +61,8 @@ class NewSize:
         """The kernel calls by a template that gives the bits of a choice, perhaps a new one; None: there is none."""
         strategy, limits = self._options.strategy, self._options.limits
         if choice.decided_by not in MODELLED or not follows_class(problem, strategy, limits):
+            return None
+        if self._is_cached and is_stored(problem):
             return None
         found = self.of.find(self.sizes, choice.candidate.rounding)
         if found is not None or not self.of.note(self.sizes):
@@ -91,8 +94,8 @@ def choice_of(found: Evaluated) -> Choice:
 
 
 def key_of(options: Options) -> Hashable | None:
-    """Bytes in which options differ; None of arguments of other types than Python's own."""
-    fields = {**vars(options), "types": None, "threads": options.threads}
+    """Bytes in which options differ, but for types; None of arguments of other types than Python's own."""
+    fields = {**vars(options), "types": None, "threads": wanted_threads(options.threads)}
     try:
         return marshal.dumps(tuple(fields.values()), PLAIN)
     except ValueError:

@@ -159,7 +159,7 @@ class SizeClass:
         if rounding is None and not self.settled or sizes in self._apart:
             return None
         for at, template in enumerate(self.made):
-            if rounding is None or self.settled or template.rounding == rounding:
+            if rounding is None or template.rounding == rounding:
                 found = template.evaluated(sizes)
                 if found is not None:
                     if at:  # others of the same class are likely next

@@ -16,6 +16,7 @@ import cpuconv
 import layouts
 from cpuconv.api.layer import TemplateLayer
 from cpuconv.conv import session
+from cpuconv.conv.choice import tuned
 from cpuconv.conv.choice.by_class import choose_in_class, class_choice, representative
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.remembering.size_classes import SizeClasses
@@ -236,6 +237,31 @@ def test_views_and_several_threads_of_one_template() -> None:
     taken = plan._contexts[None, None].pop()  # as by a call of another thread
     np.testing.assert_array_equal(plan(x), first)
     assert len(plan._contexts[None, None]) == 1 and plan._contexts[None, None][0] is not taken
+
+
+def test_plans_have_the_number_of_threads_of_now() -> None:
+    have = Operands(KINDS["depthwise"])
+    have.options["threads"] = None
+    before = cpuconv.get_num_threads()
+    try:
+        for threads in (1, oracle.THREADS):
+            cpuconv.set_num_threads(threads)
+            for size in SIZES:
+                assert have.plan(have.sized(1, *size)).problem.threads == threads
+    finally:
+        cpuconv.set_num_threads(before)
+
+
+def test_rows_of_exactly_a_problem_count_before_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    have = Operands(KINDS["1x1"])
+    for size in SIZES:
+        have.plan(have.sized(1, *size))
+    new = have.sized(1, 50, 43)
+    assert have.plan(new)._evaluated is not None
+    monkeypatch.setattr(tuned, "any_rows", lambda: True)
+    monkeypatch.setattr(session.current.tiers, "problems", lambda device: {new.key})
+    assert have.plan(new)._evaluated is None
+    assert have.plan(have.sized(1, 50, 44))._evaluated is not None
 
 
 def test_memory_of_many_sizes_is_bounded() -> None:

@@ -11,7 +11,7 @@ from cpuconv.conv.template import SizeClass
 class SizeClasses:
     """The classes of sizes that a process has met."""
 
-    most = 512
+    most = 256
 
     def __init__(self) -> None:
         self._classes: dict[Hashable, SizeClass] = {}
