@@ -153,6 +153,10 @@ class ProgramBuilder:
             if found is not None:
                 return ShapeProgram(key, {}, found[0], None, found[1])
         whole = definition.graph_for(key.shapes)
+        made = self._by_representative(key) if follows else None
+        if made is not None:
+            give_back(files_of(whole.constants.values()))
+            return made
         order, files = whole.outputs, files_of(whole.constants.values())
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
@@ -187,10 +191,23 @@ class ProgramBuilder:
         known = self._decisions.get((class_of(key.shapes), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
-    def _by_template(self, key: Key, plan: NetworkPlan) -> ShapeProgram | None:
-        """The program by a new template; None where none can be made."""
+    def _by_representative(self, key: Key) -> ShapeProgram | None:
+        """The program by a template for the representative of a class of sizes that has not been chosen for; None where
+        there is none, or where it is no program for these sizes."""
+        of, target = class_of(key.shapes), self.target
+        if (of, target.threads) in self._decisions or self._saved_decisions(key.shapes) is not None:
+            return None
+        graph = self._like(of)
+        if graph is None or any(map(is_control, graph.nodes)) or winner(graph, target) is not None:
+            return None
+        plan = laid_out(graph, target)
+        self._decisions[of, target.threads] = plan.decisions()
+        return self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
+
+    def _by_template(self, key: Key, plan: NetworkPlan, shapes: Shapes | None = None) -> ShapeProgram | None:
+        """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
         templates = self.definition.templates
-        numbers, given = templates.numbers(key.shapes), templates.followed(key.shapes)
+        numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
         found = self._templates.add(class_of(key.shapes), numbers, plan, given)
         return None if found is None else ShapeProgram(key, {}, found[0], None, found[1])
 
@@ -218,12 +235,14 @@ class ProgramBuilder:
 
     def _like(self, of: Class) -> Graph | None:
         """The graph for the representative of a class; None where the network cannot have its sizes."""
-        shapes = representative(of, [*self.definition.inputs.values()])
         try:
-            ready = self.definition.prepared(shapes, {}, noted=False)[0]
+            ready = self.definition.prepared(self._representative(of), {}, noted=False)[0]
         except CpuconvError:
             return None
         return None if ready.tail is not None else self.bodies.bound(ready.graph)
+
+    def _representative(self, of: Class) -> Shapes:
+        return representative(of, [*self.definition.inputs.values()])
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size of the same class, if that is to be followed."""

@@ -16,21 +16,34 @@ from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import followed
 from cpuconv.network.templating.template import ProgramTemplate
 
+_BATCHED = 3  # axes of an input, from which on the first is one of batches
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
-    """The class of some sizes: powers of four, of each axis."""
-    return tuple(tuple((max(0, size - 1).bit_length() + 1) // 2 for size in shape) for shape in shapes)
+    """The class of some sizes: by each axis, of which powers of its `_base` they are between."""
+    return tuple(tuple(_power(size, _base(shape, axis)) for axis, size in enumerate(shape)) for shape in shapes)
+
+
+def _base(shape: Sequence[int], axis: int) -> int:
+    """4; 16 for batches, whose number hardly matters to what is best."""
+    return 16 if axis == 0 and len(shape) >= _BATCHED else 4
+
+
+def _power(size: int, base: int) -> int:
+    """The least power of a base that is not less than a size."""
+    return -(-max(0, size - 1).bit_length() // (base.bit_length() - 1))
 
 
 def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
     """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest; of the inputs'
     axes, those that are stated are what they are."""
     return tuple(
-        tuple(_stated(value, axis) or (3 * 4**each // 4 if each else 1) for axis, each in enumerate(axes))
+        tuple(
+            _stated(value, axis) or (3 * _base(axes, axis) ** each // 4 if each else 1) for axis, each in enumerate(axes)
+        )
         for value, axes in zip(inputs, of, strict=True)
     )
 
@@ -82,7 +95,7 @@ class ProgramTemplates:
         numbers : sequence of int
             The sizes that are open.
         plan : NetworkPlan
-            For these sizes.
+            For these sizes, or those that represent the class.
         given : (Graph, Trace) or None
             The graph that was laid out, with sizes that are followed.
         """
@@ -97,9 +110,7 @@ class ProgramTemplates:
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
             self._able = False
             return None
-        executable = template.executable(numbers)
-        if executable is None:
-            return None
         told = plan.told()
         made.insert(0, (template, told))
-        return executable, told
+        executable = template.executable(numbers)
+        return None if executable is None else (executable, told)

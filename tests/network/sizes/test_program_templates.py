@@ -159,10 +159,12 @@ def _replaced(op, lower):
     return replace(op, lower=lower)
 
 
-def test_a_class_is_a_power_of_four():
+def test_a_class_is_a_power_of_four_and_of_batches_one_of_16():
     sizes = [1, 2, 4, 5, 16, 17, 64, 65, 256, 257, 1024]
     assert [class_of([(size,)])[0][0] for size in sizes] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    for size in range(1, 300):
-        of = class_of([(size,)])
-        assert class_of(representative(of, [Value((None,))])) == of
+    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]
+    for size in range(300):
+        for shape in ((size,), (size, size, size)):
+            of = class_of([shape])
+            assert class_of(representative(of, [Value((None,) * len(shape))])) == of
     assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
