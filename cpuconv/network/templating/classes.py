@@ -16,36 +16,43 @@ from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import followed
 from cpuconv.network.templating.template import ProgramTemplate
 
-_BATCHED = 3  # axes of an input, from which on the first is one of batches
+_USUAL = (1, 3, 14, 56, 224, 640)  # sizes of images and of what they become, of classes 0, 1, …
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
-    """The class of some sizes: by each axis, of which powers of its `_base` they are between."""
-    return tuple(tuple(_power(size, _base(shape, axis)) for axis, size in enumerate(shape)) for shape in shapes)
+    """The class of some sizes: by each axis, of which powers of 4 they are between; of 16 for batches, whose number
+    hardly matters to what is best."""
+    return tuple(
+        tuple(_power(size, 4 if _is_batched(shape, axis) else 2) for axis, size in enumerate(shape)) for shape in shapes
+    )
 
 
-def _base(shape: Sequence[int], axis: int) -> int:
-    """4; 16 for batches, whose number hardly matters to what is best."""
-    return 16 if axis == 0 and len(shape) >= _BATCHED else 4
+def _is_batched(shape: Sequence[int], axis: int) -> bool:
+    """Whether an axis of an input counts images, by all that is known."""
+    return axis == 0 and len(shape) >= 3
 
 
-def _power(size: int, base: int) -> int:
-    """The least power of a base that is not less than a size."""
-    return -(-max(0, size - 1).bit_length() // (base.bit_length() - 1))
+def _power(size: int, bits: int) -> int:
+    """The least power of 2 ** `bits` that is not less than a size."""
+    return -(-max(0, size - 1).bit_length() // bits)
 
 
 def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
-    """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest; of the inputs'
-    axes, those that are stated are what they are."""
+    """The sizes for which a class's layouts and algorithms are chosen: those that people use most, which most is known
+    of; of the inputs' axes, those that are stated are what they are."""
     return tuple(
-        tuple(
-            _stated(value, axis) or (3 * _base(axes, axis) ** each // 4 if each else 1) for axis, each in enumerate(axes)
-        )
+        tuple(_stated(value, axis) or _usual(each, _is_batched(axes, axis)) for axis, each in enumerate(axes))
         for value, axes in zip(inputs, of, strict=True)
     )
+
+
+def _usual(power: int, batched: bool) -> int:
+    if batched:
+        return 16**power // 2 or 1
+    return _USUAL[power] if power < len(_USUAL) else 7 * 4**power // 8
 
 
 def _stated(value: Value, axis: int) -> int:
