@@ -11,7 +11,7 @@ import cpuconv
 from cpuconv.graph.ir import Value
 from cpuconv.network.running import building
 from cpuconv.network.templating import classes, late_node
-from cpuconv.network.templating.classes import class_of, representative
+from cpuconv.network.templating.classes import class_of, finer, representative
 from support import oracle
 from support.graphs import close, parse, programs_of
 
@@ -161,10 +161,14 @@ def _replaced(op, lower):
 
 def test_a_class_is_a_power_of_four_and_of_batches_one_of_16():
     sizes = [1, 2, 4, 5, 16, 17, 64, 65, 256, 257, 1024]
-    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]
+    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10]
+    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12]
     for size in range(300):
         for shape in ((size,), (size, size, size)):
             of = class_of([shape])
-            assert class_of(representative(of, [Value((None,) * len(shape))])) == of
+            inputs = [Value((None,) * len(shape))]
+            assert class_of(representative(of, inputs)) == of
+            half = finer([shape], inputs)
+            assert finer(representative(half, inputs), inputs) == half
+            assert class_of(representative(half, inputs)) == of
     assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
