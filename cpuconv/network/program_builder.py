@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.templating.classes import Class, ProgramTemplates, class_of, representative
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
@@ -131,12 +133,18 @@ class ProgramBuilder:
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
-        self._templates = ProgramTemplates(target, packed, self.arenas)
+        suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
+        self._templates = ProgramTemplates(target, packed, self.arenas, suffixed)
 
     @property
     def choices(self) -> int:
         """For how many classes of sizes layouts were chosen."""
         return len(self._decisions)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the networks within programs and behind them."""
+        return self.bodies.nbytes + self._templates.nbytes
 
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
@@ -151,7 +159,7 @@ class ProgramBuilder:
         if follows:
             found = self._templates.find(class_of(key.shapes), definition.templates.numbers(key.shapes))
             if found is not None:
-                return ShapeProgram(key, {}, found[0], None, found[1])
+                return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
         made = self._by_representative(key) if follows else None
         if made is not None:
@@ -161,7 +169,7 @@ class ProgramBuilder:
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        follows &= late is None and decisions is None and not any(map(is_control, graph.nodes))
+        follows &= decisions is None and not any(map(is_control, graph.nodes))
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
@@ -209,7 +217,7 @@ class ProgramBuilder:
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
         found = self._templates.add(class_of(key.shapes), numbers, plan, given)
-        return None if found is None else ShapeProgram(key, {}, found[0], None, found[1])
+        return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
@@ -239,7 +247,7 @@ class ProgramBuilder:
             ready = self.definition.prepared(self._representative(of), {}, noted=False)[0]
         except CpuconvError:
             return None
-        return None if ready.tail is not None else self.bodies.bound(ready.graph)
+        return self.bodies.bound(ready.graph)
 
     def _representative(self, of: Class) -> Shapes:
         return representative(of, [*self.definition.inputs.values()])
@@ -281,6 +289,11 @@ class ProgramBuilder:
         return Explanation.of(
             self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
         )
+
+
+def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, tail: Graph) -> SizedSuffix:
+    """The suffix of a network, of its nodes with sizes that are followed."""
+    return SizedSuffix(outputs, part, bodies.bound(tail))
 
 
 def _owned(graph: Graph) -> Graph:
