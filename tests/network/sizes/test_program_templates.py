@@ -14,6 +14,8 @@ from cpuconv.network.templating import classes, late_node
 from cpuconv.network.templating.classes import class_of, representative
 from support import oracle
 from support.graphs import close, parse, programs_of
+from support.random_sizes import Judge
+from support.sized_networks import BY_NAME
 
 RNG = np.random.default_rng(0)
 TEXT = """g (float[N,3,H,W] x) => (float[N,8] z, float[N,24,R,S] y) {
@@ -168,3 +170,19 @@ def test_a_class_is_a_power_of_four_and_of_batches_one_of_16():
             of = class_of([shape])
             assert class_of(representative(of, [Value((None,) * len(shape))])) == of
     assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrent", "int8"])
+def test_no_node_is_lowered_for_each_size(name, monkeypatch):
+    """Stacks of products, steps of recurrent layers and depthwise convolutions of int8 follow sizes."""
+    judge = Judge(BY_NAME[name])
+    lowered = late_node.LateNode.steps
+
+    def noted(self, *rest):
+        assert not {"MatMul", "LSTM", "GRU", "QuantizedConv"} & {self.node.op}
+        return lowered(self, *rest)
+
+    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    numbers = range(2, 10)
+    assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
+    assert not judge.reordered(numbers)
