@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ from cpuconv.network.templating.classes import (
     may_lose,
     representative,
 )
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
@@ -143,12 +145,18 @@ class ProgramBuilder:
         self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
         self._may_lose: dict[Class, bool] = {}
         self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
-        self._templates = ProgramTemplates(target, packed, self.arenas)
+        suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
+        self._templates = ProgramTemplates(target, packed, self.arenas, suffixed)
 
     @property
     def choices(self) -> int:
         """For how many classes of sizes layouts were chosen."""
         return len(self._decisions)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the networks within programs and behind them."""
+        return self.bodies.nbytes + self._templates.nbytes
 
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
@@ -163,7 +171,7 @@ class ProgramBuilder:
         if follows:
             found = self._templates.find(self._class(key.shapes), definition.templates.numbers(key.shapes))
             if found is not None:
-                return ShapeProgram(key, {}, found[0], None, found[1])
+                return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
         made = self._by_representative(key) if follows else None
         if made is not None:
@@ -173,7 +181,7 @@ class ProgramBuilder:
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        follows &= late is None and decisions is None and not any(map(is_control, graph.nodes))
+        follows &= decisions is None and not any(map(is_control, graph.nodes))
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
@@ -244,7 +252,7 @@ class ProgramBuilder:
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
         found = self._templates.add(self._class(key.shapes), numbers, plan, given)
-        return None if found is None else ShapeProgram(key, {}, found[0], None, found[1])
+        return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
@@ -274,7 +282,7 @@ class ProgramBuilder:
             ready = self.definition.prepared(self._representative(of), {}, noted=False)[0]
         except CpuconvError:
             return None
-        return None if ready.tail is not None else self.bodies.bound(ready.graph)
+        return self.bodies.bound(ready.graph)
 
     def _representative(self, of: Class) -> Shapes:
         return representative(of, [*self.definition.inputs.values()])
@@ -316,6 +324,11 @@ class ProgramBuilder:
         return Explanation.of(
             self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
         )
+
+
+def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, tail: Graph) -> SizedSuffix:
+    """The suffix of a network, of its nodes with sizes that are followed."""
+    return SizedSuffix(outputs, part, bodies.bound(tail))
 
 
 def _owned(graph: Graph) -> Graph:

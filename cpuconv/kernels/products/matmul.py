@@ -35,7 +35,7 @@ from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.matrices import Product, distances
+from cpuconv.kernels.products.matrices import Product
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
@@ -284,10 +284,11 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
     product = product.normal
     isa, threads, depth = processor.isa, processor.threads, product.depth
     a, b, y = product.a, product.b, product.y
-    offsets = np.stack([distances(product.stack, each.stack) for each in (a, b, y)], -1)
+    offsets, items = product.offsets, math.prod(product.stack)
     if product.rows == 1:
         steps = a.column, b.row, b.column, y.column
-        streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
+        work = Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets, items)
+        streamed = vectors_step(processor, work)
         if streamed is not None:
             return streamed
     gemm, last = _strip_at_hand(isa, product)
@@ -303,7 +304,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
     whole = depth // unroll * unroll
-    items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
+    pitch = b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
     grouped, chunks = items_of(applied(grouping, depth, panels, items, tiles))
     args: Args = {
@@ -312,7 +313,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,
-        "offsets": offsets.ravel(),
+        "offsets": offsets,
         "items": items,
         "groups": panels // grouped,
         "grouped": grouped,

@@ -291,8 +291,9 @@ class Vectors:
     depth, columns : int
     x, matrix, y : Ref
     x_step, row_step, column_step, y_step : int
-    offsets : numpy.ndarray, (items, 3)
+    offsets : numpy.ndarray, (items * 3,)
         Bytes to the vector, the matrix and the result of each item, int64.
+    items : int
     """
 
     depth: int
@@ -304,7 +305,8 @@ class Vectors:
     row_step: int
     column_step: int
     y_step: int
-    offsets: np.ndarray
+    offsets: Any
+    items: int
 
     @property
     def reads_columns(self) -> bool:
@@ -350,13 +352,13 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
         "y_group": width * work.y_step,
         "bias": 0,
         "residual": 0,
-        "offsets": np.ascontiguousarray(work.offsets),
-        "items": len(work.offsets),
+        "offsets": work.offsets,
+        "items": work.items,
         "groups": groups,
         "width": width,
         "valid": work.columns - (groups - 1) * width,
     }
-    return Step(matvec, MatvecTile(lanes), args, _parts(processor, len(work.offsets) * work.depth * work.columns))
+    return Step(matvec, MatvecTile(lanes), args, _parts(processor, work.items * work.depth * work.columns))
 
 
 def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:

@@ -11,11 +11,14 @@ from cpuconv.errors import CpuconvError
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
+from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.selection.layout import NetworkPlan
+from cpuconv.network.sizes.cutting import Parts
 from cpuconv.network.templating.followed import followed
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.template import ProgramTemplate
 
 _USUAL = {
@@ -32,6 +35,8 @@ WORTH_SPLITTING = 1.1  # loss from which on half a class is one of its own
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
+Suffixed = Callable[[Graph], SizedSuffix]
+Found = tuple[Executable, Tail | None, Told]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
@@ -114,31 +119,38 @@ class ProgramTemplates:
     target : Target
     packed : Packed
     arenas : Arenas
+    suffixed : callable
+        Makes the suffix of nodes whose sizes are found in the run.
     """
 
-    def __init__(self, target: Target, packed: Packed, arenas: Arenas) -> None:
+    def __init__(self, target: Target, packed: Packed, arenas: Arenas, suffixed: Suffixed) -> None:
         """Hold none yet."""
-        self._target, self._packed, self._arenas = target, packed, arenas
+        self._target, self._packed, self._arenas, self._suffixed = target, packed, arenas, suffixed
         self._made: dict[Class, list[tuple[ProgramTemplate, Told]]] = {}
         self._able = True
 
     def __len__(self) -> int:
         return sum(map(len, self._made.values()))
 
-    def find(self, of: Class, numbers: Sequence[int]) -> tuple[Executable, Told] | None:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the networks behind programs, which all sizes of a template share."""
+        return sum(template.nbytes for made in [*self._made.values()] for template, _ in [*made])
+
+    def find(self, of: Class, numbers: Sequence[int]) -> Found | None:
         """The program for sizes of a class, by a template that is there; None where none serves them."""
         made = self._made.get(of, [])
         for at, (template, told) in enumerate(made):
-            executable = template.executable(numbers)
-            if executable is not None:
+            found = template.program(numbers)
+            if found is not None:
                 if at:
                     made.insert(0, made.pop(at))
-                return executable, told
+                return *found, told
         return None
 
     def add(
-        self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Graph, Trace] | None
-    ) -> tuple[Executable, Told] | None:
+        self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Parts, Trace] | None
+    ) -> Found | None:
         """The program for sizes of a class, by a new template; None where none can be made.
 
         Parameters
@@ -148,21 +160,22 @@ class ProgramTemplates:
             The sizes that are open.
         plan : NetworkPlan
             For these sizes, or those that represent the class.
-        given : (Graph, Trace) or None
+        given : (Parts, Trace) or None
             The graph that was laid out, with sizes that are followed.
         """
         made = self._made.setdefault(of, [])
         if not self._able or given is None or len(made) >= MAX_TEMPLATES:
             return None
-        graph, trace = given
+        (graph, tail), trace = given
         try:
             with following():
                 followed_plan = followed(plan, graph, trace)
-            template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas)
+                suffix = None if tail is None else self._suffixed(tail)
+            template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas, suffix)
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
             self._able = False
             return None
         told = plan.told()
         made.insert(0, (template, told))
-        executable = template.executable(numbers)
-        return None if executable is None else (executable, told)
+        found = template.program(numbers)
+        return None if found is None else (*found, told)

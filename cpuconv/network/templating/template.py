@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.sizes import SIZES, Trace, following
+from cpuconv.following.filled import filled, held
+from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import MISFITS
@@ -19,6 +21,7 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Space, Step, micro_kernels
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.room import check_bytes
+from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.building import Builder, Calls
 from cpuconv.network.running.caller import Host, Segment
@@ -30,6 +33,7 @@ from cpuconv.network.running.recording import Recording, Words, compiled, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
 from cpuconv.network.templating.late_node import LateNode
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.word_table import TABLES, WordTable
 
 _OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
@@ -93,6 +97,8 @@ class ProgramTemplate:
     packed : Packed
     arenas : Arenas
         Memory of the runs.
+    suffix : SizedSuffix or None
+        What runs behind them.
 
     Raises
     ------
@@ -100,10 +106,17 @@ class ProgramTemplate:
         Something of the network cannot follow sizes.
     """
 
-    def __init__(self, followed: Followed, trace: Trace, target: Target, packed: Packed, arenas: Arenas) -> None:
+    def __init__(
+        self,
+        followed: Followed,
+        trace: Trace,
+        target: Target,
+        packed: Packed,
+        arenas: Arenas,
+        suffix: SizedSuffix | None = None,
+    ) -> None:
         plan, late = followed
-        if any(array.dtype == SIZES for name, array in plan.graph.constants.items() if name in plan.outputs.values()):
-            raise TypeError("an output is made of sizes")
+        self._suffix = suffix
         self._target, self._arenas, self._packed, self._name = target, arenas, packed, plan.graph.name
         with following():
             builder = _Follower(plan, trace, target, packed, late)
@@ -115,21 +128,31 @@ class ProgramTemplate:
             memory = [builder.memory.arena, builder.workspace_bytes, builder.memory.unshared, outputs]
             shapes = [size for end in self._ends for value in end.values() for size in value.shape or ()]
             sizes = [size for part in self._parts for size in _sizes(part)]
-            self._function = trace.function([*memory, *shapes, *sizes])
+            behind = [] if suffix is None else suffix.sizes
+            elements = held(partial(filled, (*self._constant_outputs.values(),)))
+            self._function = trace.function([*memory, *shapes, *sizes, *elements, *behind])
 
-    def executable(self, numbers: Sequence[int]) -> Executable | None:
-        """The network for other sizes; None where they answer some question in another way."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the network behind its programs, which they share."""
+        return 0 if self._suffix is None else self._suffix.nbytes
+
+    def program(self, numbers: Sequence[int]) -> tuple[Executable, Tail | None] | None:
+        """The network for other sizes, and what runs behind it; None where they answer some question in another
+        way."""
         try:
             found = self._function(numbers)
-            return None if found is None else self._made(found)
+            if found is None:
+                return None
+            left = iter(found)
+            return self._made(left), None if self._suffix is None else self._suffix.tail(left)
         except MemoryError:
             raise
         except MISFITS:  # of nodes that are lowered for each size
             return None
 
-    def _made(self, found: Sequence[Any]) -> Executable:
+    def _made(self, left: Iterator[Any]) -> Executable:
         """The network of these results."""
-        left = iter(found)
         arena, workspace, unshared, outputs = itertools.islice(left, 4)
         check_bytes(arena + outputs, f"{self._name}: a run")
         inputs, ends = ({name: _valued(value, left) for name, value in end.items()} for end in self._ends)
@@ -143,6 +166,7 @@ class ProgramTemplate:
             constants |= own
             workspace = max(workspace, needed)
             segments.append(recording)
+        constant_outputs = filled((*self._constant_outputs.values(),), lambda size: next(left))
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
         own_bytes = sum(array.nbytes for name, array in constants.items() if name not in self._constants)
         return Executable(
@@ -154,7 +178,7 @@ class ProgramTemplate:
             segments=segments,
             memory=Memory({}, arena, unshared),
             constants=constants,
-            constant_outputs=self._constant_outputs,
+            constant_outputs=dict(zip(self._constant_outputs, constant_outputs, strict=True)),
             raw_bytes=self._raw_bytes,
             workspace_bytes=workspace,
             own_bytes=words + own_bytes + _OBJECT_BYTES,

@@ -19,6 +19,8 @@ from cpuconv.network.templating import classes, late_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
 from support import oracle
 from support.graphs import close, parse, programs_of
+from support.random_sizes import Judge
+from support.sized_networks import BY_NAME
 
 RNG = np.random.default_rng(0)
 TEXT = """g (float[N,3,H,W] x) => (float[N,8] z, float[N,24,R,S] y) {
@@ -215,3 +217,19 @@ def test_loss_is_that_of_the_model():
             expected = worst.cost.estimate / detail.seconds
         nodes.append(each)
     assert loss(replace(best, nodes=nodes)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrent", "int8"])
+def test_no_node_is_lowered_for_each_size(name, monkeypatch):
+    """Stacks of products, steps of recurrent layers and depthwise convolutions of int8 follow sizes."""
+    judge = Judge(BY_NAME[name])
+    lowered = late_node.LateNode.steps
+
+    def noted(self, *rest):
+        assert not {"MatMul", "LSTM", "GRU", "QuantizedConv"} & {self.node.op}
+        return lowered(self, *rest)
+
+    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    numbers = range(2, 10)
+    assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
+    assert not judge.reordered(numbers)
