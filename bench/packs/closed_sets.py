@@ -47,8 +47,8 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
     for rows, cols, activations in WINOGRAD:
         every = (winograd.closed_tiles(isa, rows, cols, activation) for activation in activations)
         yield from dict.fromkeys(itertools.chain.from_iterable(every))
-    for fold, taps, stride in POOLINGS:
-        first = StripTile(isa.lanes, fold, 1, taps, stride, 1, edged=False, scaled=fold == "sum")
+    for fold, taps, step in POOLINGS:
+        first = StripTile(isa.lanes, fold, 1, taps, step, 1, edged=False, scaled=fold == "sum")
         yield from (MicroRef(pool_strip, strip) for strip in strip_tiles(first, isa))
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))

@@ -169,7 +169,7 @@ class ProgramBuilder:
         definition = self.definition
         follows = not (definition.is_fixed or shape_arrays or self.auto)
         if follows:
-            found = self._templates.find(self._class(key.shapes), definition.templates.numbers(key.shapes))
+            found = self._templates.find(self._class(key), definition.templates.numbers(key.shapes))
             if found is not None:
                 return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
@@ -208,13 +208,13 @@ class ProgramBuilder:
 
     def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
         """Whether all algorithms give the bits of those of the class: others are of this size alone."""
-        known = self._decisions.get((self._class(key.shapes), plan.target.threads))
+        known = self._decisions.get((self._class(key), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
-    def _class(self, shapes: Shapes) -> Class:
+    def _class(self, key: Key) -> Class:
         """The class of some sizes; half of one where what is chosen for the whole loses much there."""
-        of, half = class_of(shapes), finer(shapes, [*self.definition.inputs.values()])
-        if half == of or self.auto or self._saved_decisions(shapes) is not None:
+        of, half = class_of(key.shapes), finer(key.shapes, [*self.definition.inputs.values()])
+        if half == of or key.elements or self.auto or self._saved_decisions(key.shapes) is not None:
             return of
         if half not in self._split:
             self._split[half] = self._is_split(of, half)
@@ -242,7 +242,7 @@ class ProgramBuilder:
         none, or where it is no program for these sizes."""
         if self._saved_decisions(key.shapes) is not None:
             return None
-        of = self._class(key.shapes)
+        of = self._class(key)
         self._represented(of)
         plan = self._plans.pop(of, None)
         return None if plan is None else self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
@@ -251,7 +251,7 @@ class ProgramBuilder:
         """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
-        found = self._templates.add(self._class(key.shapes), numbers, plan, given)
+        found = self._templates.add(self._class(key), numbers, plan, given)
         return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
@@ -267,7 +267,7 @@ class ProgramBuilder:
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
         """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
         where the network cannot have these. None: what a race decides."""
-        of = self._class(key.shapes)
+        of = self._class(key)
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
             return known
