@@ -186,3 +186,22 @@ def test_no_node_is_lowered_for_each_size(name, monkeypatch):
     numbers = range(2, 10)
     assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
     assert not judge.reordered(numbers)
+
+
+PICKED = """g (float[N,8,T] x) => (float[N,8,K] y) <int64[1] two = {2}> {
+    length = Shape<start = 2>(x)
+    half = Div(length, two)
+    most, places = TopK(x, half)
+    y = Tanh(most)
+}"""
+
+
+def test_references_between_kernels_get_sizes_of_a_run():
+    """A constant that a reference reads is computed from sizes."""
+    source = parse(PICKED)
+    made = cpuconv.compile(source, threads=1, strategy="heuristic")
+    for length in (20, 33, 64, 17):
+        x = RNG.standard_normal((2, 8, length), np.float32)
+        largest = np.sort(x, -1)[..., ::-1][..., : length // 2]
+        close(made(x), np.tanh(largest), 1e-5)
+    assert len(programs_of(made).builder._templates) == 1
