@@ -103,7 +103,7 @@ class ProgramBuilder:
     bodies : Bodies
         Of its nodes, which its programs share.
     auto : bool
-        Whether each program takes as many threads as are fastest, at most the target's.
+        Whether each class of sizes takes as many threads as are fastest, at most the target's.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class ProgramBuilder:
         self.auto, self._part, self.bodies = auto, part, bodies
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
         suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
-        self._templates = ProgramTemplates(target, packed, self.arenas, suffixed)
+        self._threads: dict[Class, int] = {}  # where each class takes as many as are fastest
+        self._templates = ProgramTemplates(packed, self.arenas, suffixed)
 
     @property
     def choices(self) -> int:
@@ -155,13 +156,14 @@ class ProgramBuilder:
 
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
-        follows = not (definition.is_fixed or shape_arrays or self.auto)
+        follows = not (definition.is_fixed or shape_arrays)
         if follows:
             found = self._templates.find(class_of(key.shapes), definition.templates.numbers(key.shapes))
             if found is not None:
                 return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
-        made = self._by_representative(key) if follows else None
+        target = self._target_of(key, shape_arrays)
+        made = self._by_representative(key, target) if follows else None
         if made is not None:
             give_back(files_of(whole.constants.values()))
             return made
@@ -173,19 +175,19 @@ class ProgramBuilder:
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
-            if self.auto:
+            if self.auto and definition.is_fixed:
                 network_plan, executable = fastest(
                     lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed, self.arenas
                 )
             else:
-                network_plan = self._laid_out(graph, key, decisions, self.target)
+                network_plan = self._laid_out(graph, key, decisions, target)
                 del graph  # so that what was computed of weights goes as it is packed
                 follows = follows and self._keeps_rounding(network_plan, key)
                 made = self._by_template(key, network_plan) if follows else None
                 if made is not None:
                     give_back(files)
                     return made
-                executable = build(network_plan, self.target, self.packed, self.arenas)
+                executable = build(network_plan, target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(self.bodies.bound(_owned(late))), order, self._part)
         give_back(files)
         made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.told())
@@ -194,15 +196,29 @@ class ProgramBuilder:
         definition.let_go()
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
+    def _target_of(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Target:
+        """The target of a class of sizes: where threads are chosen, with as many as are fastest for its
+        representative, or for the first of its sizes where the network cannot have those."""
+        if not self.auto or self.definition.is_fixed:
+            return self.target
+        of = class_of(key.shapes)
+        if of not in self._threads:
+            graph = None if shape_arrays else self._like(of)
+            if graph is None:
+                graph = self.bodies.bound(self.definition.prepared(key.shapes, shape_arrays, noted=False)[0].graph)
+            _, made = fastest(partial(laid_out, graph), self.target, self.packed, self.arenas)
+            self._threads[of] = made.target.threads
+        return replace(self.target, threads=self._threads[of])
+
     def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
         """Whether all algorithms give the bits of those of the class: others are of this size alone."""
         known = self._decisions.get((class_of(key.shapes), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
-    def _by_representative(self, key: Key) -> ShapeProgram | None:
+    def _by_representative(self, key: Key, target: Target) -> ShapeProgram | None:
         """The program by a template for the representative of a class of sizes that has not been chosen for; None where
         there is none, or where it is no program for these sizes."""
-        of, target = class_of(key.shapes), self.target
+        of = class_of(key.shapes)
         if (of, target.threads) in self._decisions or self._saved_decisions(key.shapes) is not None:
             return None
         graph = self._like(of)

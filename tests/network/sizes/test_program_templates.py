@@ -205,3 +205,15 @@ def test_references_between_kernels_get_sizes_of_a_run():
         largest = np.sort(x, -1)[..., ::-1][..., : length // 2]
         close(made(x), np.tanh(largest), 1e-5)
     assert len(programs_of(made).builder._templates) == 1
+
+
+def test_a_class_has_one_number_of_threads(model, monkeypatch):
+    """Where threads are chosen, they are chosen once for a class of sizes, which then has templates."""
+    made = cpuconv.compile(model, threads="auto", strategy="heuristic")
+    first = made.run(_feed(1, 3, 200, 200))
+    threads, builder = made.threads, programs_of(made).builder
+    assert first and len(builder._threads) == len(builder._templates) == 1
+    monkeypatch.setattr(building.Builder, "executable", lambda *_: pytest.fail("a network was lowered"))
+    for size in ((201, 200), (160, 255)):
+        made.run(_feed(1, 3, *size))
+        assert made.threads == threads
