@@ -33,7 +33,16 @@ from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
-from cpuconv.network.templating.classes import Class, ProgramTemplates, class_of, representative
+from cpuconv.network.templating.classes import (
+    WORTH_SPLITTING,
+    Class,
+    ProgramTemplates,
+    class_of,
+    finer,
+    loss,
+    may_lose,
+    representative,
+)
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
@@ -133,6 +142,9 @@ class ProgramBuilder:
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
+        self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
+        self._may_lose: dict[Class, bool] = {}
+        self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
         suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
         self._threads: dict[Class, int] = {}  # where each class takes as many as are fastest
         self._templates = ProgramTemplates(packed, self.arenas, suffixed)
@@ -158,7 +170,7 @@ class ProgramBuilder:
         definition = self.definition
         follows = not (definition.is_fixed or shape_arrays)
         if follows:
-            found = self._templates.find(class_of(key.shapes), definition.templates.numbers(key.shapes))
+            found = self._templates.find(self._class(key.shapes), definition.templates.numbers(key.shapes))
             if found is not None:
                 return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
@@ -212,27 +224,50 @@ class ProgramBuilder:
 
     def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
         """Whether all algorithms give the bits of those of the class: others are of this size alone."""
-        known = self._decisions.get((class_of(key.shapes), plan.target.threads))
+        known = self._decisions.get((self._class(key.shapes), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
+    def _class(self, shapes: Shapes) -> Class:
+        """The class of some sizes; half of one where what is chosen for the whole loses much there."""
+        of, half = class_of(shapes), finer(shapes, [*self.definition.inputs.values()])
+        if half == of or self.auto or self._saved_decisions(shapes) is not None:
+            return of
+        if half not in self._split:
+            self._split[half] = self._is_split(of, half)
+        return half if self._split[half] else of
+
+    def _is_split(self, of: Class, half: Class) -> bool:
+        """Whether half a class is one of its own."""
+        decisions = self._represented(of, self.target)
+        graph = self._like(half) if decisions is not None and self._may_lose[of] else None
+        return graph is not None and loss(lay_out(graph, self.target, decisions)) > WORTH_SPLITTING
+
+    def _represented(self, of: Class, target: Target) -> Decisions | None:
+        """What is chosen for the representative of a class; None where it has none, or a race decides."""
+        at = of, target.threads
+        if at not in self._decisions:
+            graph = self._like(of)
+            if graph is None or any(map(is_control, graph.nodes)) or winner(graph, target) is not None:
+                return None
+            plan = laid_out(graph, target)
+            self._plans[of], self._decisions[at], self._may_lose[of] = plan, plan.decisions(), may_lose(plan)
+        return self._decisions[at] if of in self._may_lose else None
+
     def _by_representative(self, key: Key, target: Target) -> ShapeProgram | None:
-        """The program by a template for the representative of a class of sizes that has not been chosen for; None where
-        there is none, or where it is no program for these sizes."""
-        of = class_of(key.shapes)
-        if (of, target.threads) in self._decisions or self._saved_decisions(key.shapes) is not None:
+        """The program by a template for the representative of a class of sizes, the first time; None where there is
+        none, or where it is no program for these sizes."""
+        if self._saved_decisions(key.shapes) is not None:
             return None
-        graph = self._like(of)
-        if graph is None or any(map(is_control, graph.nodes)) or winner(graph, target) is not None:
-            return None
-        plan = laid_out(graph, target)
-        self._decisions[of, target.threads] = plan.decisions()
-        return self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
+        of = self._class(key.shapes)
+        self._represented(of, target)
+        plan = self._plans.pop(of, None)
+        return None if plan is None else self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
 
     def _by_template(self, key: Key, plan: NetworkPlan, shapes: Shapes | None = None) -> ShapeProgram | None:
         """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
-        found = self._templates.add(class_of(key.shapes), numbers, plan, given)
+        found = self._templates.add(self._class(key.shapes), numbers, plan, given)
         return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
@@ -248,7 +283,7 @@ class ProgramBuilder:
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
         """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
         where the network cannot have these. None: what a race decides."""
-        of = class_of(key.shapes)
+        of = self._class(key.shapes)
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
             return known

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cpuconv.conv.choice.model import favourite, modelled_cost
+from cpuconv.conv.choice.ways import Convolution
 from cpuconv.errors import CpuconvError
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Graph, Value
@@ -18,7 +20,17 @@ from cpuconv.network.templating.followed import followed
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.template import ProgramTemplate
 
-_USUAL = (1, 3, 14, 56, 224, 640)  # sizes of images and of what they become, of classes 0, 1, …
+_USUAL = {
+    0: 1,
+    1: 2,
+    2: 3,
+    4: 12,
+    6: 48,
+    8: 224,
+    10: 640,
+}  # by bits of the largest size
+_MUCH = 0.2
+WORTH_SPLITTING = 1.1  # loss from which on half a class is one of its own
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
@@ -27,10 +39,12 @@ Found = tuple[Executable, Tail | None, Told]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
-    """The class of some sizes: by each axis, of which powers of 4 they are between; of 16 for batches, whose number
-    hardly matters to what is best."""
+    """The class of some sizes: of each axis the bits of its largest size, which is a power of 4.
+
+    Of batches it is a power of 16: how many images there are hardly matters to what is best.
+    """
     return tuple(
-        tuple(_power(size, 4 if _is_batched(shape, axis) else 2) for axis, size in enumerate(shape)) for shape in shapes
+        tuple(_bits(size, 4 if _is_batched(shape, axis) else 2) for axis, size in enumerate(shape)) for shape in shapes
     )
 
 
@@ -39,9 +53,20 @@ def _is_batched(shape: Sequence[int], axis: int) -> bool:
     return axis == 0 and len(shape) >= 3
 
 
-def _power(size: int, bits: int) -> int:
-    """The least power of 2 ** `bits` that is not less than a size."""
-    return -(-max(0, size - 1).bit_length() // bits)
+def _bits(size: int, step: int) -> int:
+    """The least multiple of `step` bits whose power of 2 is not less than a size."""
+    return -(-max(0, size - 1).bit_length() // step) * step
+
+
+def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
+    """The class of some sizes, of whose open axes each half is a class of its own: up to a power of 2."""
+    return tuple(
+        tuple(
+            _bits(size, 1) if each and not _is_batched(shape, axis) and not _stated(value, axis) else each
+            for axis, (size, each) in enumerate(zip(shape, axes, strict=True))
+        )
+        for value, shape, axes in zip(inputs, shapes, class_of(shapes), strict=True)
+    )
 
 
 def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
@@ -53,10 +78,30 @@ def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...],
     )
 
 
-def _usual(power: int, batched: bool) -> int:
-    if batched:
-        return 16**power // 2 or 1
-    return _USUAL[power] if power < len(_USUAL) else 7 * 4**power // 8
+def _usual(bits: int, batched: bool) -> int:
+    return 2**bits // 2 or 1 if batched else _USUAL.get(bits, 7 * 2**bits // 8)
+
+
+def loss(plan: NetworkPlan) -> float:
+    """Seconds of a plan's convolutions, by the model, over those of the best candidates for them."""
+    own = best = 0.0
+    for each in plan.nodes:
+        detail = None if each.offer is None else each.offer.detail
+        if isinstance(detail, Convolution):
+            problem, limits = detail.problem, plan.target.limits
+            own += modelled_cost(problem, detail.choice.candidate, limits.closed).estimate
+            best += favourite(problem, limits).cost.estimate
+    return own / best if best else 1.0
+
+
+def may_lose(plan: NetworkPlan) -> bool:
+    """Whether much of a plan's time goes into transforms, whose tiles do not fit planes of all sizes."""
+    seconds = {True: 0.0, False: 0.0}
+    for each in plan.nodes:
+        detail = None if each.offer is None else each.offer.detail
+        if isinstance(detail, Convolution):
+            seconds[bool(detail.choice.candidate.solver.ROUNDING)] += detail.seconds
+    return seconds[True] > _MUCH * sum(seconds.values())
 
 
 def _stated(value: Value, axis: int) -> int:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 import cpuconv
+from cpuconv.conv.choice.model import Choice, ranking
+from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
 from cpuconv.network.running import building
+from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.templating import classes, late_node
-from cpuconv.network.templating.classes import class_of, representative
+from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
 from support import oracle
 from support.graphs import close, parse, programs_of
 from support.random_sizes import Judge
@@ -156,20 +161,62 @@ def _with_late_poolings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _replaced(op, lower):
-    from dataclasses import replace
-
     return replace(op, lower=lower)
 
 
 def test_a_class_is_a_power_of_four_and_of_batches_one_of_16():
     sizes = [1, 2, 4, 5, 16, 17, 64, 65, 256, 257, 1024]
-    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]
+    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10]
+    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12]
     for size in range(300):
         for shape in ((size,), (size, size, size)):
             of = class_of([shape])
-            assert class_of(representative(of, [Value((None,) * len(shape))])) == of
+            inputs = [Value((None,) * len(shape))]
+            assert class_of(representative(of, inputs)) == of
+            half = finer([shape], inputs)
+            assert finer(representative(half, inputs), inputs) == half
+            assert class_of(representative(half, inputs)) == of
     assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
+
+
+DEEP = """g (float[1,64,H,W] x) => (float[1,64,P,Q] y) {
+    y = Conv<pads = [1, 1, 1, 1]>(x, w)
+}"""
+
+
+def test_half_a_class_is_a_class_of_its_own_where_the_whole_loses():
+    """Whatever ran before; the model is asked, so the sizes are those that it tells apart here, if there are some."""
+    model = parse(DEEP)
+    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    sizes = [(3, 3), (7, 7), (9, 9), (14, 14), (20, 20), (60, 60)]
+    made = [cpuconv.compile(model, threads=1, strategy="heuristic") for _ in range(2)]
+    for each, order in zip(made, (sizes, sizes[::-1]), strict=True):
+        for high, wide in order:
+            each.run({"x": np.ones((1, 64, high, wide), np.float32)})
+    one, other = (programs_of(each).builder for each in made)
+    assert one._split == other._split and one._split
+    for half, split in one._split.items():
+        of = class_of(one._representative(half))
+        plan = lay_out(one._like(half), one.target, one._represented(of, one.target))
+        assert split == (one._may_lose[of] and loss(plan) > WORTH_SPLITTING)
+
+
+def test_loss_is_that_of_the_model():
+    model = parse(DEEP)
+    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    builder = programs_of(cpuconv.compile(model, threads=1, strategy="heuristic")).builder
+    graph = builder._like(((0, 6, 4, 4),))
+    best = lay_out(graph, builder.target)
+    assert loss(best) == pytest.approx(1)
+    nodes = []
+    for each in best.nodes:
+        if each.offer is not None and isinstance(detail := each.offer.detail, Convolution):
+            worst = ranking(detail.problem, closed=True)[-1]
+            slow = replace(detail, settled=Choice(worst.candidate, "named"))
+            each = replace(each, offer=replace(each.offer, detail=slow))
+            expected = worst.cost.estimate / detail.seconds
+        nodes.append(each)
+    assert loss(replace(best, nodes=nodes)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrent", "int8"])
