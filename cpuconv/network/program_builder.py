@@ -15,7 +15,6 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
-from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import files_of, give_back, own
@@ -32,7 +31,7 @@ from cpuconv.network.selection.existing import by_kernels_at_hand
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
-from cpuconv.network.sizes.cutting import stages
+from cpuconv.network.sizes.cutting import Parts, stages
 from cpuconv.network.templating.classes import (
     WORTH_SPLITTING,
     Class,
@@ -43,6 +42,7 @@ from cpuconv.network.templating.classes import (
     may_lose,
     representative,
 )
+from cpuconv.network.templating.representatives import nearest_fitting
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
@@ -144,6 +144,8 @@ class ProgramBuilder:
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
         self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
         self._may_lose: dict[Class, bool] = {}
+        self._examples: dict[Class, Shapes] = {}  # the first sizes of each class
+        self._representatives: dict[Class, Shapes] = {}
         self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
         suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
         self._threads: dict[Class, int] = {}  # where each class takes as many as are fastest
@@ -183,7 +185,7 @@ class ProgramBuilder:
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        follows &= decisions is None and not any(map(is_control, graph.nodes))
+        follows &= decisions is None
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
@@ -230,6 +232,8 @@ class ProgramBuilder:
     def _class(self, shapes: Shapes) -> Class:
         """The class of some sizes; half of one where what is chosen for the whole loses much there."""
         of, half = class_of(shapes), finer(shapes, [*self.definition.inputs.values()])
+        for each in (of, half):
+            self._examples.setdefault(each, shapes)
         if half == of or self.auto or self._saved_decisions(shapes) is not None:
             return of
         if half not in self._split:
@@ -247,7 +251,7 @@ class ProgramBuilder:
         at = of, target.threads
         if at not in self._decisions:
             graph = self._like(of)
-            if graph is None or any(map(is_control, graph.nodes)) or winner(graph, target) is not None:
+            if graph is None or winner(graph, target) is not None:
                 return None
             plan = laid_out(graph, target)
             self._plans[of], self._decisions[at], self._may_lose[of] = plan, plan.decisions(), may_lose(plan)
@@ -267,6 +271,9 @@ class ProgramBuilder:
         """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
+        if given is not None:
+            (head, tail), trace = given
+            given = Parts(self.bodies.bound(head), tail), trace
         found = self._templates.add(self._class(key.shapes), numbers, plan, given)
         return None if found is None else ShapeProgram(key, {}, *found)
 
@@ -301,7 +308,21 @@ class ProgramBuilder:
         return self.bodies.bound(ready.graph)
 
     def _representative(self, of: Class) -> Shapes:
-        return representative(of, [*self.definition.inputs.values()])
+        """The sizes that represent a class, as far as the network can have them."""
+        made = self._representatives.get(of)
+        if made is None:
+            usual = representative(of, [*self.definition.inputs.values()])
+            made = nearest_fitting(usual, self._examples.get(of, usual), self._fits)
+            self._representatives[of] = made
+        return made
+
+    def _fits(self, shapes: Shapes) -> bool:
+        """Whether the network can have these sizes."""
+        try:
+            self.definition.prepared(shapes, {}, noted=False)
+        except CpuconvError:
+            return False
+        return True
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size of the same class, if that is to be followed."""

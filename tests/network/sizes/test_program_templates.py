@@ -17,6 +17,7 @@ from cpuconv.network.running import building
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.templating import classes, late_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
+from cpuconv.network.templating.representatives import nearest_fitting
 from support import oracle
 from support.graphs import close, parse, programs_of
 from support.random_sizes import Judge
@@ -264,3 +265,16 @@ def test_a_class_has_one_number_of_threads(model, monkeypatch):
     for size in ((201, 200), (160, 255)):
         made.run(_feed(1, 3, *size))
         assert made.threads == threads
+
+
+def test_a_representative_keeps_what_a_network_states():
+    usual, tried = ((8, 56, 56, 56), (8, 56)), []
+
+    def fits(shapes):
+        tried.append(shapes)
+        (batch, channels, *_), (rows, _) = shapes
+        return channels == 32 and batch == rows
+
+    assert nearest_fitting(usual, ((3, 32, 32, 40), (3, 20)), fits) == ((8, 32, 56, 56), (8, 56))
+    assert len(tried) < 8
+    assert nearest_fitting(usual, usual, lambda shapes: True) == usual
