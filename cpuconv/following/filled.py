@@ -17,7 +17,8 @@ def filled(value: Any, number: Number) -> Any:
     if is_followed(value):
         return number(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(filled(each, number) for each in value)
+        made = type(value)(filled(each, number) for each in value)
+        return value if all(one is other for one, other in zip(made, value, strict=True)) else made
     if isinstance(value, np.ndarray) and value.dtype == SIZES:
         made = sizes_array(filled(each, number) for each in value.ravel()).reshape(value.shape)
         made.flags.writeable = False

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.notes import Note, note
@@ -196,6 +197,6 @@ def _once(graph: Graph) -> Graph:
 def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Parts | None:
     """What `prepared` gives, where kernels run nothing but known operators."""
     made = prepared(graph, shapes, options, noted=False, quiet=quiet)
-    if any(node.meaning is not None for node in made.graph.nodes):
+    if any(node.meaning is not None and not is_control(node) for node in made.graph.nodes):
         return None
     return Parts(made.graph, made.tail)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.errors import CpuconvError
 from cpuconv.following.filled import Number, filled
 from cpuconv.following.sizes import SIZES, Size, Trace
 from cpuconv.graph.ir import Graph, Value
@@ -189,6 +190,9 @@ class Templates:
         try:
             made = make(dict(zip(self._inputs, map(tuple, followed), strict=True)))
             template = None if made is None else Template(made, trace, given)
+        except CpuconvError:  # of these sizes
+            self._left += 1
+            return None
         except Exception:  # of code that takes no size for a number
             template = None
         if template is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cpuconv.conv.choice.model import favourite, modelled_cost
-from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.errors import CpuconvError
 from cpuconv.following.sizes import Trace, following
@@ -116,16 +115,15 @@ class ProgramTemplates:
 
     Parameters
     ----------
-    target : Target
     packed : Packed
     arenas : Arenas
     suffixed : callable
         Makes the suffix of nodes whose sizes are found in the run.
     """
 
-    def __init__(self, target: Target, packed: Packed, arenas: Arenas, suffixed: Suffixed) -> None:
+    def __init__(self, packed: Packed, arenas: Arenas, suffixed: Suffixed) -> None:
         """Hold none yet."""
-        self._target, self._packed, self._arenas, self._suffixed = target, packed, arenas, suffixed
+        self._packed, self._arenas, self._suffixed = packed, arenas, suffixed
         self._made: dict[Class, list[tuple[ProgramTemplate, Told]]] = {}
         self._able = True
 
@@ -171,7 +169,7 @@ class ProgramTemplates:
             with following():
                 followed_plan = followed(plan, graph, trace)
                 suffix = None if tail is None else self._suffixed(tail)
-            template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas, suffix)
+            template = ProgramTemplate(followed_plan, trace, plan.target, self._packed, self._arenas, suffix)
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
             self._able = False
             return None

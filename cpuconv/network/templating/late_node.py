@@ -14,7 +14,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
-from cpuconv.following.filled import filled, held
+from cpuconv.following.filled import Number, filled, held
 from cpuconv.following.sizes import SIZES
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
@@ -82,12 +82,13 @@ class LateNode:
         return (
             node,
             offer,
-            [None if place is None else _place(place, number) for place in self.inputs],
-            [_place(place, number) for place in self.outputs],
+            [None if place is None else filled_place(place, number) for place in self.inputs],
+            [filled_place(place, number) for place in self.outputs],
         )
 
 
-def _place(place: Place, number: Callable[[Any], Any]) -> Place:
+def filled_place(place: Place, number: Number) -> Place:
+    """The place with `number(size)` for each size that it holds, in order."""
     ref = replace(place.ref, offset=filled(place.ref.offset, number))
     shape, strides = filled(place.shape, number), filled(place.strides, number)
     array = place.array

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.filled import filled, held
+from cpuconv.following.filled import Number, filled, held
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
@@ -32,7 +32,7 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording, Words, compiled, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
-from cpuconv.network.templating.late_node import LateNode
+from cpuconv.network.templating.late_node import LateNode, filled_place
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.word_table import TABLES, WordTable
 
@@ -160,7 +160,7 @@ class ProgramTemplate:
         constants = dict(self._constants)
         for part in self._parts:
             if isinstance(part, Host):
-                segments.append(_hosted(part, left))
+                segments.append(_filled_host(part, lambda size: next(left)))
                 continue
             recording, own, needed = part.recording(left, len(segments), self._target.threads, self._packed)
             constants |= own
@@ -222,27 +222,21 @@ class _Part:
         return Recording(words, threads, sets, self._slices if known else []), constants, workspace
 
 
-def _sizes(part: _Part | Host) -> Iterator[Any]:
+def _sizes(part: _Part | Host) -> list[Any]:
     """What a part takes the numbers of, in order."""
-    if isinstance(part, _Part):
-        yield from part.sizes
-        return
-    for place in (*part.inputs, *part.outputs):
-        if isinstance(place, Place):
-            yield from (place.ref.offset, *place.shape, *place.strides)
+    return part.sizes if isinstance(part, _Part) else held(partial(_filled_host, part))
 
 
-def _hosted(host: Host, numbers: Iterator[Any]) -> Host:
-    """A node with other numbers for its places."""
+def _filled_host(host: Host, number: Number) -> Host:
+    """A node with other numbers for the sizes of its operands, of constants and of attributes."""
 
-    def placed(place: Any) -> Any:
-        if not isinstance(place, Place):
-            return place
-        ref = replace(place.ref, offset=next(numbers))
-        shape = tuple(next(numbers) for _ in place.shape)
-        return replace(place, ref=ref, shape=shape, strides=tuple(next(numbers) for _ in place.strides))
+    def operand(value: Any) -> Any:
+        return filled_place(value, number) if isinstance(value, Place) else filled(value, number)
 
-    return Host(host.node, [placed(each) for each in host.inputs], [placed(each) for each in host.outputs])
+    attributes = {name: filled(value, number) for name, value in host.node.attributes.items()}
+    is_same = all(value is host.node.attributes[name] for name, value in attributes.items())
+    node = host.node if is_same else replace(host.node, attributes=attributes)
+    return Host(node, [operand(each) for each in host.inputs], [operand(each) for each in host.outputs])
 
 
 def _valued(value: Value, numbers: Iterator[Any]) -> Value:

@@ -17,6 +17,7 @@ from cpuconv.network.running import building
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.templating import classes, late_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
+from cpuconv.network.templating.representatives import nearest_fitting
 from support import oracle
 from support.graphs import close, parse, programs_of
 from support.random_sizes import Judge
@@ -197,7 +198,7 @@ def test_half_a_class_is_a_class_of_its_own_where_the_whole_loses():
     assert one._split == other._split and one._split
     for half, split in one._split.items():
         of = class_of(one._representative(half))
-        plan = lay_out(one._like(half), one.target, one._represented(of))
+        plan = lay_out(one._like(half), one.target, one._represented(of, one.target))
         assert split == (one._may_lose[of] and loss(plan) > WORTH_SPLITTING)
 
 
@@ -233,3 +234,47 @@ def test_no_node_is_lowered_for_each_size(name, monkeypatch):
     numbers = range(2, 10)
     assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
     assert not judge.reordered(numbers)
+
+
+PICKED = """g (float[N,8,T] x) => (float[N,8,K] y) <int64[1] two = {2}> {
+    length = Shape<start = 2>(x)
+    half = Div(length, two)
+    most, places = TopK(x, half)
+    y = Tanh(most)
+}"""
+
+
+def test_references_between_kernels_get_sizes_of_a_run():
+    """A constant that a reference reads is computed from sizes."""
+    source = parse(PICKED)
+    made = cpuconv.compile(source, threads=1, strategy="heuristic")
+    for length in (20, 33, 64, 17):
+        x = RNG.standard_normal((2, 8, length), np.float32)
+        largest = np.sort(x, -1)[..., ::-1][..., : length // 2]
+        close(made(x), np.tanh(largest), 1e-5)
+    assert len(programs_of(made).builder._templates) == 1
+
+
+def test_a_class_has_one_number_of_threads(model, monkeypatch):
+    """Where threads are chosen, they are chosen once for a class of sizes, which then has templates."""
+    made = cpuconv.compile(model, threads="auto", strategy="heuristic")
+    first = made.run(_feed(1, 3, 200, 200))
+    threads, builder = made.threads, programs_of(made).builder
+    assert first and len(builder._threads) == len(builder._templates) == 1
+    monkeypatch.setattr(building.Builder, "executable", lambda *_: pytest.fail("a network was lowered"))
+    for size in ((201, 200), (160, 255)):
+        made.run(_feed(1, 3, *size))
+        assert made.threads == threads
+
+
+def test_a_representative_keeps_what_a_network_states():
+    usual, tried = ((8, 56, 56, 56), (8, 56)), []
+
+    def fits(shapes):
+        tried.append(shapes)
+        (batch, channels, *_), (rows, _) = shapes
+        return channels == 32 and batch == rows
+
+    assert nearest_fitting(usual, ((3, 32, 32, 40), (3, 20)), fits) == ((8, 32, 56, 56), (8, 56))
+    assert len(tried) < 8
+    assert nearest_fitting(usual, usual, lambda shapes: True) == usual
