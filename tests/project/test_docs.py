@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ import cpuconv
 import cpuconv.cli.main
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.passes import NAMES
+from cpuconv.reading.onnx_reader import OLDEST
 from support.running.processes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -101,10 +103,31 @@ def test_the_page_of_models_lists_every_operator_and_rewrite_once():
     listed = re.findall(r"`(\w+)`", models.operators())
     assert sorted(listed) == sorted(TABLE.keys() - OWN)
     assert re.findall(r"^\| `(\w+)` \| \S", models.rewrites(), re.MULTILINE) == list(NAMES)
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    built = models.on_page_markdown(page, page=None, config=None, files=None)
-    assert models.operators() in built and models.rewrites() in built and "<!--" not in built
-    assert "docs/models.py" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    page = models.PAGE.read_text(encoding="utf-8")
+    assert models.operators() in page and models.rewrites() in page
+    assert models.filled(page) == page, "run python docs/models.py"
+
+
+def test_the_oldest_opset_is_stated_alike():
+    said = [
+        int(number)
+        for text in (
+            *ROOT.glob("docs/*.md"),
+            ROOT / "cpuconv" / "api" / "network.py",
+            ROOT / "cpuconv" / "quantizing" / "quantize.py",
+        )
+        for number in re.findall(r"opset (\d+) (?:and|or) newer", text.read_text(encoding="utf-8"), re.IGNORECASE)
+    ]
+    assert len(said) >= 3 and set(said) == {OLDEST}
+
+
+@pytest.mark.parametrize("name", [name for name in cpuconv.__all__ if inspect.isfunction(getattr(cpuconv, name))])
+def test_the_documentation_of_a_call_names_all_its_parameters(name):
+    call = getattr(cpuconv, name)
+    sections = re.findall(r"^Parameters\n-+\n(.*?)(?:\n\n|\Z)", inspect.getdoc(call), re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^(\w.*?)(?: :|$)", "\n".join(sections), re.MULTILINE)
+    named = {parameter for line in lines for parameter in line.split(", ")}
+    assert named == set(inspect.signature(call).parameters)
 
 
 def test_the_example_of_an_operator_is_its_code():
