@@ -7,7 +7,7 @@ PACKS := cpuconv/packs/sources
 .PHONY: warmup pack test walk test-cpus test-arm fuzz bench wheel docs clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50, and print the table
-	$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
+	@$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
 
 pack: $(PACKS)  ## a kernel pack of this CPU in the checkout, so that later starts compile less: some minutes
 

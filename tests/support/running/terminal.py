@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import sys
@@ -90,9 +91,10 @@ def on_terminal(
         finally:
             os._exit(127)
     parts: list[tuple[float, str]] = []
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
     try:
         while part := os.read(terminal, 1 << 16):
-            parts.append((time.monotonic() - begun, part.decode(errors="replace")))
+            parts.append((time.monotonic() - begun, decoder.decode(part)))
     except OSError:  # the other end is closed
         pass
     _, status = os.waitpid(child, 0)
