@@ -126,7 +126,7 @@ def _written(value: object) -> str:
     """A tree as text: the name of each node's class and its fields that hold something."""
     if isinstance(value, ast.AST):
         told = []
-        for name in _fields(type(value)):
+        for name in _fields(*value._fields):
             inner = getattr(value, name, None)
             if inner is not None and inner != []:
                 told.append(f"{name}={_written(inner)}")
@@ -137,6 +137,6 @@ def _written(value: object) -> str:
 
 
 @functools.cache
-def _fields(kind: type[ast.AST]) -> list[str]:
-    """The fields of a node that count, in the order of their names."""
-    return sorted({*kind._fields} - {*_LEFT_OUT})
+def _fields(*names: str) -> list[str]:
+    """Of the fields of a node those that count, in the order of their names."""
+    return sorted({*names} - {*_LEFT_OUT})
