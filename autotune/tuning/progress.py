@@ -52,7 +52,7 @@ Listener = Callable[[Progress], None]
 
 class _Rate:
     """Seconds per item. The latest weigh most, as the first ones contain what is compiled for all. Of an item that
-    takes far longer than those before, such as the first, which waits for workers, only a part counts."""
+    takes far longer than those before, as one that needs a driver, only a part counts."""
 
     def __init__(self, typical: float, latest: float) -> None:
         """`typical` counts as `WEIGHT` items, and the `latest` items as much as all before them together."""
@@ -80,6 +80,7 @@ class ProgressEstimate:
         self._compile = _Rate(TYPICAL_COMPILE / workers, LATEST_TASKS)
         self._timing = _Rate(effort.seconds + TYPICAL_OVERHEAD, LATEST_PROBLEMS)
         self._batch = self._tasks = 0  # problems of the batch that are not done, candidates that are not compiled
+        self._is_started = False  # a candidate was compiled: the first one waits for workers to start
         self._since: float | None = None  # when the batch's timing began
         self._begun = self._compiled = time.monotonic()
         self._fraction = 0.0
@@ -109,7 +110,9 @@ class ProgressEstimate:
 
     def did_compile(self) -> None:
         now = time.monotonic()
-        self._compile.saw(now - self._compiled)
+        if self._is_started:
+            self._compile.saw(now - self._compiled)
+        self._is_started = True
         self._compiled, self._tasks = now, max(0, self._tasks - 1)
         self.tell("compile")
 
