@@ -22,6 +22,7 @@ from cpuconv.problem.asked_types import INPUTS, element_named, usual_input
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.runtime.code.together import expecting
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import wanted_threads
 
@@ -343,8 +344,9 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         layer = here.remembered.get(key)
         if layer is not None:
             return layer
-    choice = options.choose(problem, here.fingerprint(weight, problem.threads))
-    layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
+    with expecting():
+        choice = options.choose(problem, here.fingerprint(weight, problem.threads))
+        layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
     here.remembered.put(key, layer, layer.plan.nbytes)
     return layer
 

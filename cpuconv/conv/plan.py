@@ -24,6 +24,7 @@ from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
+from cpuconv.runtime.code.together import with_kernels
 
 if TYPE_CHECKING:
     from autotune.report.explain import Explanation
@@ -45,7 +46,10 @@ class _Context:
         self.workspace_bytes = recipe.workspace
         kept: list[Any] = [self.ending]  # objects whose addresses the blocks hold
         known = {"bias": address(self.ending), "fill": fill}
-        steps = [bind(step, kept, known) for step in recipe.steps]
+        steps = with_kernels(
+            lambda: (kernel for step in recipe.steps for kernel in step.kernels()),
+            lambda: [bind(step, kept, known) for step in recipe.steps],
+        )
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
             name: [(step.block.data, at, int(step.block[at])) for step in steps for at in step.late.get(name, ())]
             for name in _GIVEN
