@@ -311,7 +311,10 @@ class ProgramBuilder:
         """The sizes that represent a class, as far as the network can have them."""
         made = self._representatives.get(of)
         if made is None:
-            usual = representative(of, [*self.definition.inputs.values()])
+            inputs = [*self.definition.inputs.values()]
+            usual, largest = representative(of, inputs), representative(of, inputs, largest=True)
+            if not self._fits(usual) and self._fits(largest):
+                usual = largest
             made = nearest_fitting(usual, self._examples.get(of, usual), self._fits)
             self._representatives[of] = made
         return made

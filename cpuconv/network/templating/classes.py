@@ -69,11 +69,15 @@ def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
     )
 
 
-def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
+def representative(of: Class, inputs: Sequence[Value], largest: bool = False) -> tuple[tuple[int, ...], ...]:
     """The sizes for which a class's layouts and algorithms are chosen: those that people use most, which most is known
-    of; of the inputs' axes, those that are stated are what they are."""
+    of; of the inputs' axes, those that are stated are what they are. `largest`: powers of two, for networks that can
+    have multiples of one alone."""
     return tuple(
-        tuple(_stated(value, axis) or _usual(each, _is_batched(axes, axis)) for axis, each in enumerate(axes))
+        tuple(
+            _stated(value, axis) or (2**each if largest else _usual(each, _is_batched(axes, axis)))
+            for axis, each in enumerate(axes)
+        )
         for value, axes in zip(inputs, of, strict=True)
     )
 
