@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -80,3 +83,19 @@ def test_what_runs_natively_behind_is_one_network_for_all_sizes():
     tails = [made.tail for _, made in programs._remembered.items()]
     assert len(tails) == 4 and len({id(tail._model) for tail in tails}) <= len(programs.builder._templates)
     assert programs.builder.shared_bytes and not any(tail.nbytes for tail in tails)
+
+
+def test_programs_with_suffixes_are_small():
+    programs = programs_of(cpuconv.compile(detector(), threads=1, strategy="heuristic"))
+    for high in (140, 141):
+        programs.find(((1, 3, high, 180),))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for high in range(142, 182):
+            programs.find(((1, 3, high, 180),))
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 40 * 60 << 10
+    finally:
+        tracemalloc.stop()
+    assert len(programs.builder._templates) == 1
