@@ -124,3 +124,16 @@ def test_threads_above_the_cores_run_with_a_line(model: str, capsys: pytest.Capt
     problem = "g1mb1ic3ih12iw12oc16oh12ow12kh3kw3sh1sw1ph1pw1dh0dw0"
     assert autotune(["explain", problem, "--threads", "4096"]) == OK
     assert "autotune: --threads 4096 is more than this process may use" in capsys.readouterr().err
+
+
+def test_the_time_left_of_a_warmup_is_within_the_screen() -> None:
+    code = """
+import time
+from autotune.cli.display import display
+from autotune.tuning.progress import Progress
+with display() as show:
+    show(Progress("time", "g1mb1ic512ih14iw14oc512oh14ow14kh3kw3", 12, 127, 0.5, 1234.5, 754.0, False))
+    time.sleep(0.5)
+"""
+    screen = terminal.on_terminal(python("-c", code))
+    assert screen.first(r"1234\.5 GFLOP/s, 12 of 127, 12:34 left") < screen.seconds
