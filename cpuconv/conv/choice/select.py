@@ -175,11 +175,11 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
-    """The choice; or, where nothing is stored, a candidate that the model finds hardly slower and that reads weights in
-    one of the packed `forms`: packing would take longer than it loses."""
+    """The choice; or, where nothing is stored, a candidate that gives the same bits, that the model finds hardly
+    slower, and that reads weights in one of the packed `forms`: packing would take longer than it loses."""
     if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
-    prefix = choice.candidate.rounding if limits.reproducible else ""
+    prefix = "" if problem.types.sum.integer else choice.candidate.rounding
     below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
     packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
     return choice if packed is None else Choice(packed.candidate, "model")

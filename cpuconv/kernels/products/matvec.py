@@ -1,10 +1,9 @@
 """A vector times a matrix: a stream of the matrix at the speed of memory.
 
-Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
-columns: a constant matrix is packed so that each vector of columns is one stream from end to end ("columns"). Any other
-is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output ("rows").
-Where rows lie side by side, lanes are elements of columns, several of which are streams side by side; their sums are
-combined at the end ("dots").
+Where columns are contiguous, lanes are columns: a constant matrix is packed so that each vector of columns is one
+stream from end to end ("columns"). Any other is read in place: narrow ones likewise, of others several rows at a time,
+their sums held in the output ("rows"). Where rows are contiguous, lanes are elements of columns, several of which are
+read at a time; their sums are combined at the end ("dots").
 """
 
 from __future__ import annotations
@@ -288,12 +287,11 @@ class Vectors:
 
     Attributes
     ----------
-    depth, columns : int
+    depth, columns, items : int
     x, matrix, y : Ref
     x_step, row_step, column_step, y_step : int
     offsets : numpy.ndarray, (items * 3,)
         Bytes to the vector, the matrix and the result of each item, int64.
-    items : int
     """
 
     depth: int
