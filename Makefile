@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 LIGHT = $$($(BIN)/python -c "import onnx, pathlib; print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light')")
 PACKS := cpuconv/packs/sources
 
-.PHONY: warmup pack test test-cpus test-arm fuzz bench wheel docs clean
+.PHONY: warmup pack test walk test-cpus test-arm fuzz bench wheel docs clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50, and print the table
-	$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
+	@$(BIN)/autotune warmup "$(LIGHT)/light_resnet50.onnx"
 
 pack: $(PACKS)  ## a kernel pack of this CPU in the checkout, so that later starts compile less: some minutes
 
@@ -21,6 +21,9 @@ test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist worksteal --sample $(SAMPLE)
+
+walk: $(VENV)/.has-dev $(VENV)/.has-docs  ## a stranger's first minutes, from a fresh clone: commands, screens, pages and times
+	CPUCONV_WALK=1 $(BIN)/python -m pytest tests/project/test_first_minutes.py tests/project/test_site.py tests/project/test_snippets.py
 
 test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that this one can execute
 	$(BIN)/python tests/cpus.py

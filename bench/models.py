@@ -35,6 +35,7 @@ from bench.settings import PLAIN, Run, Settings, machine_name, words
 from bench.shapes import Line
 
 PEERS = ("onnxruntime", "openvino", "mnn")
+ALL_PEERS = (*PEERS, "torch")  # PyTorch runs modules that onnx2torch makes, where it can
 LOADED = "resnet50"
 APART = {"load": LOADING, "memory": MEMORY}  # what is asked of new processes, by option: names of the figures
 Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
@@ -68,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
     p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
-    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated (%(default)s)")
+    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated, also torch (%(default)s)")
     p.add_argument("--precision", default="float32", choices=TABLE, help="default: each engine's own (%(default)s)")
     p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv (cached)")
     p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per network (5)")
@@ -98,7 +99,7 @@ def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
         seconds=args.seconds,
         layouts=(PLAIN,),
         strategy=args.strategy,
-        peers=precision.asked(words(args.peers, PEERS, "--peers")),
+        peers=precision.asked(words(args.peers, ALL_PEERS, "--peers")),
         batch=batch,
         timeout=args.timeout,
         tolerance=precision.tolerance,

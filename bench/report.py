@@ -145,7 +145,7 @@ def remarks(data: Data) -> list[str]:
 
 
 def summary(data: Data) -> str:
-    """What the README shows: the families, and what to know of them."""
+    """The families of one table, its method and remarks."""
     return "\n\n".join((caption(data), families_table(data), *remarks(data))) + "\n"
 
 
@@ -217,19 +217,20 @@ def timing_dict(timing: Timing) -> dict[str, Any]:
     return {name: getattr(timing, name) for name in names} | {"round_medians": timing.medians}
 
 
-def replaced(path: Path, text: str) -> str:
-    """A page with `text` in place of what stands between its two markers.
+def replaced(path: Path, text: str, marks: str = "bench") -> str:
+    """A page with `text` in place of what stands between its two markers of that name.
 
     Raises
     ------
     ValueError
         If the file does not hold each marker once, in order.
     """
-    head, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end) or BEGIN in rest or END in tail:
-        raise ValueError(f"{path} must hold {BEGIN} and then {END}, once each.")
-    return f"{head}{BEGIN}\n{text.strip()}\n{END}{tail}"
+    first, last = f"<!-- {marks}:begin -->", f"<!-- {marks}:end -->"
+    head, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    _, end, tail = rest.partition(last)
+    if not (begin and end) or first in rest or last in tail:
+        raise ValueError(f"{path} must hold {first} and then {last}, once each.")
+    return f"{head}{first}\n{text.strip()}\n{last}{tail}"
 
 
 def _measure(data: Data) -> str:

@@ -1,15 +1,14 @@
-"""The tables of models.md, from the operators and rewrites themselves; MkDocs puts them in as it builds the page.
-
-``python docs/models.py`` prints them.
-"""
+"""Write the tables of models.md, from the operators and rewrites themselves: ``python docs/models.py``."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from pathlib import Path
 
 from cpuconv.graph.ops import FAMILIES, OWN
 from cpuconv.graph.passes import NAMES, PASSES
+
+PAGE = Path(__file__).with_suffix(".md")
 
 
 def operators() -> str:
@@ -26,7 +25,9 @@ def operators() -> str:
 def rewrites() -> str:
     """A line for each rewrite, in order; those that run twice where they run first."""
     texts = {name: getattr(run, "text", None) or inspect.getmodule(run).__doc__ for name, run in reversed(PASSES)}
-    return "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_purpose(texts[name])} |" for name in NAMES)])
+    return "\n".join(
+        ["| rewrite | what it does |", "|---|---|", *(f"| `{name}` | {_purpose(texts[name])} |" for name in NAMES)]
+    )
 
 
 def _purpose(text: str | None) -> str:
@@ -34,16 +35,17 @@ def _purpose(text: str | None) -> str:
     return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
-TABLES = {"<!-- operators -->": operators, "<!-- rewrites -->": rewrites}
+TABLES = {"operators": operators, "rewrites": rewrites}
 
 
-def on_page_markdown(markdown: str, **others: Any) -> str:
-    """MkDocs' event: the page with tables in the place of their marks."""
-    for mark, table in TABLES.items():
-        if mark in markdown:
-            markdown = markdown.replace(mark, table())
-    return markdown
+def filled(page: str) -> str:
+    """The page with each table between its marks."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        head, _, rest = page.partition(begin)
+        page = f"{head}{begin}\n{table()}\n\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 if __name__ == "__main__":
-    print("\n\n".join(table() for table in TABLES.values()))
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,6 +12,8 @@ from rich.progress import Progress as Bar
 
 from autotune.tuning.progress import Listener, Progress
 
+_LABEL = 28  # columns of a problem's label, so that the time left is within 80
+
 
 @contextlib.contextmanager
 def display() -> Iterator[Listener]:
@@ -30,7 +32,7 @@ def display() -> Iterator[Listener]:
 
         def show(state: Progress) -> None:
             what = state.label or "compiling"
-            bar.update(task, completed=state.fraction, description=f"{what[:40]:40}", note=_note(state))
+            bar.update(task, completed=state.fraction, description=f"{what[:_LABEL]:{_LABEL}}", note=_note(state))
 
         yield show
 

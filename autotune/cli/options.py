@@ -23,9 +23,10 @@ INTERRUPTED = 130
 
 EPILOG = f"""exit codes:
   {OK:3}  done
-  {FAILED:3}  failed: nothing to tune or to show, a problem that no candidate solves, or a store or workload in trouble
+  {FAILED:3}  failed: nothing to tune or to show, a problem without candidates, or a
+       store or workload that cannot be used
   {USAGE:3}  wrong usage, or a source that cannot be read
-  {INTERRUPTED:3}  interrupted; what was found is kept, and the same command goes on from there
+  {INTERRUPTED:3}  interrupted; results are kept, and the same command goes on from there
 """
 
 

@@ -42,7 +42,8 @@ class Parser(argparse.ArgumentParser):
             return
         names = [str(choice) for choice in choices]
         what = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
-        told = f"invalid {what}: {str(value)!r}{suggested(str(value), names)} (choose from {', '.join(names)})"
+        help = suggested(str(value), names) or f" (choose from {', '.join(names)})"
+        told = f"invalid {what}: {str(value)!r}{help}"
         raise argparse.ArgumentError(None if what == "command" else action, told)
 
     def _knows(self, text: str) -> bool:
@@ -63,7 +64,8 @@ class _Version(argparse.Action):
         except PackageNotFoundError:
             installed = "unknown version, not installed"
         owner = "" if parser.prog == _DISTRIBUTION else f" ({_DISTRIBUTION})"
-        print(f"{parser.prog} {installed}{owner}, Python {platform.python_version()}, {platform.platform()}")
+        system = f"{platform.system()} {platform.machine()}"
+        print(f"{parser.prog} {installed}{owner}, Python {platform.python_version()}, {system}")
         parser.exit()
 
 

@@ -276,6 +276,7 @@ class _Warmup:
         timings = {each.search: each for each in batch} | earlier
         unfinished, refined, begun = [*batch], set(), time.monotonic()
         self.credit += sum(each.search.effort.seconds for each in batch)
+        self.progress.timing()
         deadline = min((end for end in (self.deadline, limit) if end is not None), default=None)
 
         def ended(search: Search) -> None:

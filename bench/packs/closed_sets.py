@@ -20,14 +20,17 @@ from cpuconv.solvers import winograd
 from cpuconv.solvers.shared.lanes import lane_set
 
 RELU, RELU6, HARD_SWISH, SILU = ("relu",), ("relu6",), ("hardswish",), ("silu",)
-DEPTHWISE: tuple[tuple[int, int, tuple[Activation | None, ...]], ...] = (  # kernel, stride, activations
-    (3, 1, (RELU, RELU6, HARD_SWISH, SILU)),
-    (3, 2, (RELU, RELU6, HARD_SWISH, SILU)),
-    (5, 1, (HARD_SWISH,)),
-    (5, 2, (HARD_SWISH,)),
-    (7, 1, (None,)),
+ONE, HALF, LINES_HALF, PIXELS_HALF = (1, 1), (2, 2), (2, 1), (1, 2)
+DEPTHWISE: tuple[tuple[int, tuple[int, int], tuple[Activation | None, ...]], ...] = (  # kernel, stride, activations
+    (3, ONE, (RELU, RELU6, HARD_SWISH, SILU)),
+    (3, HALF, (RELU, RELU6, HARD_SWISH, SILU)),
+    (3, LINES_HALF, (HARD_SWISH,)),  # of text recognisers
+    (3, PIXELS_HALF, (HARD_SWISH,)),
+    (5, ONE, (HARD_SWISH,)),
+    (5, HALF, (HARD_SWISH,)),
+    (7, ONE, (None,)),
 )
-WINOGRAD = ((3, 3, (None, RELU)),)  # rows and columns of the kernel, activations
+WINOGRAD = ((3, 3, (None, RELU)), (1, 3, (None, SILU)), (3, 1, (None,)))  # rows and columns, activations
 POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
 LINES: tuple[tuple[str, dict[str, float]], ...] = (
     ("Softmax", {}),
@@ -39,13 +42,13 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
     """All of them for float32."""
     for size, stride, activations in DEPTHWISE:
         for activation in activations:
-            for lane in lane_set.lane_tiles(isa, size, size, (stride, stride), activation):
+            for lane in lane_set.lane_tiles(isa, size, size, stride, activation):
                 yield MicroRef(lane_strip, lane)
     for rows, cols, activations in WINOGRAD:
         every = (winograd.closed_tiles(isa, rows, cols, activation) for activation in activations)
         yield from dict.fromkeys(itertools.chain.from_iterable(every))
-    for fold, taps, stride in POOLINGS:
-        first = StripTile(isa.lanes, fold, 1, taps, stride, 1, edged=False, scaled=fold == "sum")
+    for fold, taps, step in POOLINGS:
+        first = StripTile(isa.lanes, fold, 1, taps, step, 1, edged=False, scaled=fold == "sum")
         yield from (MicroRef(pool_strip, strip) for strip in strip_tiles(first, isa))
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))

@@ -1,9 +1,9 @@
 """The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
 
 A device has a `.json` with everything measured and a `.md` to read, named by vendor, microarchitecture and cores, as
-virtual machines of different CPUs may report the same model. Three pages show them between their markers: the README
-has the families of the device measured last, `docs/performance.md` one row for each table, `docs/performance/tables.md`
-the families and lines of every device. The notes beside them are written by hand.
+virtual machines of different CPUs may report the same model. Three pages show them between their markers: families of
+the device measured last in `docs/performance/convolutions.md`, one row for each table in `docs/performance.md`, the
+families and lines of every device in `docs/performance/tables.md`. The notes beside them are written by hand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from bench.shapes import Line
 
 FOLDER = Path(__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
-README, OVERVIEW, PAGE = (ROOT / name for name in ("README.md", "docs/performance.md", "docs/performance/tables.md"))
+DOCS = ROOT / "docs" / "performance"
+FAMILIES, OVERVIEW, PAGE = DOCS / "convolutions.md", ROOT / "docs" / "performance.md", DOCS / "tables.md"
 NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
 NO_DEVICE = "No device has been measured yet."
 Data = dict[str, Any]
@@ -79,7 +80,9 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
     return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)
 
 
-def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, readme: Path) -> dict[Path, str]:
+def files(
+    made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, families: Path
+) -> dict[Path, str]:
     """The texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
     name = fingerprint().name
@@ -90,13 +93,13 @@ def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: 
     return {
         base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
         base.with_name(f"{base.name}.md"): "\n".join((f"# {heading(name, data)}\n", *parts)),
-        **pages(known, page, overview, readme),
+        **pages(known, page, overview, families),
     }
 
 
-def pages(devices: Mapping[str, Data], page: Path, overview: Path, readme: Path) -> dict[Path, str]:
+def pages(devices: Mapping[str, Data], page: Path, overview: Path, families: Path) -> dict[Path, str]:
     """The texts of the three pages with the tables of some devices, by path."""
-    shown = {page: block, overview: headlines, readme: short}
+    shown = {page: block, overview: headlines, families: short}
     return {path: report.replaced(path, text(devices)) for path, text in shown.items()}
 
 
@@ -106,7 +109,7 @@ def kept(folder: Path) -> dict[str, Data]:
 
 
 def short(devices: Mapping[str, Data]) -> str:
-    """The README's part: the first table of the device measured last, by families."""
+    """The first table of the device measured last, by families."""
     if not devices:
         return NO_DEVICE
     name, device = max(devices.items(), key=lambda item: item[1]["tables"][0]["date"])

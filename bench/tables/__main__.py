@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=True, highlight=False)
     try:
         if args.render:
-            write_whole(tables.pages(tables.kept(args.folder), args.page, args.overview, args.readme))
+            write_whole(tables.pages(tables.kept(args.folder), args.page, args.overview, args.families))
         else:
-            write_whole(tables.files(_make(args, console), args.folder, args.page, args.overview, args.readme))
+            write_whole(tables.files(_make(args, console), args.folder, args.page, args.overview, args.families))
     except (KeyboardInterrupt, tables.Incomplete) as why:
         console.print(f"Nothing is written: {why or 'interrupted'}.")
         return compare.INTERRUPTED if getattr(why, "interrupted", True) else 1
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folder", type=Path, default=tables.FOLDER, help="where tables are kept (%(default)s)")
     p.add_argument("--page", type=Path, default=tables.PAGE, help="shows families and lines (%(default)s)")
     p.add_argument("--overview", type=Path, default=tables.OVERVIEW, help="shows a row for each table (%(default)s)")
-    p.add_argument("--readme", type=Path, default=tables.README, help="shows families of one device (%(default)s)")
+    p.add_argument("--families", type=Path, default=tables.FAMILIES, help="shows families of one device (%(default)s)")
     return p
 
 

@@ -24,6 +24,7 @@ from cpuconv.problem.asked_types import INPUTS, element_named, usual_input
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.runtime.code.together import expecting
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import wanted_threads
 
@@ -99,18 +100,19 @@ def plan(
     accuracy : "exact", "standard" or "fast"
         Largest error: that of the direct sum; 1e-4 of the output's largest value on unit-normal data; any.
     workspace_limit : int or None
-        Most bytes of workspace a call may use.
+        Upper bound of the workspace of a call, in bytes.
     reproducible : bool
         Whether results are equal to the last bit for any number of threads, on one device and state of the store.
     algorithm : str or None
         A solver's name, to choose among its candidates, or a candidate as `Plan.algorithm` prints it.
     x_dtype : "uint8" or "int8", or None
-        Of inputs, with weights of integers; None: uint8. Else that of the weights.
+        Dtype of inputs, with weights of integers; None: uint8. Else that of the weights.
     y_dtype : str, dtype of NumPy or of torch, or None
-        Of results: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32 with those
-        of integers. None: that of inputs, or float32 where a quantization has no `y_scale`.
+        Dtype of results: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32 with
+        those of integers. None: that of inputs, or float32 where a quantization has no `y_scale`.
     quantization : Quantization or None
-        What integers mean; None for floats, and where the result is int32 sums of integers without zero points.
+        Scales and zero points of integers; None for floats, and where the result is int32 sums of integers without
+        zero points.
 
     Raises
     ------
@@ -180,11 +182,21 @@ def explain(
     types: str | Types = ALL_F32,
     **options: Unpack[ExplainOptions],
 ) -> Explanation:
-    """Which algorithm `plan` would take for these arguments, and why; nothing is compiled.
+    """Explain which algorithm `plan` would take for these arguments, and why; compile nothing.
 
-    Parameters and errors are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights, and
-    in place of dtypes and a quantization `types` of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
-    The result prints itself, and has `.to_dict()`.
+    Parameters
+    ----------
+    x_shape : (N, C, H, W)
+    w_shape : (K, C/groups, R, S)
+    types : str or Types
+        Types of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
+    bias, stride, padding, dilation, groups, residual, options
+        As those of `plan`, which also says what is raised.
+
+    Returns
+    -------
+    Explanation
+        A table of every candidate, which prints itself, and has `.to_dict()`.
     """
     if not isinstance(types, (str, Types)):
         raise ArgumentTypeError(must("types", "a string such as 'u8:s8:u8', or a Types", describe(types)))
@@ -260,7 +272,7 @@ def conv2d(
     y_dtype: Any = None,
     quantization: Quantization | None = None,
 ) -> Any:
-    """activation(convolution of `x` and `w` + bias + residual), as one call.
+    """Compute activation(convolution of `x` and `w` + bias + residual) in one call.
 
     Plans and packed weights are remembered. Weights are recognised by their content, which every call reads, so that a
     change in place counts at once; a read-only NumPy array that owns its memory is read only once. Weights that change
@@ -271,21 +283,51 @@ def conv2d(
     x : array of float32, bfloat16, float16, uint8 or int8
         The physical array of `in_layout`: NumPy of any strides, a torch tensor, or a CPU object with `__dlpack__` or
         `__array__`. Read in place, never written.
-    w : array of the same dtype, or of int8 or uint8 where `x` is of one of these, (K, C/groups, R, S)
+    w : array of the dtype of `x`, or of int8 or uint8 where `x` is of integers, (K, C/groups, R, S)
         As `x`; a `torch.nn.Parameter` too. Gradients are not recorded.
+    bias : array of float32, (K,), or None
+        Also of the weights' dtype where that is bfloat16 or float16, or int32 with weights of integers.
+    stride, dilation : int or (rows, columns)
+    padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
+    groups : int
+        Groups of channels; C is depthwise.
+    activation : None, a name, ("clip", lo, hi) or ("leaky_relu", slope)
+        relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh. Applied after bias and residual.
     residual : array of the result's dtype or None
         Added before the activation; the output's shape in `out_layout`.
+    in_layout, out_layout : str
+        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, NCHW32c or NCHW64c.
     out : numpy.ndarray, torch.Tensor or None
-        C-contiguous, of the result's dtype.
+        Array to write to: C-contiguous, of the result's dtype.
+    threads : int, "auto" or None
+        "auto": the number that the tuner found fastest for this shape. None: `get_num_threads()`.
+    strategy : "cached", "heuristic" or "profile"
+        "cached": what the tuner has stored, else the cost model's choice; nothing is timed. "heuristic": the cost
+        model's choice. "profile": what is not stored is timed now.
+    accuracy : "exact", "standard" or "fast"
+        Largest error: that of the direct sum; 1e-4 of the output's largest value on unit-normal data; any.
+    workspace_limit : int or None
+        Upper bound of the workspace of a call, in bytes.
+    reproducible : bool
+        Whether results are equal to the last bit for any number of threads, on one device and state of the store.
+    y_dtype : str, dtype of NumPy or of torch, or None
+        Dtype of the result: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32
+        with those of integers. None: that of `x`, or float32 where a quantization has no `y_scale`.
+    quantization : Quantization or None
+        Scales and zero points of integers; None for floats, and where the result is int32 sums of integers without
+        zero points.
 
     Returns
     -------
     numpy.ndarray or torch.Tensor
         `out`; or a new array, a tensor if `x` is one. N = 0 gives an empty result.
 
-    Notes
-    -----
-    The other parameters, and the errors raised, are those of `plan`.
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type; the message says which, what it must be and what it was.
+    WorkspaceError
+        No algorithm meets the workspace limit.
     """
     count = wanted_threads(None) if threads is None else threads
     added = residual is not None
@@ -332,11 +374,12 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         layer = here.remembered.get(key)
         if layer is not None:
             return layer
-    choice = options.choose(problem, here.fingerprint(weight, problem.threads))
-    found = new and new.chosen(problem, choice)
-    if new and found:
-        return _by_template(key, new, found, options, given)
-    layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
+    with expecting():
+        choice = options.choose(problem, here.fingerprint(weight, problem.threads))
+        found = new and new.chosen(problem, choice)
+        if new and found:
+            return _by_template(key, new, found, options, given)
+        layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
     here.remembered.put(key, layer, layer.plan.nbytes)
     return layer
 

@@ -26,6 +26,7 @@ from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
+from cpuconv.runtime.code.together import with_kernels
 
 if TYPE_CHECKING:
     from autotune.report.explain import Explanation
@@ -73,7 +74,10 @@ class _Context:
 
 def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
     """As `Evaluated.bound`, of steps."""
-    steps = [bind(step, kept, known) for step in recipe.steps]
+    steps = with_kernels(
+        lambda: (kernel for step in recipe.steps for kernel in step.kernels()),
+        lambda: [bind(step, kept, known) for step in recipe.steps],
+    )
     patches: Patches = {}
     for step in steps:
         for name, places in step.late.items():

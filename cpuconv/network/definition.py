@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.notes import Note, note
@@ -16,6 +17,7 @@ from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.sizes.cutting import Parts
 from cpuconv.network.sizes.prepared import Prepared, Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
 from cpuconv.network.sizes.specialise import bound_inputs
@@ -164,7 +166,7 @@ class Definition:
         if not (noted or shape_arrays or self.is_fixed):
             ready = self.templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
             if ready is not None:
-                return Prepared(ready, [], None), None
+                return Prepared(ready.head, [], ready.tail), None
         return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
 
     def original(self) -> Graph:
@@ -192,9 +194,9 @@ def _once(graph: Graph) -> Graph:
     return graph if outputs == graph.outputs else replace(graph, outputs=outputs)
 
 
-def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Graph | None:
-    """What `prepared` gives, where all of it is one graph of known operators."""
-    if any(node.meaning is not None for node in graph.nodes):
-        return None
+def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Parts | None:
+    """What `prepared` gives, where kernels run nothing but known operators."""
     made = prepared(graph, shapes, options, noted=False, quiet=quiet)
-    return made.graph if made.tail is None else None
+    if any(node.meaning is not None and not is_control(node) for node in made.graph.nodes):
+        return None
+    return Parts(made.graph, made.tail)

@@ -49,16 +49,21 @@ class Tail:
         Of the whole network, in order.
     ready : callable
         Makes what is a network of its own, when its first inputs are known.
+    is_shared : bool
+        Whether that network is also of other tails.
     """
 
-    def __init__(self, parts: Stages, outputs: Sequence[str], ready: Callable[[Graph], Network]) -> None:
+    def __init__(
+        self, parts: Stages, outputs: Sequence[str], ready: Callable[[Graph], Network], *, is_shared: bool = False
+    ) -> None:
         self._first, self._rest, self._outputs, self._ready = parts.first, parts.rest, outputs, ready
+        self._is_shared = is_shared
         self._model: Network | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of programs for sizes that were found."""
-        return 0 if self._model is None else self._model.nbytes
+        """Bytes of programs for sizes that were found, where no other tail has them."""
+        return 0 if self._model is None or self._is_shared else self._model.nbytes
 
     def finished(self, arrays: Mapping[str, np.ndarray], stop: Stop | None = None) -> dict[str, np.ndarray]:
         """All outputs of the network, from its inputs and what the program computed; `stop` may end it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
-from cpuconv.graph.control import is_control
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import files_of, give_back, own
@@ -31,8 +31,19 @@ from cpuconv.network.selection.existing import by_kernels_at_hand
 from cpuconv.network.selection.kept import laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
-from cpuconv.network.sizes.cutting import stages
-from cpuconv.network.templating.classes import Class, ProgramTemplates, class_of, representative
+from cpuconv.network.sizes.cutting import Parts, stages
+from cpuconv.network.templating.classes import (
+    WORTH_SPLITTING,
+    Class,
+    ProgramTemplates,
+    class_of,
+    finer,
+    loss,
+    may_lose,
+    representative,
+)
+from cpuconv.network.templating.representatives import nearest_fitting
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
 from cpuconv.runtime.code.cache import noting
@@ -101,7 +112,7 @@ class ProgramBuilder:
     bodies : Bodies
         Of its nodes, which its programs share.
     auto : bool
-        Whether each program takes as many threads as are fastest, at most the target's.
+        Whether each class of sizes takes as many threads as are fastest, at most the target's.
     """
 
     def __init__(
@@ -131,12 +142,24 @@ class ProgramBuilder:
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
-        self._templates = ProgramTemplates(target, packed, self.arenas)
+        self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
+        self._may_lose: dict[Class, bool] = {}
+        self._examples: dict[Class, Shapes] = {}  # the first sizes of each class
+        self._representatives: dict[Class, Shapes] = {}
+        self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
+        suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
+        self._threads: dict[Class, int] = {}  # where each class takes as many as are fastest
+        self._templates = ProgramTemplates(packed, self.arenas, suffixed)
 
     @property
     def choices(self) -> int:
         """For how many classes of sizes layouts were chosen."""
         return len(self._decisions)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the networks within programs and behind them."""
+        return self.bodies.nbytes + self._templates.nbytes
 
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
@@ -147,33 +170,38 @@ class ProgramBuilder:
 
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
-        follows = not (definition.is_fixed or shape_arrays or self.auto)
+        follows = not (definition.is_fixed or shape_arrays)
         if follows:
-            found = self._templates.find(class_of(key.shapes), definition.templates.numbers(key.shapes))
+            found = self._templates.find(self._class(key), definition.templates.numbers(key.shapes))
             if found is not None:
-                return ShapeProgram(key, {}, found[0], None, found[1])
+                return ShapeProgram(key, {}, *found)
         whole = definition.graph_for(key.shapes)
+        target = self._target_of(key, shape_arrays)
+        made = self._by_representative(key, target) if follows else None
+        if made is not None:
+            give_back(files_of(whole.constants.values()))
+            return made
         order, files = whole.outputs, files_of(whole.constants.values())
         del whole
         shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        follows &= late is None and decisions is None and not any(map(is_control, graph.nodes))
+        follows &= decisions is None
         graph = self.bodies.bound(graph)
         give_back(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
-            if self.auto:
+            if self.auto and definition.is_fixed:
                 network_plan, executable = fastest(
                     lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed, self.arenas
                 )
             else:
-                network_plan = self._laid_out(graph, key, decisions, self.target)
+                network_plan = self._laid_out(graph, key, decisions, target)
                 del graph  # so that what was computed of weights goes as it is packed
                 follows = follows and self._keeps_rounding(network_plan, key)
                 made = self._by_template(key, network_plan) if follows else None
                 if made is not None:
                     give_back(files)
                     return made
-                executable = build(network_plan, self.target, self.packed, self.arenas)
+                executable = build(network_plan, target, self.packed, self.arenas)
         tail = None if late is None else Tail(stages(self.bodies.bound(_owned(late))), order, self._part)
         give_back(files)
         made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.told())
@@ -182,17 +210,72 @@ class ProgramBuilder:
         definition.let_go()
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
+    def _target_of(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Target:
+        """The target of a class of sizes: where threads are chosen, with as many as are fastest for its
+        representative, or for the first of its sizes where the network cannot have those."""
+        if not self.auto or self.definition.is_fixed:
+            return self.target
+        of = class_of(key.shapes)
+        if of not in self._threads:
+            graph = None if shape_arrays else self._like(of)
+            if graph is None:
+                graph = self.bodies.bound(self.definition.prepared(key.shapes, shape_arrays, noted=False)[0].graph)
+            _, made = fastest(partial(laid_out, graph), self.target, self.packed, self.arenas)
+            self._threads[of] = made.target.threads
+        return replace(self.target, threads=self._threads[of])
+
     def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
         """Whether all algorithms give the bits of those of the class: others are of this size alone."""
-        known = self._decisions.get((class_of(key.shapes), plan.target.threads))
+        known = self._decisions.get((self._class(key), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
-    def _by_template(self, key: Key, plan: NetworkPlan) -> ShapeProgram | None:
-        """The program by a new template; None where none can be made."""
+    def _class(self, key: Key) -> Class:
+        """The class of some sizes; half of one where what is chosen for the whole loses much there."""
+        of, half = class_of(key.shapes), finer(key.shapes, [*self.definition.inputs.values()])
+        for each in (of, half):
+            self._examples.setdefault(each, key.shapes)
+        if half == of or key.elements or self.auto or self._saved_decisions(key.shapes) is not None:
+            return of
+        if half not in self._split:
+            self._split[half] = self._is_split(of, half)
+        return half if self._split[half] else of
+
+    def _is_split(self, of: Class, half: Class) -> bool:
+        """Whether half a class is one of its own."""
+        decisions = self._represented(of, self.target)
+        graph = self._like(half) if decisions is not None and self._may_lose[of] else None
+        return graph is not None and loss(lay_out(graph, self.target, decisions)) > WORTH_SPLITTING
+
+    def _represented(self, of: Class, target: Target) -> Decisions | None:
+        """What is chosen for the representative of a class; None where it has none, or a race decides."""
+        at = of, target.threads
+        if at not in self._decisions:
+            graph = self._like(of)
+            if graph is None or winner(graph, target) is not None:
+                return None
+            plan = laid_out(graph, target)
+            self._plans[of], self._decisions[at], self._may_lose[of] = plan, plan.decisions(), may_lose(plan)
+        return self._decisions[at] if of in self._may_lose else None
+
+    def _by_representative(self, key: Key, target: Target) -> ShapeProgram | None:
+        """The program by a template for the representative of a class of sizes, the first time; None where there is
+        none, or where it is no program for these sizes."""
+        if self._saved_decisions(key.shapes) is not None:
+            return None
+        of = self._class(key)
+        self._represented(of, target)
+        plan = self._plans.pop(of, None)
+        return None if plan is None else self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
+
+    def _by_template(self, key: Key, plan: NetworkPlan, shapes: Shapes | None = None) -> ShapeProgram | None:
+        """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
         templates = self.definition.templates
-        numbers, given = templates.numbers(key.shapes), templates.followed(key.shapes)
-        found = self._templates.add(class_of(key.shapes), numbers, plan, given)
-        return None if found is None else ShapeProgram(key, {}, found[0], None, found[1])
+        numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
+        if given is not None:
+            (head, tail), trace = given
+            given = Parts(self.bodies.bound(head), tail), trace
+        found = self._templates.add(self._class(key), numbers, plan, given)
+        return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
@@ -207,7 +290,7 @@ class ProgramBuilder:
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
         """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
         where the network cannot have these. None: what a race decides."""
-        of = class_of(key.shapes)
+        of = self._class(key)
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
             return known
@@ -218,12 +301,31 @@ class ProgramBuilder:
 
     def _like(self, of: Class) -> Graph | None:
         """The graph for the representative of a class; None where the network cannot have its sizes."""
-        shapes = representative(of, [*self.definition.inputs.values()])
         try:
-            ready = self.definition.prepared(shapes, {}, noted=False)[0]
+            ready = self.definition.prepared(self._representative(of), {}, noted=False)[0]
         except CpuconvError:
             return None
-        return None if ready.tail is not None else self.bodies.bound(ready.graph)
+        return self.bodies.bound(ready.graph)
+
+    def _representative(self, of: Class) -> Shapes:
+        """The sizes that represent a class, as far as the network can have them."""
+        made = self._representatives.get(of)
+        if made is None:
+            inputs = [*self.definition.inputs.values()]
+            usual, largest = representative(of, inputs), representative(of, inputs, largest=True)
+            if not self._fits(usual) and self._fits(largest):
+                usual = largest
+            made = nearest_fitting(usual, self._examples.get(of, usual), self._fits)
+            self._representatives[of] = made
+        return made
+
+    def _fits(self, shapes: Shapes) -> bool:
+        """Whether the network can have these sizes."""
+        try:
+            self.definition.prepared(shapes, {}, noted=False)
+        except CpuconvError:
+            return False
+        return True
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size of the same class, if that is to be followed."""
@@ -262,6 +364,11 @@ class ProgramBuilder:
         return Explanation.of(
             self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
         )
+
+
+def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, tail: Graph) -> SizedSuffix:
+    """The suffix of a network, of its nodes with sizes that are followed."""
+    return SizedSuffix(outputs, part, bodies.bound(tail))
 
 
 def _owned(graph: Graph) -> Graph:

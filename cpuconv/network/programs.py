@@ -46,7 +46,7 @@ class Programs:
         kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
-        return self.builder.arenas.nbytes + self.builder.bodies.nbytes + sum(made.nbytes for made in kept.values())
+        return self.builder.arenas.nbytes + self.builder.shared_bytes + sum(made.nbytes for made in kept.values())
 
     @property
     def threads(self) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import S8, S16, U8
+from cpuconv.following.sizes import greatest
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -209,7 +210,7 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 def _rows_at_once(problem: ConvProblem, params: Params, isa: Isa) -> int:
     """Rows of tiles of a piece that are computed one after the other: the next piece finds their lines in L1."""
     line = problem.w * WORD * isa.lanes
-    return max(1, int(_L1_SHARE * machine().l1 / (line * problem.stride[0] * params.rows)))
+    return greatest(1, int(_L1_SHARE * machine().l1) // (line * problem.stride[0] * params.rows))
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import least
+from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -25,6 +25,7 @@ from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
@@ -140,16 +141,11 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
-    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
     pixels = problem.oh * problem.ow
-    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
-    panels = divide(vectors, params.v)
-    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
-
     source, walked = input_plane(problem, operands.x.strides)
     load = _load(problem, isa, source)
     is_matrix = is_plain(problem) and walked["in_height"] == 1 and row_tile(isa.lanes, source).kind == ROWS
@@ -158,6 +154,15 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
     direct = rows.kind == BLOCKED and target.w == lanes * F32.bytes and y_width == pixels and added == target
+    own = words.product(problem, isa)
+    gemm = gemm_tile(problem, isa, own, params.v, 1, params.n, padded, unroll=step, xs=1, ks=0)
+    last = replace(gemm, valid=problem.kg % lanes if direct else 0)
+    columns = row_columns(isa, isa, gemm, last, pixels)
+    params = replace(params, n=columns.taken)
+    check_tile(1, params.n, 1, pixels)
+    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
+    panels = divide(vectors, params.v)
+    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
     pitch = (divide(block_pixels, _LINE) + 1 | 1) * 64  # an odd number of cache lines: rows do not share a cache set
     vector_step = block_pixels * lanes * F32.bytes
@@ -165,11 +170,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     sums_step = 0 if direct else params.v * vector_step + 64
     stride = source.cb if load == IN_PLACE else pitch
     table = np.arange(padded // step, dtype=np.int64) * step * stride
-    own = words.product(problem, isa)
-    gemm = gemm_tile(problem, isa, own, params.v, 1, params.n, padded, unroll=step, xs=1, ks=0)
-    last = replace(gemm, valid=problem.kg % lanes if direct else 0)
     args: Args = {
-        **gemm_args(operands, gemm, last, table, padded, panels),
+        **gemm_args(operands, gemm, last, table, padded, panels, columns),
         "tile_columns": params.n,
         "tails": 0,
         "vectors": vectors,
@@ -225,7 +227,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         planes=max(1, planes),
         tiles=total,
         panels=divide(vectors, params.v),
-        unit=cycles(isa, params.v, params.n, padded),
+        unit=cycles(isa, params.v, now(params.n), padded),
         prepare=0.0 if in_place else _packing(problem, isa) * depth * problem.oh / total,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.elements import Element
-from cpuconv.following.sizes import least
+from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -25,6 +25,7 @@ from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
+from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -170,15 +171,12 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the patches kernel."""
-    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, types = isa.lanes, problem.types
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     product, sizes, pieces = words.product(problem, isa), Sizes.of(problem, isa), words.pieces(problem)
     pixels = problem.oh * problem.ow
-    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(sizes.vectors, params.v)
-    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
     unroll, tail = segment(isa, sizes.words)
@@ -189,11 +187,16 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
     zeros = divide(used, pieces) * pieces - used
     last = replace(gemm, valid=problem.kg % lanes, absent=params.v - used, zeros=zeros)
+    columns = row_columns(isa, _seen(problem, isa), gemm, last, pixels)
+    params = replace(params, n=columns.taken)
+    check_tile(1, params.n, 1, pixels)
+    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
+    block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
     patch = sizes.words * WORD
     vector_step = block_pixels * lanes * WORD
     sums_step = divide(params.v, pieces) * vector_step + 64
     args: Args = {
-        **gemm_args(operands, gemm, last, table, sizes.reduction, panels),
+        **gemm_args(operands, gemm, last, table, sizes.reduction, panels, columns),
         "tile_columns": params.n,
         "tails": int(tail > 0),
         "bias_vector": bias_bytes(problem, isa),
@@ -256,7 +259,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         planes=max(1, problem.n * problem.groups),
         tiles=total,
         panels=divide(sizes.vectors, params.v),
-        unit=cycles(seen, params.v, params.n, sizes.reduction),
+        unit=cycles(seen, params.v, now(params.n), sizes.reduction),
         prepare=_patch_cycles(problem) * params.n,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import greatest
+from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -24,6 +24,7 @@ from cpuconv.kernels.copies.views import view_args
 from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
+from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles
 from cpuconv.kernels.products.tiling import cycles, pixel_cycles, tiles
 from cpuconv.problem.integers import divide
@@ -125,18 +126,18 @@ def _row_counts(problem: ConvProblem, sizes: Sizes, n: int) -> list[int]:
 
 def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int:
     """Blocks of the rows, each of which has the pixels of a tile."""
-    least = divide(params.n, problem.ow)
+    fewest = divide(params.n, problem.ow)  # rows of a block
     grid = Grid(
         planes=greatest(1, problem.n),
         tiles=problem.oh,
         panels=1,
-        unit=divide(sizes.vectors, params.v) * problem.ow / params.n * sizes.cycles(isa, params.v, params.n),
+        unit=divide(sizes.vectors, params.v) * problem.ow / params.n * sizes.cycles(isa, params.v, now(params.n)),
         prepare=_band_cycles(problem, isa, sizes) / problem.oh,
         weights=0.0,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
     blocks, _ = shortest(problem.threads, divide(problem.oh, params.block), grid)
-    return max(1, min(blocks, problem.oh // least))
+    return greatest(1, least(blocks, problem.oh // fewest))
 
 
 def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
@@ -195,10 +196,16 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the row patches kernel."""
-    check_tile(1, params.n, 1, problem.oh * problem.ow)
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
     sizes, pieces = Sizes.of(problem, isa), words.pieces(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)
+    used, unroll = sizes.vectors - (panels - 1) * params.v, _segment(sizes, isa)
+    gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.piece)
+    zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
+    last = replace(gemm, valid=problem.k % lanes, absent=params.v - used, zeros=zeros)
+    columns = row_columns(isa, words.seen(isa, product), gemm, last, problem.oh * problem.ow)
+    params = replace(params, n=columns.taken)
+    check_tile(1, params.n, 1, problem.oh * problem.ow)
     row_blocks = _blocks(problem, params, isa, sizes)
     stride, high = problem.stride[0], problem.effective_kernel[0]
     rows = (divide(problem.oh, row_blocks) - 1) * stride + high
@@ -208,15 +215,10 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pad_left = min(problem.pads[2], line_width)
     line_step = max(line_width, pad_left + problem.w) * sizes.pixel * types.x.bytes + 4 * lanes * WORD
     taps = np.arange(problem.r, dtype=np.int64) * problem.dilation[0]
-    unroll = _segment(sizes, isa)
     pieces_of_row = np.arange(divide(sizes.piece, unroll), dtype=np.int64) * unroll * WORD
     table = (taps % stride * phase + taps // stride * band_line)[:, None] + pieces_of_row
-    used = sizes.vectors - (panels - 1) * params.v
-    gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.piece)
-    zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
-    last = replace(gemm, valid=problem.k % lanes, absent=params.v - used, zeros=zeros)
     args: Args = {
-        **gemm_args(operands, gemm, last, table.ravel(), sizes.reduction, panels, product.matrix),
+        **gemm_args(operands, gemm, last, table.ravel(), sizes.reduction, panels, columns, product.matrix),
         "tile_columns": params.n,
         "tails": 0,
         "bias_vector": bias_bytes(problem, isa),

@@ -54,7 +54,7 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
 }
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
-CLOSED = {False: (4, 6, 8, 10, 12), True: (6, 7, 8)}  # those of networks with open sizes
+CLOSED = {False: (4, 6, 8, 10, 12), True: (4, 6, 7, 8)}  # those of networks with open sizes
 LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
 _ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
 _IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products

@@ -8,7 +8,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from bench import dynamic, rapidocr  # noqa: E402
+from bench import dynamic  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
@@ -29,13 +29,3 @@ def test_opened_networks_keep_channels(tmp_path):
     assert len(fixed) == len(opened) == 2 and min(*fixed, *opened) > 0
     model = cpuconv.compile(graph)
     np.testing.assert_allclose(model.run(feed)["y"], np.maximum(feed["x"], 0) * feed["c"], rtol=1e-6)
-
-
-def test_pages_differ_in_words_alone():
-    pytest.importorskip("PIL")
-    pages = [rapidocr.page(seed) for seed in (0, 0, 1)]
-    np.testing.assert_array_equal(pages[0], pages[1])
-    assert pages[0].shape == pages[2].shape and (pages[0] != pages[2]).any()
-    dark = (pages[0] < 128).any((1, 2))
-    lines = np.flatnonzero(dark[1:] & ~dark[:-1])
-    assert rapidocr.LINES <= len(lines) <= 2 * rapidocr.LINES  # dots and accents may begin lines of their own

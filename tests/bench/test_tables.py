@@ -25,7 +25,7 @@ from support.tuner.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 SHAPES = 'mb1ic64ih8oc64oh8kh3ph1n"net:a"\nmb1ic64ih8oc64oh8kh1ph0n"net:b"\n'
 VARIANTS = ("auto", "NCHW", "auto, batch 8")
-PAGES = ("page.md", "overview.md", "readme.md")
+PAGES = ("page.md", "overview.md", "families.md")
 PAGE = f"Text.\n{report.BEGIN}\nold\n{report.END}\nNotes.\n"
 
 
@@ -48,7 +48,7 @@ def place(tmp_path, monkeypatch):
 
 def run(place: Path, *more: str) -> int:
     paths = ["--shapes", place / "lines.txt", "--folder", place / "tables", "--page", place / "page.md"]
-    paths += ["--overview", place / "overview.md", "--readme", place / "readme.md"]
+    paths += ["--overview", place / "overview.md", "--families", place / "families.md"]
     return main([*map(str, paths), "--peers", "torch", "--rounds", "2", *more])
 
 
@@ -70,8 +70,8 @@ def test_all_tables_in_two_files_and_the_page(place, capsys):
     assert page.count("| net:a ") == page.count("| net:b ") == 1  # the lines of the first table
     printed = capsys.readouterr()
     assert "has no note on: net:a, net:b." in " ".join(printed.err.split())
-    readme = (place / "readme.md").read_text()
-    assert printed.out.strip() in readme and readme.count("| all ") == 1 and "net:a |" not in readme
+    families = (place / "families.md").read_text()
+    assert printed.out.strip() in families and families.count("| all ") == 1 and "net:a |" not in families
 
 
 def test_a_line_with_a_note_is_not_asked_for_again(place):
@@ -88,8 +88,8 @@ def test_two_devices_share_the_page(place):
     other = {"cpu": "Other CPU", "tables": [table]}
     (place / "tables" / "other-cpu.json").write_text(json.dumps(other))
     assert run(place, "--threads", "2") == 0
-    page, overview, readme = texts = [(place / name).read_text() for name in PAGES]
-    assert "### Other CPU (other-cpu)" in page and "other-cpu" not in readme  # it was measured before
+    page, overview, families = texts = [(place / name).read_text() for name in PAGES]
+    assert "### Other CPU (other-cpu)" in page and "other-cpu" not in families  # it was measured before
     assert f"### {report.machine_name()} ({fingerprint().name})" in page
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in overview.splitlines() if " thread" in row]
     assert [row[0].rpartition("(")[2] for row in rows] == sorted([f"{fingerprint().name})", "other-cpu)"])
@@ -101,7 +101,7 @@ def test_two_devices_share_the_page(place):
 
 
 def test_the_pages_show_the_tables_that_are_kept():
-    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.OVERVIEW, tables.README).items():
+    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.OVERVIEW, tables.FAMILIES).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m bench.tables --render"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 from pathlib import Path
 
@@ -17,8 +15,9 @@ from autotune.cli.options import FAILED, OK, USAGE
 from autotune.interpreter import python
 from cpuconv.cli.main import main
 from support.graphs import parse
+from support.running import terminal
+from support.running.terminal import COLUMNS
 
-COLUMNS = 80
 WEIGHTS = ", ".join(str(at % 7 - 3) for at in range(16 * 3 * 9))
 NET = f"""stages_of_a_network (float[1,3,12,12] x) => (float[1,16,12,12] result) <float[16,3,3,3] w = {{{WEIGHTS}}}> {{
     backbone_first_block_convolution = Conv<pads = [1, 1, 1, 1]>(x, w)
@@ -35,27 +34,10 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "net.onnx")
 
 
-def on_terminal(*arguments: str, columns: int = COLUMNS) -> tuple[list[str], int]:
-    """Lines that a process shows on a terminal, without what it erases, and its exit code."""
-    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
-    child, terminal = pty.fork()
-    if child == 0:
-        fcntl.ioctl(1, termios.TIOCSWINSZ, columns.to_bytes(2, sys.byteorder).rjust(4, b"\0") + bytes(4))
-        os.environ.pop("COLUMNS", None)
-        command = python(*arguments)
-        os.execvp(command[0], command)
-    told = b""
-    try:
-        while part := os.read(terminal, 1 << 16):
-            told += part
-    except OSError:  # the other end is closed
-        pass
-    _, status = os.waitpid(child, 0)
-    os.close(terminal)
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.decode())
-    return [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")], os.waitstatus_to_exitcode(
-        status
-    )
+def on_terminal(*arguments: str) -> tuple[list[str], int]:
+    """Lines that a process shows on a terminal, and its exit code."""
+    screen = terminal.on_terminal(python(*arguments))
+    return screen.lines, screen.code
 
 
 @pytest.mark.parametrize(
@@ -142,3 +124,16 @@ def test_threads_above_the_cores_run_with_a_line(model: str, capsys: pytest.Capt
     problem = "g1mb1ic3ih12iw12oc16oh12ow12kh3kw3sh1sw1ph1pw1dh0dw0"
     assert autotune(["explain", problem, "--threads", "4096"]) == OK
     assert "autotune: --threads 4096 is more than this process may use" in capsys.readouterr().err
+
+
+def test_the_time_left_of_a_warmup_is_within_the_screen() -> None:
+    code = """
+import time
+from autotune.cli.display import display
+from autotune.tuning.progress import Progress
+with display() as show:
+    show(Progress("time", "g1mb1ic512ih14iw14oc512oh14ow14kh3kw3", 12, 127, 0.5, 1234.5, 754.0, False))
+    time.sleep(0.5)
+"""
+    screen = terminal.on_terminal(python("-c", code))
+    assert screen.first(r"1234\.5 GFLOP/s, 12 of 127, 12:34 left") < screen.seconds

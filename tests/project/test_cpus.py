@@ -52,6 +52,8 @@ def test_nobody_else_starts_interpreters() -> None:
         "autotune/interpreter.py",
         "tests/arm.py",
         "tests/project/test_cpus.py",
+        "tests/project/test_first_minutes.py",
+        "tests/project/test_site.py",
         "tests/project/test_types.py",
     }
 

@@ -93,3 +93,48 @@ def test_a_helper_for_another_target_leaves(monkeypatch: pytest.MonkeyPatch) -> 
     asked = cache.Statistics.compiled
     together.main("another", "0")
     assert cache.Statistics.compiled == asked
+
+
+CONV2D = """
+import numpy as np
+import cpuconv
+from cpuconv.runtime.code import kernel_files, together
+from cpuconv.runtime.code.cache import Statistics
+
+rng = np.random.default_rng(1)
+x, w = rng.standard_normal((1, 16, 6, 6), np.float32), rng.standard_normal((16, 16, 1, 1), np.float32)
+started, usual = [], together._Helper
+together._Helper = lambda number: started.append(usual(number)) or started[-1]
+y = cpuconv.conv2d(x, w, threads=1)
+right = np.einsum("kc,nchw->nkhw", w[:, :, 0, 0].astype(np.float64), x.astype(np.float64))
+assert np.abs(y - right).max() < 1e-4
+there = len(list(kernel_files.folder().path.glob("*.o")))
+ended = all(each._process.poll() is not None for each in started)
+print(len(started), Statistics.compiled + Statistics.loaded, there, int(ended))
+"""
+
+
+def test_a_first_conv2d_has_a_helper_that_ends_with_it(tmp_path: Path) -> None:
+    environ = {**os.environ, "CPUCONV_CACHE_DIR": str(tmp_path), "CPUCONV_PACKS": "0", together.VARIABLE: "2"}
+    counts = []
+    for _ in range(2):
+        done = subprocess.run(python("-c", CONV2D), env=environ, capture_output=True, text=True, timeout=300)
+        assert not done.returncode, done.stderr
+        counts.append([int(word) for word in done.stdout.split()])
+    (helpers, used, there, ended), again = counts
+    assert (helpers, ended) == (1, 1) and there >= used > 0
+    assert again[0] == 0, "kernels are there: nobody helps"
+
+
+def test_missing_kernels_are_compiled_before_what_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    def make() -> str:
+        events.append("make")
+        if len(events) == 1:
+            raise NotCompiled(cache.kernel_files.named("nobody"))
+        return "made"
+
+    monkeypatch.setattr(together, "compiled_together", lambda wanted: events.extend(wanted))
+    assert together.with_kernels(lambda: ["compile"], make) == "made"
+    assert events == ["make", "compile", "make"]

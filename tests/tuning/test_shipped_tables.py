@@ -12,6 +12,7 @@ from cpuconv.conv.recipe import current_sources
 from cpuconv.conv.session import TABLES
 
 OLDER = {
+    "0843221d9ce186b7": "AMD EPYC (Zen 4) without AVX-512, measured on 2026-11-27",
     "581280111faea460": "Intel Xeon with AMX, measured on 2026-11-25",
 }
 """Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""

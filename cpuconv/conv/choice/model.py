@@ -242,8 +242,8 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = Fal
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
-    costed = (Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates)
-    return min((each for each in costed if why_excluded(problem, each, limits) is None), key=_estimate, default=None)
+    costed = sorted((Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates), key=_estimate)
+    return next((each for each in costed if why_excluded(problem, each, limits) is None), None)
 
 
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:

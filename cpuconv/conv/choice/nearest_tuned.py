@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autotune.workload import WEIGHTS
 from cpuconv.conv.choice import tuned
-from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, why_excluded, within_limits
+from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, ranking, why_excluded
 from cpuconv.conv.recipe import Candidate
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.activation import Activation
@@ -50,10 +50,10 @@ def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str =
     if prefix and solver != prefix.partition("(")[0]:
         return None
     limit = AGREES * best.cost.estimate
-    ranked = within_limits(problem, limits, prefix or f"{solver}(")
-    likely = [item.candidate for item in ranked if item.cost.estimate <= limit]
-    same = [candidate for candidate in likely if str(candidate) == near]
-    return next(iter(same + likely), None)
+    likely = [item for item in ranking(problem, solver, limits.closed) if item.cost.estimate <= limit]
+    likely.sort(key=lambda item: str(item.candidate) != near)
+    named = (item for item in likely if str(item.candidate).startswith(prefix))
+    return next((item.candidate for item in named if why_excluded(problem, item, limits) is None), None)
 
 
 def nearest(problem: ConvProblem) -> str | None:

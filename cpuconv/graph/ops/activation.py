@@ -1,4 +1,4 @@
-"""Activations: functions of one element, with scalars as attributes or as a second operand.
+"""Activations: elementwise functions, with scalars as attributes or as a second operand.
 
 Source: ONNX operators of these names. Their forms (`cpuconv.graph.ops.elementwise`) say what they mean.
 """

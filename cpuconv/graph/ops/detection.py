@@ -1,4 +1,4 @@
-"""What detectors end with: boxes of high scores that overlap little.
+"""Detection: boxes of high scores that overlap little.
 
 Source: the ONNX operator NonMaxSuppression. How many boxes it leaves depends on the scores.
 """

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: other ones each time that they run.
+"""Random numbers: new ones in every run.
 
 Source: ONNX operators of these names. Without a seed numbers come from the system's entropy. With one, the first
 draw of a node is that of NumPy's `RandomState` of the seed, as in ONNX's evaluator, and the n-th one that of the seed

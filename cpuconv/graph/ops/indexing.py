@@ -1,4 +1,4 @@
-"""Elements picked or written by index, and the indices of elements.
+"""Elements read or written by index, and indices of elements.
 
 Source: ONNX operators of these names. Negative indices count from the end.
 """

@@ -1,4 +1,4 @@
-"""Tensors joined, split, sliced, padded and repeated.
+"""Concatenation, splitting, slicing, padding and repetition.
 
 Source: ONNX operators Concat, Split, Slice, Pad and Tile.
 """

@@ -1,4 +1,4 @@
-"""Products of matrices.
+"""Matrix multiplication.
 
 Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly. Linear is ours: rewrites make it of
 products with constant weights, which it runs as a convolution of an image whose pixels are the rows.

@@ -1,4 +1,4 @@
-"""Normalisations: by stored statistics, by those of the input, and of neighbours; and Softmax.
+"""Normalisation by stored statistics, by those of the input and across channels; Softmax.
 
 Source: ONNX operators of these names, as at inference.
 """

@@ -1,4 +1,4 @@
-"""Operators that are rare, and that no kernel computes: NumPy does while the network runs.
+"""Rare operators, which NumPy computes.
 
 Source: ONNX operators of these names; MaxRoiPool rounds as its authors' code does (Fast R-CNN), which ONNX leaves open.
 ONNX's own evaluator has no MaxRoiPool; the others it computes otherwise than ONNX says, or in some types alone.

@@ -1,4 +1,4 @@
-"""Poolings: the largest, the mean or the norm of what a window sees, or of a whole plane.
+"""Pooling: maximum, mean or norm of a window or of a whole channel plane.
 
 Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms, and MaxUnpool.
 """

@@ -1,4 +1,4 @@
-"""Whole numbers in the place of floats: to and from them by scales, and products of them.
+"""Quantisation: conversions to and from integers by scales, integer convolution and matrix multiplication.
 
 Source: ONNX operators of these names. Products are summed exactly; no kernel has those of ONNX, so that references
 compute them while the network runs. QuantizedLinear is ours: rewrites make it of products with constant weights.

@@ -1,4 +1,4 @@
-"""Resize in all its modes, and the exchange of channels for pixels.
+"""Resize in all its modes, and moves of channels to pixels and back.
 
 Source: ONNX operators Resize, DepthToSpace and SpaceToDepth. Resize works on one axis after
 the other: each output has a place in the input and is a weighted mean of the inputs around it.

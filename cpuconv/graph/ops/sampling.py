@@ -1,4 +1,4 @@
-"""GridSample: the input between its elements, wherever a grid says.
+"""GridSample: the input, interpolated at the coordinates of a grid.
 
 Source: the ONNX operator of this name, for any number of axes. Each output is a weighted mean of the inputs around its
 place, the weights being products of those along every axis.

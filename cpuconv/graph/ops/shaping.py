@@ -1,4 +1,4 @@
-"""Changes of shape, of the order of axes and of type; tensors made from shapes.
+"""Changes of shape, axis order and type; tensors made from shapes.
 
 Source: ONNX operators of these names.
 """

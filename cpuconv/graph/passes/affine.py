@@ -1,4 +1,4 @@
-"""Scales and shifts over channels: what computes them, and chains of them as one Mul and one Add.
+"""Chains of scales and shifts per channel become one Mul and one Add.
 
 Pattern: a chain of BatchNormalization, Add, Sub, Mul, Div, Neg by constants that vary at most over channels, each read
 by the next alone, that has a BatchNormalization or more nodes than it needs. Each computes s x + t, and so does the

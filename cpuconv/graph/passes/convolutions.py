@@ -1,4 +1,4 @@
-"""Convolutions in a form that solvers are quick at.
+"""Convolutions are rewritten to a form that is faster to compute.
 
 Taps that only ever meet padding go, as those of a kernel that is dilated by more than the image is wide: their products
 are with zeros, which only weights that are infinite or not numbers could tell.

@@ -1,4 +1,4 @@
-"""What follows a convolution or Linear element by element is computed before its result is stored.
+"""Elementwise operators after a convolution or Linear become its epilogue.
 
 Patterns: Conv or Linear that only one node reads: an Add of a value of the same shape that is no constant; and behind
 that, or at once, an operator whose expression is an activation's (`problem.activation`). Where both sides of an Add

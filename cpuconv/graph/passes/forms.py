@@ -1,4 +1,4 @@
-"""One form for what operators write in several.
+"""Equivalent forms of operators become one.
 
 =============================================  ====================================================
 Flatten, Squeeze, Unsqueeze                    Reshape
@@ -173,6 +173,6 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
 
 
 decomposed = Rewriter(
-    """Operators without kernels become several that have some.""",
+    """Operators without kernels become several with kernels.""",
     {"Einsum": _einsum, "GroupNormalization": _group_normalization},
 )

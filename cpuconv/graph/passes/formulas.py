@@ -1,4 +1,4 @@
-"""Formulas that exporters write out become the operators that they mean.
+"""Formulas that exporters write out become single operators.
 
 Pattern: the lines of `FORMULAS`, each of a formula and what it is; floats only, and nobody else reads a value inside.
 Equal up to rounding; constants that are written short (0.7071) are taken for what they mean (`ops.base.near`).
@@ -150,7 +150,7 @@ def _slope(maker: Maker, found: Found) -> bool:
 
 
 hard_sigmoids = Search(
-    """HardSigmoid of other slopes than a sixth, behind a convolution or Linear, becomes Mul, Add and Clip.
+    """HardSigmoid after a convolution or Linear, with a slope other than 1/6, becomes Mul, Add and Clip.
 
     HardSigmoid(x) = Clip(alpha x + beta, 0, 1) by definition. The Mul and Add can then go into the weights and the Clip
     into the epilogue, where a sixth and a half have a form of their own. Equal up to rounding.

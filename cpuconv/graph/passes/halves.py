@@ -1,4 +1,4 @@
-"""Numbers of float16 and bfloat16 become numbers of float32, from the inputs to the outputs.
+"""float16 and bfloat16 become float32, from the inputs to the outputs.
 
 Pattern: any node of the operators' table that reads or writes such. Inputs are cast to float32 before they are read,
 constants once and for all, and what the network gives is cast back, so that dtypes at the ends stay. Kernels compute

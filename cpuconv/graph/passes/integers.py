@@ -1,4 +1,4 @@
-"""Products of whole numbers whose results become floats, and bytes that span floats.
+"""Integer matrix multiplications and convolutions of dynamic quantisation, with their scales, become single operators.
 
 Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
 and one zero point for x. A product of matrices is QuantizedLinear, a convolution QuantizedConv, of x less the middle m

@@ -1,4 +1,4 @@
-"""Products with a constant matrix become Linear.
+"""Matrix multiplications with a constant become Linear.
 
 Patterns: MatMul(x, W), x of two axes or more; Gemm(A, W, C) with A as it is and C absent or a constant that does not
 vary over rows. alpha, beta and the transposition go into the constants, in float64, rounded once: equal up to rounding,

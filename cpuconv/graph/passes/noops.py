@@ -1,4 +1,4 @@
-"""Nodes that change nothing are removed; their readers take the input of such a node instead.
+"""Nodes that change nothing are removed; their readers take the node's input.
 
 Pattern: a node whose output has the shape and dtype of an input and equals it element by element, by what `UNCHANGED`
 asks of its operator. Equal in every bit, but for x + 0, which turns -0 into 0.

@@ -1,4 +1,4 @@
-"""Pad goes into the convolution or pooling behind it.
+"""Pad is merged into the convolution or pooling that reads it.
 
 Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; the zero point of the input before
 QuantizedConv and ConvInteger, where it may be found while the network runs; zeros before AveragePool that counts

@@ -1,4 +1,4 @@
-"""Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
+"""Convolutions and matrix multiplications between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants:
 
@@ -314,7 +314,7 @@ def _apart(graph: Graph, node: Node) -> Rewrite | None:
 
 
 apart = Rewriter(
-    """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
+    """Elementwise readers of dequantised integers read the integers: less memory traffic.""",
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
 _RULES = {

@@ -1,4 +1,4 @@
-"""Bytes between operators become those that products take as pixels: unsigned ones, on some ARM CPUs signed ones.
+"""int8 tensors between operators become uint8, or uint8 become int8, as the CPU multiplies them.
 
 Pattern: what QuantizeLinear gives and DequantizeLinear reads, and what moves it on the way, scales and zero points
 being constants. Zero points move by 128 as the bytes do, so that these stand for the same numbers, and are rounded and

@@ -1,4 +1,4 @@
-"""Functions of one byte become tables of their 256 values.
+"""Functions of one int8 element become tables of 256 values.
 
 Pattern: an Elementwise operator from bytes to bytes of which every operand is one and the same tensor, or is such a
 function of it. The table is of the operator's own values, those between rounded as they were, so the result is equal up

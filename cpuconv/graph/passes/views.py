@@ -1,4 +1,4 @@
-"""Chains of nodes that only lay elements out become one, and a Reshape around what works on rows goes.
+"""Chains of nodes that only move elements become one, and a Reshape around row-wise operators is removed.
 
 Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis;
 Reshape, an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others
@@ -121,7 +121,7 @@ def _order(shape: tuple[int, ...], split: tuple[int, ...], axes: list[int]) -> n
 
 
 shuffles = Search(
-    """Channel shuffles become one pick of channels in another order.
+    """Channel shuffles become one Gather of channels.
 
     Pattern: Reshape, which splits the channels; Transpose, which moves only these parts; Reshape to the first shape.
     Equal in every bit: Gather takes the same channels in the same order, in one copy whichever way tensors lie.

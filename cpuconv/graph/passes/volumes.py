@@ -1,4 +1,4 @@
-"""Convolutions of volumes become convolutions of images, whose channels are those of the slices that a window reads.
+"""3-D convolutions become 2-D convolutions, whose channels are those of the slices of a window.
 
 Pattern: Conv over three axes with constant weights. With the slices of volumes as images, tap t of the depth reads the
 slice o * stride + t * dilation - pad for the slice o of the result:

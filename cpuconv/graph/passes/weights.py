@@ -1,4 +1,4 @@
-"""Scales and shifts around convolutions and Linear go into their weights and biases.
+"""Scales and shifts around convolutions and Linear are folded into their weights and biases.
 
 Patterns: Conv, ConvTranspose or Linear with constant weights, and behind it a chain of what `affine` knows, each read
 by the next alone: s (W x + b) + t = (s W) x + (s b + t). Before it the same, where the shift is zero, or where no

@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import least
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import Place
@@ -111,7 +112,7 @@ def shift_step(
         "units": n * blocks * chunks,
         "blocks": blocks,
         "chunks": chunks,
-        "chunk": min(_CHUNK, h * w),
+        "chunk": least(_CHUNK, h * w),
         "pixels": h * w,
         "first_block": first_block,
         "source_blocks": x.physical[1],

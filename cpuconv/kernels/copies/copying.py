@@ -271,7 +271,7 @@ def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis
     beside = [axis for axis in outer if axis.x == size == 4 == columns.y]
     if beside and max(columns.size, beside[0].size) >= 4:
         rows = beside[0]
-        outer.remove(rows)
+        outer = [axis for axis in outer if axis is not rows]  # equal sizes are another axis
         few, many = sorted((rows.size, columns.size))
         lanes = max(wide for wide in (4, 8, lanes) if wide <= min(lanes, many))
         mode = COLUMNS if columns.size >= lanes else LINES

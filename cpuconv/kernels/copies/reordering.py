@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
@@ -88,7 +89,7 @@ def reorder_step(
     mode, parts = _mode(read, written, target.block, channels % written.each == 0)
     by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
     chunk = _CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK
-    chunk = min(chunk * 4 // element.bytes if mode == LINES and written.kind == PLANES else chunk, width)
+    chunk = least(width, chunk * 4 // element.bytes if mode == LINES and written.kind == PLANES else chunk)
     groups, chunks = divide(stored, written.group), divide(width, chunk)
     spare = _spare(mode, written, channels, source, target)
     buffer_step = chunk * 4 * lanes if mode == BOTH or not parts else 0

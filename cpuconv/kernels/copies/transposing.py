@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Args, Operand, Ref, Space, Step
 from cpuconv.kernels.copies.moving import lines_apart, move_step
@@ -58,7 +59,7 @@ def transpose_step(
     block = coarse.together // fine.together
     blocks = 1 if coarse.all else divide(pieces, block)
     longest = _OPEN * lines_apart(coarse.pixel) if coarse.all else _STREAM
-    strip = _strip(width, tile.pixels, longest, n * rows * blocks, threads)
+    strip = applied(_strip, width, tile.pixels, longest, n * rows * blocks, threads)
     strips = width // strip
     lines, pixels = (source, target) if tile.packs else (target, source)
     of_lines = {"image": lines.n, "h": lines.h, "block": block * lines.cb, "line": lines.cb, "pixel": tile.size}
@@ -122,7 +123,7 @@ def _pixel_step(
     block = (target if packs else source).block * element.bytes
     bytes_ = channels * element.bytes
     word = min(_WORD, block)
-    blocks, strip = divide(bytes_, block), _strip(width, _PIXELS, _STRIP, n * rows, threads)
+    blocks, strip = divide(bytes_, block), applied(_strip, width, _PIXELS, _STRIP, n * rows, threads)
     across = {"x": block if packs else source.cb, "y": target.cb if packs else block}
     args: Args = {
         "x": x,

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
@@ -37,7 +35,7 @@ from cpuconv.kernels.emit.product import Product as Multiplied
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.paired.widening import call_widen_rows
 from cpuconv.kernels.products.matmul import best_tile
-from cpuconv.kernels.products.matrices import Product, distances
+from cpuconv.kernels.products.matrices import Product
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
@@ -348,7 +346,7 @@ def pairs_step(
         "a": a.ref,
         "b": b.ref,
         "y": work.y.ref,
-        "offsets": np.stack([distances(work.stack, each.stack) for each in (a, b, work.y)], -1).ravel(),
+        "offsets": work.offsets,
         "items": items,
         "groups": groups,
         "grouped": grouped,

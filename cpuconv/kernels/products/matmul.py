@@ -15,6 +15,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from cpuconv.elements import F32
 from cpuconv.following.sizes import applied, is_followed, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even
 from cpuconv.kernels.binding.processor import Processor
@@ -32,10 +34,10 @@ from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products import tiling
-from cpuconv.kernels.products.closed.closed_set import closed_step
+from cpuconv.kernels.products.closed.closed_set import closed_step, row_columns
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.matrices import Product, distances
+from cpuconv.kernels.products.matrices import Product
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
@@ -271,12 +273,16 @@ def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[Gem
     return (gemm if panels > 1 else last), last
 
 
-def _last(last: GemmTile, rest: int) -> MicroRef | OneOf:
+def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
     """The micro-kernel of a last panel of so many columns."""
+
+    def strip(v: int, count: int) -> MicroRef:
+        return MicroRef(gemm_strip, replace(last, v=v, cols=count))
+
     if not is_followed(rest):
-        return MicroRef(gemm_strip, last)
-    tiles = [replace(last, v=v) for v in range(1, last.v + 1)]
-    return OneOf(tuple(MicroRef(gemm_strip, tile) for tile in tiles), divide(rest, last.lanes) - 1)
+        return rows.ref(functools.partial(strip, last.v))
+    refs = [strip(v, count) for count in rows.options for v in range(1, last.v + 1)]
+    return OneOf(tuple(refs), rows.index * last.v + divide(rest, last.lanes) - 1)
 
 
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
@@ -284,15 +290,18 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
     product = product.normal
     isa, threads, depth = processor.isa, processor.threads, product.depth
     a, b, y = product.a, product.b, product.y
-    offsets = np.stack([distances(product.stack, each.stack) for each in (a, b, y)], -1)
+    offsets, items = product.offsets, math.prod(product.stack)
     if product.rows == 1:
         steps = a.column, b.row, b.column, y.column
-        streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
+        work = Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets, items)
+        streamed = vectors_step(processor, work)
         if streamed is not None:
             return streamed
     gemm, last = _strip_at_hand(isa, product)
-    v, n, unroll = gemm.v, gemm.cols, gemm.unroll
-    if product.rows < n:
+    v, unroll = gemm.v, gemm.unroll
+    rows = row_columns(isa, isa, gemm, last, product.rows)  # of a tile: columns of its strip
+    n = rows.taken
+    if product.rows < min(rows.options):
         raise ValueError("tiles of more rows than there are")
     vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
@@ -303,16 +312,20 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
     whole = depth // unroll * unroll
-    items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
+    pitch = b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
     grouped, chunks = items_of(applied(grouping, depth, panels, items, tiles))
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm) if is_followed(panels) or panels > 1 else 0,
-        "gemm_last": _last(last, rest),
+        "gemm": (
+            rows.ref(lambda count: MicroRef(gemm_strip, replace(gemm, cols=count)))
+            if is_followed(panels) or panels > 1
+            else 0
+        ),
+        "gemm_last": _last(last, rest, rows),
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,
-        "offsets": offsets.ravel(),
+        "offsets": offsets,
         "items": items,
         "groups": panels // grouped,
         "grouped": grouped,

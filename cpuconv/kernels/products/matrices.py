@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import applied
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.problem.integers import broadcast_shapes
@@ -89,6 +92,12 @@ class Product:
         return replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
 
     @property
+    def offsets(self) -> Any:
+        """Bytes to the three matrices of each product, int64."""
+        strides = (stride for each in (self.a, self.b, self.y) for stride in each.stack)
+        return applied(functools.partial(_offsets, len(self.stack)), *self.stack, *strides)
+
+    @property
     def flops(self) -> int:
         """Operations, a multiplication and an addition counted as two."""
         return 2 * math.prod(self.stack) * self.rows * self.depth * self.columns
@@ -104,7 +113,13 @@ def sizes_of(
     return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
 
 
-def distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
+def _offsets(rank: int, *numbers: int) -> np.ndarray:
+    """Offsets of three operands, by the `rank` sizes of a stack and the strides of each."""
+    stack, *strides = (numbers[at * rank : at * rank + rank] for at in range(4))
+    return np.stack([_distances(stack, each) for each in strides], -1).ravel()
+
+
+def _distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
     """Bytes to each matrix of a stack."""
     distances = np.zeros((), np.int64)
     for size, stride in zip(stack, strides, strict=True):

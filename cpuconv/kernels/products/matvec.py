@@ -1,10 +1,9 @@
 """A vector times a matrix: a stream of the matrix at the speed of memory.
 
-Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
-columns: a constant matrix is packed so that each vector of columns is one stream from end to end ("columns"). Any other
-is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output ("rows").
-Where rows lie side by side, lanes are elements of columns, several of which are streams side by side; their sums are
-combined at the end ("dots").
+Where columns are contiguous, lanes are columns: a constant matrix is packed so that each vector of columns is one
+stream from end to end ("columns"). Any other is read in place: narrow ones likewise, of others several rows at a time,
+their sums held in the output ("rows"). Where rows are contiguous, lanes are elements of columns, several of which are
+read at a time; their sums are combined at the end ("dots").
 """
 
 from __future__ import annotations
@@ -288,10 +287,10 @@ class Vectors:
 
     Attributes
     ----------
-    depth, columns : int
+    depth, columns, items : int
     x, matrix, y : Ref
     x_step, row_step, column_step, y_step : int
-    offsets : numpy.ndarray, (items, 3)
+    offsets : numpy.ndarray, (items * 3,)
         Bytes to the vector, the matrix and the result of each item, int64.
     """
 
@@ -304,7 +303,8 @@ class Vectors:
     row_step: int
     column_step: int
     y_step: int
-    offsets: np.ndarray
+    offsets: Any
+    items: int
 
     @property
     def reads_columns(self) -> bool:
@@ -350,13 +350,13 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
         "y_group": width * work.y_step,
         "bias": 0,
         "residual": 0,
-        "offsets": np.ascontiguousarray(work.offsets),
-        "items": len(work.offsets),
+        "offsets": work.offsets,
+        "items": work.items,
         "groups": groups,
         "width": width,
         "valid": work.columns - (groups - 1) * width,
     }
-    return Step(matvec, MatvecTile(lanes), args, _parts(processor, len(work.offsets) * work.depth * work.columns))
+    return Step(matvec, MatvecTile(lanes), args, _parts(processor, work.items * work.depth * work.columns))
 
 
 def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:

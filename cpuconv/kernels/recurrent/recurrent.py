@@ -19,12 +19,13 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
+from cpuconv.following.sizes import is_followed
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Ref, Space, Step
 from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.emit.product import BY_NAME, WORD
@@ -249,9 +250,13 @@ def packed(array: np.ndarray, gates: int, lanes: int, first: int = 0, count: int
 
 def tiles(isa: Isa, stages: Sequence[Stage], batch: int, lengths: bool) -> tuple[int, int]:
     """Tiles of sequences, and the sequences of one: as many as registers hold, or one each where lengths differ."""
-    widest = 1 if lengths else min(isa.pixels[min(stage.gates, len(isa.pixels)) - 1] for stage in stages)
-    count = divide(batch, widest)
+    count = divide(batch, _widest(isa, stages, lengths))
     return count, divide(batch, count)
+
+
+def _widest(isa: Isa, stages: Sequence[Stage], lengths: bool) -> int:
+    """The most sequences of a tile."""
+    return 1 if lengths else min(isa.pixels[min(stage.gates, len(isa.pixels)) - 1] for stage in stages)
 
 
 def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
@@ -285,9 +290,15 @@ def _layer_step(
     rest = work.batch - (count - 1) * cols
     panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * F32.bytes
 
-    def micro(number: int, cols: int) -> int | MicroRef:
-        tile = CellTile(lanes, cols, total, stages[number], work.product) if number < len(stages) else None
-        return 0 if tile is None else MicroRef(cell, tile)
+    def micro(number: int, cols: int) -> int | MicroRef | OneOf:
+        if number >= len(stages):
+            return 0
+        if is_followed(cols):
+            options = range(1, 1 + _widest(processor.isa, stages, work.lengths is not None))
+        else:
+            options = range(cols, cols + 1)
+        refs = [MicroRef(cell, CellTile(lanes, each, total, stages[number], work.product)) for each in options]
+        return OneOf((*refs,), cols - 1) if is_followed(cols) else refs[0]
 
     of_bytes = bool(work.product) and BY_NAME[work.product].sum.integer
     state = _state(lanes, work.product)

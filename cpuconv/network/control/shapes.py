@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from cpuconv.errors import SourceError
+from cpuconv.following.sizes import greatest
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.base import integers
 from cpuconv.network.control.bodies import Ends, Sized
 
 Inputs = Sequence[Value | None]
@@ -42,7 +44,7 @@ def _if(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
         types = {value.dtype for value in values if value.dtype is not None}
         if len(types) > 1:
             raise SourceError(f"{node.label} has branches that give {' and '.join(map(str, values))}.")
-        alike = failed is None and len({value.shape for value in values}) == 1
+        alike = failed is None and all(value.shape == values[0].shape for value in values)
         made.append(Value(values[0].shape if alike else None, values[0].dtype))
     return made[: len(node.outputs)]
 
@@ -57,7 +59,7 @@ def _loop(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     check_one(node, first, _FLAG, "condition that its body gives")
     before, after, rows = _given(given[:carried]), made[:carried], made[carried:]
     stays = _check_carried(node, before, after)
-    counted = None if trips is None or trips.array is None else max(0, int(trips.array.reshape(-1)[0]))
+    counted = None if trips is None or trips.array is None else greatest(0, integers(trips.array)[0])
     begins = True if condition is None else None if condition.array is None else bool(condition.array.all())
     always = stays and first.array is not None and bool(first.array.all())  # of other shapes it may be another
     goes_on = always or Ends.of(node["body"], 1).passed[0] == 1
@@ -71,9 +73,9 @@ def _scan(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     carried, scanned, batched = node["carried"], node["scanned"], node["batched"]
     given = _given(inputs[batched:])
     states, xs, captured = given[:carried], given[carried : carried + scanned], given[carried + scanned :]
-    batches = {value.shape[0] for value in (*states, *xs) if value.shape}
+    batches = [value.shape[0] for value in (*states, *xs) if value.shape]
     if batched:
-        if len(batches) > 1 or any(not value.shape for value in (*states, *xs)):
+        if any(size != batches[0] for size in batches) or any(not value.shape for value in (*states, *xs)):
             raise SourceError(f"{node.label} must have inputs of one batch, not {', '.join(map(str, (*states, *xs)))}.")
         states, xs = ([Value((value.shape or ())[1:], value.dtype) for value in each] for each in (states, xs))
     turns = length(node, [value.shape or () for value in xs])
@@ -87,7 +89,7 @@ def _scan(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
         rows.append(_stacked(value, turns, axis, stays or turns == 0))
     found = [*after, *rows]
     if batched:
-        found = [_batched(value, *batches) for value in found]
+        found = [_batched(value, batches[0]) for value in found]
     return found[: len(node.outputs)]
 
 
@@ -103,9 +105,9 @@ def length(node: Node, shapes: Sequence[Sequence[int | str | None]]) -> int:
         They do not say the same, or have no such axis.
     """
     sizes = [shape[axis_of(node, at, "input", len(shape))] for at, shape in enumerate(shapes)]
-    if len({*sizes}) > 1:
+    if any(size != sizes[0] for size in sizes):
         raise SourceError(f"{node.label} must scan inputs of one length, not of {', '.join(map(str, sizes))}.")
-    return int(sizes[0] or 0)
+    return sizes[0] if isinstance(sizes[0], int) else 0
 
 
 def axis_of(node: Node, at: int, kind: str, rank: int) -> int:

@@ -22,8 +22,7 @@ from cpuconv.kernels.binding.words import Words, entries_of
 from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.problem.arrays import address
-from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
-from cpuconv.runtime.code.together import compiled_together
+from cpuconv.runtime.code.together import with_kernels
 
 Made = TypeVar("Made")
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
@@ -31,12 +30,7 @@ _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run
 
 def compiled(steps: Sequence[Step], make: Callable[[], Made]) -> Made:
     """What `make` makes of steps; their kernels, where some are missing, are compiled together before."""
-    try:
-        with compiling_nothing(noting=True):
-            return make()
-    except NotCompiled:
-        compiled_together(kernel for step in steps for kernel in step.kernels())
-        return make()
+    return with_kernels(lambda: (kernel for step in steps for kernel in step.kernels()), make)
 
 
 class Recording:

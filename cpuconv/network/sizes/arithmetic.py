@@ -35,11 +35,19 @@ def of_sizes(node: Node, inputs: Sequence[Value | None], values: Sequence[Value]
     if node.meaning is None and len(values) == 1 and dtypes[0] in _INTEGERS:
         if node.op == "Cast" and inputs[0] is not None and inputs[0].dtype in _INTEGERS and arrays[0] is not None:
             return [_within(arrays[0], dtypes[0])]
+        if node.op == "Div" and _are_counts(arrays):
+            return [_within(np.floor_divide(*(np.asarray(array, SIZES) for array in arrays)), dtypes[0])]
         if node.op in _FOLLOWED or node.op in _SUMS:
             (result,) = _results(node, arrays)
             return [_within(result, dtypes[0])]
     exact = [None if value is None else as_constant(value, exact=True) for value in inputs]
     return [Value.of(array) for array in run(node, exact, dtypes)]
+
+
+def _are_counts(arrays: Sequence[np.ndarray | None]) -> bool:
+    """Whether quotients are not negative, so that they are rounded down."""
+    dividend, divisor = (array.ravel() for array in arrays if array is not None)
+    return all(size >= 0 for size in dividend) and all(size > 0 for size in divisor)
 
 
 def _results(node: Node, arrays: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:

@@ -14,15 +14,70 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import SIZES, Size, Trace, sizes_array
+from cpuconv.errors import CpuconvError
+from cpuconv.following.filled import Number, filled
+from cpuconv.following.sizes import SIZES, Size, Trace
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import lender
+from cpuconv.network.sizes.cutting import Parts
 
 MOST = 8  # templates of a network, of which the one that served last is asked first
 Shapes = Sequence[Sequence[int]]
 _PLAIN = (int, float, str, bool, bytes, type(None))
 
-Make = Callable[[Mapping[str, Sequence[Any]]], Graph | None]
+Make = Callable[[Mapping[str, Sequence[Any]]], Parts | None]
+
+
+class SizedGraph:
+    """A graph that holds sizes, to be filled with others.
+
+    Parameters
+    ----------
+    graph : Graph
+    given : Graph or None
+        What it was made from: its nodes hold no sizes.
+
+    Raises
+    ------
+    TypeError
+        A node holds something that may hide sizes.
+    """
+
+    def __init__(self, graph: Graph, given: Graph | None = None) -> None:
+        self.graph = graph
+        known = set() if given is None else set(map(id, given.nodes))
+        self._nodes = {
+            at: node
+            for at, node in enumerate(graph.nodes)
+            if id(node) not in known and any(_holds_sizes(value) for value in node.attributes.values())
+        }
+        self._values = {
+            name: value for name, value in graph.values.items() if value.shape is not None and _holds_sizes(value.shape)
+        }
+        self._constants = {name: array for name, array in graph.constants.items() if array.dtype == SIZES}
+
+    @property
+    def computes_sizes(self) -> bool:
+        """Whether nodes read sizes, as constants or attributes: they compute something else for other sizes."""
+        return bool(self._nodes or self._constants)
+
+    @property
+    def holds_sizes(self) -> bool:
+        """Whether sizes are anywhere in the graph."""
+        return self.computes_sizes or bool(self._values)
+
+    def filled(self, number: Number) -> Graph:
+        """The graph with `number(size)` in the place of each size, in order."""
+        made = self.graph
+        values = {name: Value(filled(value.shape, number), value.dtype) for name, value in self._values.items()}
+        constants = {name: filled(array, number) for name, array in self._constants.items()}
+        nodes = list(made.nodes)
+        for at, node in self._nodes.items():
+            attributes = {name: filled(value, number) for name, value in node.attributes.items()}
+            nodes[at] = replace(node, attributes=attributes)
+        return replace(
+            made, nodes=tuple(nodes), constants={**made.constants, **constants}, values={**made.values, **values}
+        )
 
 
 class Template:
@@ -30,7 +85,7 @@ class Template:
 
     Parameters
     ----------
-    graph : Graph
+    parts : Parts
         Made of sizes that `trace` follows.
     trace : Trace
     given : Graph
@@ -42,26 +97,17 @@ class Template:
         A node holds something that may hide sizes.
     """
 
-    def __init__(self, graph: Graph, trace: Trace, given: Graph) -> None:
-        graph = lasting(graph, given)
-        self._graph, self._trace = graph, trace
-        known = set(map(id, given.nodes))
-        self._nodes = {
-            at: node
-            for at, node in enumerate(graph.nodes)
-            if id(node) not in known and any(_holds_sizes(value) for value in node.attributes.values())
-        }
-        self._values = {
-            name: value for name, value in graph.values.items() if value.shape is not None and _holds_sizes(value.shape)
-        }
-        self._constants = {name: array for name, array in graph.constants.items() if array.dtype == SIZES}
+    def __init__(self, parts: Parts, trace: Trace, given: Graph) -> None:
+        self._trace = trace
+        self._head = SizedGraph(lasting(parts.head, given), given)
+        self._tail = None if parts.tail is None else SizedGraph(lasting(parts.tail, given), given)
 
-    def graph(self, numbers: Sequence[int]) -> Graph | None:
+    def graph(self, numbers: Sequence[int]) -> Parts | None:
         """The graph for other sizes, None where it is not that of this template."""
         known = self._trace.numbers(numbers)
         return None if known is None else self._filled(known)
 
-    def followed(self, numbers: Sequence[int]) -> tuple[Graph, Trace] | None:
+    def followed(self, numbers: Sequence[int]) -> tuple[Parts, Trace] | None:
         """The graph with other sizes, which a trace of its own follows from here on; None as of `graph`."""
         known = self._trace.numbers(numbers)
         if known is None:
@@ -69,18 +115,13 @@ class Template:
         trace = self._trace.forked(known)
         return self._filled([trace.at(place, number) for place, number in enumerate(known)]), trace
 
-    def _filled(self, known: Sequence[Any]) -> Graph:
+    def _filled(self, known: Sequence[Any]) -> Parts:
         """The graph with these in the place of sizes."""
-        values = {name: Value(_numbered(value.shape, known), value.dtype) for name, value in self._values.items()}
-        constants = {name: _constant(array, known) for name, array in self._constants.items()}
-        nodes = list(self._graph.nodes)
-        for at, node in self._nodes.items():
-            attributes = {name: _numbered(value, known) for name, value in node.attributes.items()}
-            nodes[at] = replace(node, attributes=attributes)
-        made = self._graph
-        return replace(
-            made, nodes=tuple(nodes), constants={**made.constants, **constants}, values={**made.values, **values}
-        )
+
+        def number(size: Any) -> Any:
+            return known[size.place]
+
+        return Parts(self._head.filled(number), None if self._tail is None else self._tail.filled(number))
 
 
 class Templates:
@@ -101,7 +142,7 @@ class Templates:
     def __len__(self) -> int:
         return len(self._made)
 
-    def graph(self, shapes: Shapes, given: Graph, make: Make) -> Graph | None:
+    def graph(self, shapes: Shapes, given: Graph, make: Make) -> Parts | None:
         """The graph for inputs of these shapes, by a template that is there or is made now; None where none can be.
 
         Parameters
@@ -122,7 +163,7 @@ class Templates:
                 return made
         return self._new(shapes, numbers, given, make) if self._left else None
 
-    def followed(self, shapes: Shapes) -> tuple[Graph, Trace] | None:
+    def followed(self, shapes: Shapes) -> tuple[Parts, Trace] | None:
         """The same graph with sizes that a trace of its own follows."""
         numbers = self.numbers(shapes)
         return next((made for each in self._made if (made := each.followed(numbers)) is not None), None)
@@ -138,7 +179,7 @@ class Templates:
                 if value.shape is None or not isinstance(value.shape[axis], int):
                     yield (at, axis), size
 
-    def _new(self, shapes: Shapes, numbers: Sequence[int], given: Graph, make: Make) -> Graph | None:
+    def _new(self, shapes: Shapes, numbers: Sequence[int], given: Graph, make: Make) -> Parts | None:
         """The graph by a new template. Whatever hinders that, as sizes that do not fit do, is told where the graph is
         made without one."""
         trace = Trace(numbers)
@@ -149,6 +190,9 @@ class Templates:
         try:
             made = make(dict(zip(self._inputs, map(tuple, followed), strict=True)))
             template = None if made is None else Template(made, trace, given)
+        except CpuconvError:  # of these sizes
+            self._left += 1
+            return None
         except Exception:  # of code that takes no size for a number
             template = None
         if template is None:
@@ -197,21 +241,9 @@ def _holds_sizes(value: Any) -> bool:
         return any(map(_holds_sizes, value))
     if isinstance(value, np.ndarray):
         return value.dtype == SIZES
+    if isinstance(value, Graph):  # a body, which is known by its identity
+        if SizedGraph(value).holds_sizes:
+            raise TypeError("a body holds sizes")
+        return False
     pickle.dumps(value)  # which a size refuses
     return False
-
-
-def _numbered(value: Any, numbers: Sequence[Any]) -> Any:
-    """The same with numbers in the place of sizes."""
-    if type(value) is Size:
-        return numbers[value.place]
-    if isinstance(value, (tuple, list)):
-        return type(value)(_numbered(each, numbers) for each in value)
-    return _constant(value, numbers) if isinstance(value, np.ndarray) and value.dtype == SIZES else value
-
-
-def _constant(array: np.ndarray, numbers: Sequence[Any]) -> np.ndarray:
-    """A constant of sizes, with numbers."""
-    made = sizes_array(_numbered(each, numbers) for each in array.ravel()).reshape(array.shape)
-    made.flags.writeable = False
-    return made

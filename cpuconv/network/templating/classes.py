@@ -4,36 +4,89 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.model import favourite, modelled_cost
+from cpuconv.conv.choice.ways import Convolution
 from cpuconv.errors import CpuconvError
-from cpuconv.following.classes import representative_size, size_class
+from cpuconv.following.classes import AXIS, BATCH, HALF, representative_size, size_class
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
+from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.selection.layout import NetworkPlan
+from cpuconv.network.sizes.cutting import Parts
 from cpuconv.network.templating.followed import followed
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.template import ProgramTemplate
 
+_MUCH = 0.2
+WORTH_SPLITTING = 1.1  # loss from which on half a class is one of its own
 MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
+Suffixed = Callable[[Graph], SizedSuffix]
+Found = tuple[Executable, Tail | None, Told]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
-    """The class of some sizes: powers of four, of each axis."""
-    return tuple(tuple(map(size_class, shape)) for shape in shapes)
-
-
-def representative(of: Class, inputs: Sequence[Value]) -> tuple[tuple[int, ...], ...]:
-    """The sizes for which a class's layouts and algorithms are chosen: three quarters of its largest; of the inputs'
-    axes, those that are stated are what they are."""
+    """The class of some sizes: powers of four of each axis, of 16 of a batch."""
     return tuple(
-        tuple(_stated(value, axis) or representative_size(each) for axis, each in enumerate(axes))
+        tuple(size_class(size, BATCH if _is_batched(shape, axis) else AXIS) for axis, size in enumerate(shape))
+        for shape in shapes
+    )
+
+
+def _is_batched(shape: Sequence[int], axis: int) -> bool:
+    """Whether an axis of an input counts images, by all that is known."""
+    return axis == 0 and len(shape) >= 3
+
+
+def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
+    """The class of some sizes, of whose open axes each half is a class of its own: up to a power of 2."""
+    return tuple(
+        tuple(
+            size_class(size, HALF) if each and not _is_batched(shape, axis) and not _stated(value, axis) else each
+            for axis, (size, each) in enumerate(zip(shape, axes, strict=True))
+        )
+        for value, shape, axes in zip(inputs, shapes, class_of(shapes), strict=True)
+    )
+
+
+def representative(of: Class, inputs: Sequence[Value], largest: bool = False) -> tuple[tuple[int, ...], ...]:
+    """The sizes for which a class's layouts and algorithms are chosen: those that people use most, which most is known
+    of; of the inputs' axes, those that are stated are what they are. `largest`: powers of two, for networks that can
+    have multiples of one alone."""
+    return tuple(
+        tuple(
+            _stated(value, axis) or (2**each if largest else representative_size(each, _is_batched(axes, axis)))
+            for axis, each in enumerate(axes)
+        )
         for value, axes in zip(inputs, of, strict=True)
     )
+
+
+def loss(plan: NetworkPlan) -> float:
+    """Seconds of a plan's convolutions, by the model, over those of the best candidates for them."""
+    own = best = 0.0
+    for each in plan.nodes:
+        detail = None if each.offer is None else each.offer.detail
+        if isinstance(detail, Convolution):
+            problem, limits = detail.problem, plan.target.limits
+            own += modelled_cost(problem, detail.choice.candidate, limits.closed).estimate
+            best += favourite(problem, limits).cost.estimate
+    return own / best if best else 1.0
+
+
+def may_lose(plan: NetworkPlan) -> bool:
+    """Whether much of a plan's time goes into transforms, whose tiles do not fit planes of all sizes."""
+    seconds = {True: 0.0, False: 0.0}
+    for each in plan.nodes:
+        detail = None if each.offer is None else each.offer.detail
+        if isinstance(detail, Convolution):
+            seconds[bool(detail.choice.candidate.solver.ROUNDING)] += detail.seconds
+    return seconds[True] > _MUCH * sum(seconds.values())
 
 
 def _stated(value: Value, axis: int) -> int:
@@ -47,34 +100,40 @@ class ProgramTemplates:
 
     Parameters
     ----------
-    target : Target
     packed : Packed
     arenas : Arenas
+    suffixed : callable
+        Makes the suffix of nodes whose sizes are found in the run.
     """
 
-    def __init__(self, target: Target, packed: Packed, arenas: Arenas) -> None:
+    def __init__(self, packed: Packed, arenas: Arenas, suffixed: Suffixed) -> None:
         """Hold none yet."""
-        self._target, self._packed, self._arenas = target, packed, arenas
+        self._packed, self._arenas, self._suffixed = packed, arenas, suffixed
         self._made: dict[Class, list[tuple[ProgramTemplate, Told]]] = {}
         self._able = True
 
     def __len__(self) -> int:
         return sum(map(len, self._made.values()))
 
-    def find(self, of: Class, numbers: Sequence[int]) -> tuple[Executable, Told] | None:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the networks behind programs, which all sizes of a template share."""
+        return sum(template.nbytes for made in [*self._made.values()] for template, _ in [*made])
+
+    def find(self, of: Class, numbers: Sequence[int]) -> Found | None:
         """The program for sizes of a class, by a template that is there; None where none serves them."""
         made = self._made.get(of, [])
         for at, (template, told) in enumerate(made):
-            executable = template.executable(numbers)
-            if executable is not None:
+            found = template.program(numbers)
+            if found is not None:
                 if at:
                     made.insert(0, made.pop(at))
-                return executable, told
+                return *found, told
         return None
 
     def add(
-        self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Graph, Trace] | None
-    ) -> tuple[Executable, Told] | None:
+        self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Parts, Trace] | None
+    ) -> Found | None:
         """The program for sizes of a class, by a new template; None where none can be made.
 
         Parameters
@@ -83,24 +142,23 @@ class ProgramTemplates:
         numbers : sequence of int
             The sizes that are open.
         plan : NetworkPlan
-            For these sizes.
-        given : (Graph, Trace) or None
+            For these sizes, or those that represent the class.
+        given : (Parts, Trace) or None
             The graph that was laid out, with sizes that are followed.
         """
         made = self._made.setdefault(of, [])
         if not self._able or given is None or len(made) >= MAX_TEMPLATES:
             return None
-        graph, trace = given
+        (graph, tail), trace = given
         try:
             with following():
                 followed_plan = followed(plan, graph, trace)
-            template = ProgramTemplate(followed_plan, trace, self._target, self._packed, self._arenas)
+                suffix = None if tail is None else self._suffixed(tail)
+            template = ProgramTemplate(followed_plan, trace, plan.target, self._packed, self._arenas, suffix)
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
             self._able = False
             return None
-        executable = template.executable(numbers)
-        if executable is None:
-            return None
         told = plan.told()
         made.insert(0, (template, told))
-        return executable, told
+        found = template.program(numbers)
+        return None if found is None else (*found, told)

@@ -14,7 +14,8 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import Convolution
-from cpuconv.following.sizes import SIZES, is_followed, sizes_array
+from cpuconv.following.filled import Number, filled, held
+from cpuconv.following.sizes import SIZES
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -56,14 +57,7 @@ class LateNode:
     @property
     def sizes(self) -> list[Any]:
         """What `steps` takes the numbers of."""
-        found: list[Any] = []
-
-        def noted(size: Any) -> Any:
-            found.append(size)
-            return size
-
-        self._filled(noted)
-        return found
+        return held(self._filled)
 
     def steps(self, numbers: Iterator[Any], constants: Constants, space: Space) -> list[Step]:
         """The kernel calls for other sizes, given by their numbers."""
@@ -78,35 +72,26 @@ class LateNode:
 
     def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[Place | None], list[Place]]:
         """The node with what `number` gives for each size that it holds, in order."""
-        attributes = {name: _filled(value, number) for name, value in self.node.attributes.items()}
+        attributes = {name: filled(value, number) for name, value in self.node.attributes.items()}
         node = self.node if attributes == self.node.attributes else replace(self.node, attributes=attributes)
         offer = self.offer
         if isinstance(offer.detail, Convolution):
             problem = offer.detail.problem
-            fields = {name: _filled(getattr(problem, name), number) for name in problem.__dataclass_fields__}
+            fields = {name: filled(getattr(problem, name), number) for name in problem.__dataclass_fields__}
             offer = replace(offer, detail=replace(offer.detail, problem=problem.changed(**fields)))
         return (
             node,
             offer,
-            [None if place is None else _place(place, number) for place in self.inputs],
-            [_place(place, number) for place in self.outputs],
+            [None if place is None else filled_place(place, number) for place in self.inputs],
+            [filled_place(place, number) for place in self.outputs],
         )
 
 
-def _place(place: Place, number: Callable[[Any], Any]) -> Place:
-    ref = replace(place.ref, offset=_filled(place.ref.offset, number))
-    shape, strides = _filled(place.shape, number), _filled(place.strides, number)
+def filled_place(place: Place, number: Number) -> Place:
+    """The place with `number(size)` for each size that it holds, in order."""
+    ref = replace(place.ref, offset=filled(place.ref.offset, number))
+    shape, strides = filled(place.shape, number), filled(place.strides, number)
     array = place.array
     if array is not None and array.dtype == SIZES:
-        array = _filled(array, number)
+        array = filled(array, number)
     return Place(ref, shape, strides, place.block, place.dtype, array)
-
-
-def _filled(value: Any, number: Callable[[Any], Any]) -> Any:
-    if is_followed(value):
-        return number(value)
-    if type(value) in (tuple, list):
-        return type(value)(_filled(each, number) for each in value)
-    if isinstance(value, np.ndarray) and value.dtype == SIZES:
-        return sizes_array(_filled(each, number) for each in value.ravel()).reshape(value.shape)
-    return value

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.sizes import SIZES, Trace, following
+from cpuconv.following.filled import Number, filled, held
+from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import MISFITS
@@ -21,6 +23,7 @@ from cpuconv.kernels.binding.word_table import TABLES, WordTable
 from cpuconv.kernels.binding.words import Words
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.room import check_bytes
+from cpuconv.network.dynamic_suffix import Tail
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.building import Builder, Calls
 from cpuconv.network.running.caller import Host, Segment
@@ -31,7 +34,8 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording, compiled, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
-from cpuconv.network.templating.late_node import LateNode
+from cpuconv.network.templating.late_node import LateNode, filled_place
+from cpuconv.network.templating.sized_suffix import SizedSuffix
 
 _OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
 
@@ -94,6 +98,8 @@ class ProgramTemplate:
     packed : Packed
     arenas : Arenas
         Memory of the runs.
+    suffix : SizedSuffix or None
+        What runs behind them.
 
     Raises
     ------
@@ -101,10 +107,17 @@ class ProgramTemplate:
         Something of the network cannot follow sizes.
     """
 
-    def __init__(self, followed: Followed, trace: Trace, target: Target, packed: Packed, arenas: Arenas) -> None:
+    def __init__(
+        self,
+        followed: Followed,
+        trace: Trace,
+        target: Target,
+        packed: Packed,
+        arenas: Arenas,
+        suffix: SizedSuffix | None = None,
+    ) -> None:
         plan, late = followed
-        if any(array.dtype == SIZES for name, array in plan.graph.constants.items() if name in plan.outputs.values()):
-            raise TypeError("an output is made of sizes")
+        self._suffix = suffix
         self._target, self._arenas, self._packed, self._name = target, arenas, packed, plan.graph.name
         with following():
             builder = _Follower(plan, trace, target, packed, late)
@@ -116,21 +129,31 @@ class ProgramTemplate:
             memory = [builder.memory.arena, builder.workspace_bytes, builder.memory.unshared, outputs]
             shapes = [size for end in self._ends for value in end.values() for size in value.shape or ()]
             sizes = [size for part in self._parts for size in _sizes(part)]
-            self._function = trace.function([*memory, *shapes, *sizes])
+            behind = [] if suffix is None else suffix.sizes
+            elements = held(partial(filled, (*self._constant_outputs.values(),)))
+            self._function = trace.function([*memory, *shapes, *sizes, *elements, *behind])
 
-    def executable(self, numbers: Sequence[int]) -> Executable | None:
-        """The network for other sizes; None where they answer some question in another way."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the network behind its programs, which they share."""
+        return 0 if self._suffix is None else self._suffix.nbytes
+
+    def program(self, numbers: Sequence[int]) -> tuple[Executable, Tail | None] | None:
+        """The network for other sizes, and what runs behind it; None where they answer some question in another
+        way."""
         try:
             found = self._function(numbers)
-            return None if found is None else self._made(found)
+            if found is None:
+                return None
+            left = iter(found)
+            return self._made(left), None if self._suffix is None else self._suffix.tail(left)
         except MemoryError:
             raise
         except MISFITS:  # of nodes that are lowered for each size
             return None
 
-    def _made(self, found: Sequence[Any]) -> Executable:
+    def _made(self, left: Iterator[Any]) -> Executable:
         """The network of these results."""
-        left = iter(found)
         arena, workspace, unshared, outputs = itertools.islice(left, 4)
         check_bytes(arena + outputs, f"{self._name}: a run")
         inputs, ends = ({name: _valued(value, left) for name, value in end.items()} for end in self._ends)
@@ -138,12 +161,13 @@ class ProgramTemplate:
         constants = dict(self._constants)
         for part in self._parts:
             if isinstance(part, Host):
-                segments.append(_hosted(part, left))
+                segments.append(_filled_host(part, lambda size: next(left)))
                 continue
             recording, own, needed = part.recording(left, len(segments), self._target.threads, self._packed)
             constants |= own
             workspace = max(workspace, needed)
             segments.append(recording)
+        constant_outputs = filled((*self._constant_outputs.values(),), lambda size: next(left))
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
         own_bytes = sum(array.nbytes for name, array in constants.items() if name not in self._constants)
         return Executable(
@@ -155,7 +179,7 @@ class ProgramTemplate:
             segments=segments,
             memory=Memory({}, arena, unshared),
             constants=constants,
-            constant_outputs=self._constant_outputs,
+            constant_outputs=dict(zip(self._constant_outputs, constant_outputs, strict=True)),
             raw_bytes=self._raw_bytes,
             workspace_bytes=workspace,
             own_bytes=words + own_bytes + _OBJECT_BYTES,
@@ -199,27 +223,21 @@ class _Part:
         return Recording(words, threads, sets, self._slices if known else []), constants, workspace
 
 
-def _sizes(part: _Part | Host) -> Iterator[Any]:
+def _sizes(part: _Part | Host) -> list[Any]:
     """What a part takes the numbers of, in order."""
-    if isinstance(part, _Part):
-        yield from part.sizes
-        return
-    for place in (*part.inputs, *part.outputs):
-        if isinstance(place, Place):
-            yield from (place.ref.offset, *place.shape, *place.strides)
+    return part.sizes if isinstance(part, _Part) else held(partial(_filled_host, part))
 
 
-def _hosted(host: Host, numbers: Iterator[Any]) -> Host:
-    """A node with other numbers for its places."""
+def _filled_host(host: Host, number: Number) -> Host:
+    """A node with other numbers for the sizes of its operands, of constants and of attributes."""
 
-    def placed(place: Any) -> Any:
-        if not isinstance(place, Place):
-            return place
-        ref = replace(place.ref, offset=next(numbers))
-        shape = tuple(next(numbers) for _ in place.shape)
-        return replace(place, ref=ref, shape=shape, strides=tuple(next(numbers) for _ in place.strides))
+    def operand(value: Any) -> Any:
+        return filled_place(value, number) if isinstance(value, Place) else filled(value, number)
 
-    return Host(host.node, [placed(each) for each in host.inputs], [placed(each) for each in host.outputs])
+    attributes = {name: filled(value, number) for name, value in host.node.attributes.items()}
+    is_same = all(value is host.node.attributes[name] for name, value in attributes.items())
+    node = host.node if is_same else replace(host.node, attributes=attributes)
+    return Host(node, [operand(each) for each in host.inputs], [operand(each) for each in host.outputs])
 
 
 def _valued(value: Value, numbers: Iterator[Any]) -> Value:

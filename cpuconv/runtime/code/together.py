@@ -17,12 +17,13 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+from cpuconv.runtime.code.callees import codegen
 from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.target import target
 
@@ -32,6 +33,7 @@ EACH = 8  # kernels that are worth a helper, which takes a second to start
 _MOST_EARLY = 3  # helpers that start before anybody knows how many kernels are missing
 _HELP_SECONDS = 120.0  # of a helper, before it is given up
 
+Made = TypeVar("Made")
 Wanted = tuple[Any, Any]
 """A `Kernel`, a `MicroKernel`, or what is asked for as they are, and a tile."""
 
@@ -39,13 +41,14 @@ Wanted = tuple[Any, Any]
 def compiled_together(wanted: Iterable[Wanted]) -> None:
     """Have these kernels on disk, or in memory, before they are asked for one after the other."""
     lacking = _lacking(wanted)
-    if len(lacking) < EACH:  # how many cores are idle is told by files
+    helpers = _early.get()
+    if helpers is None:
+        helpers = []
+    if not helpers and len(lacking) < EACH:  # how many cores are idle is told by files
         return
     count = min(_processes() - 1, len(lacking) // EACH)
-    if not count or not _can_help():
+    if not (helpers or count) or not _can_help():
         return
-    early = _early.get()
-    helpers = [] if early is None else early
     try:
         _start(helpers, count)
         _give(helpers, [each for each, _ in lacking])
@@ -57,6 +60,16 @@ def compiled_together(wanted: Iterable[Wanted]) -> None:
     finally:
         while helpers:
             helpers.pop().end()
+
+
+def with_kernels(wanted: Callable[[], Iterable[Wanted]], make: Callable[[], Made]) -> Made:
+    """What `make` makes; where kernels that it asks for are missing, all `wanted` are compiled together before."""
+    try:
+        with compiling_nothing(noting=True):
+            return make()
+    except NotCompiled:
+        compiled_together(wanted())
+        return make()
 
 
 def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
@@ -129,7 +142,7 @@ _early: contextvars.ContextVar[list[_Helper] | None] = contextvars.ContextVar("e
 
 
 @contextlib.contextmanager
-def expecting(usual: Callable[[], Sequence[Wanted]]) -> Iterator[None]:
+def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
     """Where nothing is on disk, start helpers before it is known what they shall compile; they begin with `usual()`."""
     helpers: list[_Helper] = []
     before = _early.set(helpers)
@@ -168,12 +181,20 @@ def main(asked: str, number: str) -> None:
     warnings.simplefilter("ignore")
     if repr(target()) != asked:  # chosen in the program, not by variables
         return
-    importlib.import_module("numba")  # while there is nothing to do
+    _prepare()  # while there is nothing to do
     with contextlib.suppress(EOFError):
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
             known = [(found(module, name), tile) for module, name, tile in tasks]
             _help([each for each in known if each[0] is not None], int(number) / count)
+
+
+def _prepare() -> None:
+    """Import Numba, and have it load what it needs to compile anything: that takes a second."""
+    from numba import njit, types
+
+    codegen()
+    njit(no_cpython_wrapper=True)(lambda word: word).compile((types.int64,))
 
 
 def _help(wanted: Sequence[Wanted], share: float) -> None:

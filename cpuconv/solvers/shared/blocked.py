@@ -11,18 +11,18 @@ from cpuconv.elements import F32, Element
 from cpuconv.following.sizes import applied, greatest, item, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
-from cpuconv.kernels.binding.columns import Columns, columns_for
+from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product
-from cpuconv.kernels.products.closed.closed_set import closed_ref
+from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
-from cpuconv.kernels.products.tiling import Tile, closed_columns, pixel_cycles
+from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -173,9 +173,7 @@ def convolve_step(
         last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
-        **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
-        "gemm": columns.ref(lambda cols: micro(replace(gemm, cols=cols), product.matrix)),
-        "gemm_last": columns.ref(lambda cols: micro(replace(last, cols=cols), product.matrix)),
+        **gemm_args(operands, gemm, last, table, sizes.reduction, panels, columns, product.matrix),
         "tile_height": params.rows,
         "bias_vector": bias_bytes(problem, isa),
         "fill": 0 if types == ALL_F32 else words.FILL,
@@ -220,17 +218,10 @@ def convolve_step(
 
 def _columns(problem: ConvProblem, params: Params, isa: Isa, width: int, sizes: Geometry) -> Columns:
     """The columns of tiles of a row; others than those of the candidate are of the closed set."""
-    product = sizes.product
-
-    def strips(cols: int) -> list[MicroRef]:
-        gemm = gemm_tile(problem, isa, product, params.v, 1, cols, 1, unroll=1, xs=isa.lanes)
-        rest = problem.kg % isa.lanes
-        absent = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
-        tiles = gemm, replace(gemm, valid=rest or isa.lanes, absent=absent)
-        return [ref for tile in tiles if (ref := closed_ref(tile)) is not None]
-
-    others = closed_columns(sizes.seen, params.v) if isa.closed and params.rows == 1 else ()
-    return columns_for(params.cols, others, width, strips)
+    gemm = gemm_tile(problem, isa, sizes.product, params.v, params.rows, params.cols, 1, unroll=1, xs=isa.lanes)
+    rest = problem.kg % isa.lanes
+    absent = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
+    return row_columns(isa, sizes.seen, gemm, replace(gemm, valid=rest or isa.lanes, absent=absent), width)
 
 
 def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from autotune.data_classes import dataclass
 from cpuconv.following.sizes import now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
+from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product
@@ -124,15 +126,16 @@ def gemm_args(
     table: np.ndarray,
     reduction: int,
     panels: int,
+    columns: Columns,
     matrix: bool = False,
 ) -> Args:
-    """Operands, tiles (`last`: of the last panel), the offsets of segments, and panels of weights.
+    """Operands, tiles (`last`: of the last panel) with so many columns, the offsets of segments, and panels of weights.
 
     `table`: of the segments; where groups have their own, a row for each.
     """
     return {
-        "gemm": micro(gemm, matrix),
-        "gemm_last": micro(last, matrix),
+        "gemm": columns.ref(lambda cols: micro(replace(gemm, cols=cols), matrix)),
+        "gemm_last": columns.ref(lambda cols: micro(replace(last, cols=cols), matrix)),
         "tile_vectors": gemm.v,
         **operand_args(operands),
         "table": table,

@@ -26,7 +26,7 @@ TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
     b = Conv<pads = [1, 1, 1, 1]>(a, v)
     y = Sigmoid(b)
 }"""
-FIRST, LATER = (1, 32, 12, 48), (1, 32, 192, 192)  # sizes by which their classes are decided
+FIRST, LATER = (1, 32, 12, 48), (1, 32, 224, 224)  # sizes by which their classes are decided
 
 
 def _model(**options) -> cpuconv.Model:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 import cpuconv
+from cpuconv.conv.choice.model import Choice, ranking
+from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
 from cpuconv.network.running import building
+from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.templating import classes, late_node
-from cpuconv.network.templating.classes import class_of, representative
+from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
+from cpuconv.network.templating.representatives import nearest_fitting
 from support import oracle
 from support.graphs import close, parse, programs_of
+from support.random_sizes import Judge
+from support.sized_networks import BY_NAME
 
 RNG = np.random.default_rng(0)
 TEXT = """g (float[N,3,H,W] x) => (float[N,8] z, float[N,24,R,S] y) {
@@ -154,15 +162,119 @@ def _with_late_poolings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _replaced(op, lower):
-    from dataclasses import replace
-
     return replace(op, lower=lower)
 
 
-def test_a_class_is_a_power_of_four():
+def test_a_class_is_a_power_of_four_and_of_batches_one_of_16():
     sizes = [1, 2, 4, 5, 16, 17, 64, 65, 256, 257, 1024]
-    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    for size in range(1, 300):
-        of = class_of([(size,)])
-        assert class_of(representative(of, [Value((None,))])) == of
+    assert [class_of([(size,)])[0][0] for size in sizes] == [0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10]
+    assert [class_of([(size, 9, 9)])[0][0] for size in sizes] == [0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12]
+    for size in range(300):
+        for shape in ((size,), (size, size, size)):
+            of = class_of([shape])
+            inputs = [Value((None,) * len(shape))]
+            assert class_of(representative(of, inputs)) == of
+            half = finer([shape], inputs)
+            assert finer(representative(half, inputs), inputs) == half
+            assert class_of(representative(half, inputs)) == of
     assert representative(((5, 0),), [Value((8, "N"))]) == ((8, 1),)
+
+
+DEEP = """g (float[1,64,H,W] x) => (float[1,64,P,Q] y) {
+    y = Conv<pads = [1, 1, 1, 1]>(x, w)
+}"""
+
+
+def test_half_a_class_is_a_class_of_its_own_where_the_whole_loses():
+    """Whatever ran before; the model is asked, so the sizes are those that it tells apart here, if there are some."""
+    model = parse(DEEP)
+    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    sizes = [(3, 3), (7, 7), (9, 9), (14, 14), (20, 20), (60, 60)]
+    made = [cpuconv.compile(model, threads=1, strategy="heuristic") for _ in range(2)]
+    for each, order in zip(made, (sizes, sizes[::-1]), strict=True):
+        for high, wide in order:
+            each.run({"x": np.ones((1, 64, high, wide), np.float32)})
+    one, other = (programs_of(each).builder for each in made)
+    assert one._split == other._split and one._split
+    for half, split in one._split.items():
+        of = class_of(one._representative(half))
+        plan = lay_out(one._like(half), one.target, one._represented(of, one.target))
+        assert split == (one._may_lose[of] and loss(plan) > WORTH_SPLITTING)
+
+
+def test_loss_is_that_of_the_model():
+    model = parse(DEEP)
+    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    builder = programs_of(cpuconv.compile(model, threads=1, strategy="heuristic")).builder
+    graph = builder._like(((0, 6, 4, 4),))
+    best = lay_out(graph, builder.target)
+    assert loss(best) == pytest.approx(1)
+    nodes = []
+    for each in best.nodes:
+        if each.offer is not None and isinstance(detail := each.offer.detail, Convolution):
+            worst = ranking(detail.problem, closed=True)[-1]
+            slow = replace(detail, settled=Choice(worst.candidate, "named"))
+            each = replace(each, offer=replace(each.offer, detail=slow))
+            expected = worst.cost.estimate / detail.seconds
+        nodes.append(each)
+    assert loss(replace(best, nodes=nodes)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrent", "int8"])
+def test_no_node_is_lowered_for_each_size(name, monkeypatch):
+    """Stacks of products, steps of recurrent layers and depthwise convolutions of int8 follow sizes."""
+    judge = Judge(BY_NAME[name])
+    lowered = late_node.LateNode.steps
+
+    def noted(self, *rest):
+        assert not {"MatMul", "LSTM", "GRU", "QuantizedConv"} & {self.node.op}
+        return lowered(self, *rest)
+
+    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    numbers = range(2, 10)
+    assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
+    assert not judge.reordered(numbers)
+
+
+PICKED = """g (float[N,8,T] x) => (float[N,8,K] y) <int64[1] two = {2}> {
+    length = Shape<start = 2>(x)
+    half = Div(length, two)
+    most, places = TopK(x, half)
+    y = Tanh(most)
+}"""
+
+
+def test_references_between_kernels_get_sizes_of_a_run():
+    """A constant that a reference reads is computed from sizes."""
+    source = parse(PICKED)
+    made = cpuconv.compile(source, threads=1, strategy="heuristic")
+    for length in (20, 33, 64, 17):
+        x = RNG.standard_normal((2, 8, length), np.float32)
+        largest = np.sort(x, -1)[..., ::-1][..., : length // 2]
+        close(made(x), np.tanh(largest), 1e-5)
+    assert len(programs_of(made).builder._templates) == 1
+
+
+def test_a_class_has_one_number_of_threads(model, monkeypatch):
+    """Where threads are chosen, they are chosen once for a class of sizes, which then has templates."""
+    made = cpuconv.compile(model, threads="auto", strategy="heuristic")
+    first = made.run(_feed(1, 3, 200, 200))
+    threads, builder = made.threads, programs_of(made).builder
+    assert first and len(builder._threads) == len(builder._templates) == 1
+    monkeypatch.setattr(building.Builder, "executable", lambda *_: pytest.fail("a network was lowered"))
+    for size in ((201, 200), (160, 255)):
+        made.run(_feed(1, 3, *size))
+        assert made.threads == threads
+
+
+def test_a_representative_keeps_what_a_network_states():
+    usual, tried = ((8, 56, 56, 56), (8, 56)), []
+
+    def fits(shapes):
+        tried.append(shapes)
+        (batch, channels, *_), (rows, _) = shapes
+        return channels == 32 and batch == rows
+
+    assert nearest_fitting(usual, ((3, 32, 32, 40), (3, 20)), fits) == ((8, 32, 56, 56), (8, 56))
+    assert len(tried) < 8
+    assert nearest_fitting(usual, usual, lambda shapes: True) == usual

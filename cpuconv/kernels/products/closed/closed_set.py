@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from cpuconv.elements import BF16, F32, S8, S32, U8, Element
 from cpuconv.isa import Isa
+from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.steps import MicroRef, OneOf, Step
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, matrix_product_of, pair_product, product_of
@@ -83,6 +85,17 @@ def closed_ref(tile: GemmTile) -> MicroRef | None:
     """The strip of the closed set that takes a tile's place; None: there is none."""
     found = closed_tile(tile)
     return None if found is None else MicroRef(closed_strip, found)
+
+
+def row_columns(isa: Isa, seen: Isa, gemm: GemmTile, last: GemmTile, pixels: Any) -> Columns:
+    """The columns of tiles of a row of pixels: those of a strip, `last` of the last panel; others are of the closed
+    set. `seen`: the instruction set as the product sees it."""
+
+    def strips(cols: int) -> list[MicroRef]:
+        return [ref for tile in (gemm, last) if (ref := closed_ref(replace(tile, cols=cols))) is not None]
+
+    others = closed_columns(seen, gemm.v) if isa.closed and gemm.rows == 1 else ()
+    return columns_for(gemm.cols, others, pixels, strips)
 
 
 def _words(tiles: list[GemmTile], tails: int) -> Words:

@@ -23,6 +23,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 _LINE = 64  # bytes of a cache line
 _AHEAD = 2048  # bytes of weights between prefetch and use
+_FEW = 4  # columns of tiles that read weights as one stream, which hardware follows
 _ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
 _GROUP, _NEAR = 14, (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)  # columns: `_columns`
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}  # as in `gemm.py`
@@ -168,6 +169,8 @@ def _prefetched(tile: ClosedTile, vec: Vector, problem: Problem, now: Sums, star
         return now
     for row in range(tile.rows):
         vec.prefetch(vec.offset(ahead, vec.builder.mul(problem.xrow, I64(row))) if row else ahead, L1)
+    if tile.cols <= _FEW:
+        return now
     for at in range(0, size, _LINE):  # as many as a scalar has: few tiles fetch so many, many tiles some of them twice
         vec.prefetch(vec.offset(now.fetch, at), L2)
     return Sums(now.w, vec.offset(now.fetch, problem.fetch_step), now.values)

@@ -14,6 +14,7 @@ of which this module needs nothing but the standard library.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import itertools
 from typing import NamedTuple
@@ -124,9 +125,18 @@ class _Essence(ast.NodeTransformer):
 def _written(value: object) -> str:
     """A tree as text: the name of each node's class and its fields that hold something."""
     if isinstance(value, ast.AST):
-        fields = ((name, getattr(value, name, None)) for name in sorted(set(value._fields) - {*_LEFT_OUT}))
-        told = (f"{name}={_written(inner)}" for name, inner in fields if inner is not None and inner != [])
+        told = []
+        for name in _fields(*value._fields):
+            inner = getattr(value, name, None)
+            if inner is not None and inner != []:
+                told.append(f"{name}={_written(inner)}")
         return f"{type(value).__name__}({','.join(told)})"
     if isinstance(value, list):
         return f"[{','.join(map(_written, value))}]"
     return f"{type(value).__name__}:{value!a}"  # in ASCII: which characters are printable changes with Unicode
+
+
+@functools.cache
+def _fields(*names: str) -> list[str]:
+    """Of the fields of a node those that count, in the order of their names."""
+    return sorted({*names} - {*_LEFT_OUT})

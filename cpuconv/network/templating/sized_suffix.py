@@ -1,0 +1,74 @@
+"""The nodes behind a program, for all sizes of a template: filled with numbers for each, instead of being cut again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cpuconv.following.filled import Number, held
+from cpuconv.following.sizes import is_followed
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.memory.mapped_files import own
+from cpuconv.network.dynamic_suffix import Network, Tail
+from cpuconv.network.sizes.cutting import Stages, stages
+from cpuconv.network.sizes.templates import SizedGraph
+
+
+class SizedSuffix:
+    """A dynamic suffix as a function of sizes.
+
+    The part that is a network of its own is one network for all sizes, unless its nodes read sizes.
+
+    Parameters
+    ----------
+    outputs : sequence of str
+        Of the whole network, in order.
+    part : callable
+        Makes the network of a graph.
+    tail : Graph
+        With sizes that a trace follows.
+
+    Attributes
+    ----------
+    sizes : list of Size
+        What `tail` takes the numbers of.
+    """
+
+    def __init__(self, outputs: Sequence[str], part: Callable[[Graph], Network], tail: Graph) -> None:
+        self._outputs, self._part = tuple(outputs), part
+        cut = stages(replace(tail, constants={name: own(array) for name, array in tail.constants.items()}))
+        self._first = SizedGraph(cut.first)
+        self._rest = None if cut.rest is None else SizedGraph(cut.rest)
+        self._network: Network | None = None
+        self.sizes = held(self._filled)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the network that all sizes share."""
+        return 0 if self._network is None else self._network.nbytes
+
+    def tail(self, numbers: Iterator[Any]) -> Tail:
+        """What runs behind the program of these numbers."""
+        shared = self._rest is not None and not self._rest.computes_sizes
+        ready = self._shared if shared else self._part
+        return Tail(self._filled(lambda size: next(numbers)), self._outputs, ready, is_shared=shared)
+
+    def _filled(self, number: Number) -> Stages:
+        first = self._first.filled(number)
+        return Stages(first, None if self._rest is None else self._rest.filled(number))
+
+    def _shared(self, graph: Graph) -> Network:
+        """The network for all sizes; `graph` is that of some, ranks and types of its inputs known."""
+        if self._network is None:
+            assert self._rest is not None
+            stated = self._rest.graph
+            known = {name: stated.value(name) for name in graph.inputs if stated.value(name).shape is not None}
+            opened = {name: _open(value) for name, value in known.items()}
+            self._network = self._part(replace(stated, values={**graph.values, **opened}))
+        return self._network
+
+
+def _open(value: Value) -> Value:
+    """A value without the sizes that are followed."""
+    return replace(value, shape=tuple(None if is_followed(size) else size for size in value.shape or ()))
