@@ -166,7 +166,8 @@ def _new_size(options: Options, x_shape: Any, w_shape: Sequence[int], given: Typ
     """The class of sizes of a plan; None where each is decided by itself, or arguments are to be looked at first."""
     plain = type(x_shape) is tuple and len(x_shape) == 4 and all(type(size) is int and size > 0 for size in x_shape)
     asked = key_of(options) if plain and len(w_shape) == 4 else None
-    return None if asked is None else NewSize.asked(options, x_shape, (w_shape, asked, *given.key))
+    key = () if given is FLOAT32_CALL else given.key
+    return None if asked is None else NewSize.asked(options, x_shape, (w_shape, asked, *key))
 
 
 def explain(

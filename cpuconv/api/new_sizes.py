@@ -7,15 +7,17 @@ from collections.abc import Hashable, Sequence
 
 from cpuconv.api.options import Options
 from cpuconv.conv import session
-from cpuconv.conv.choice.by_class import class_choice, follows_class, is_stored
-from cpuconv.conv.choice.model import AUTO, Choice
+from cpuconv.conv.choice.by_class import ClassChoice, class_choice, is_stored
+from cpuconv.conv.choice.model import AUTO, Choice, modelled_cost
 from cpuconv.conv.choice.select import MODELLED, note_untuned
-from cpuconv.conv.template import Evaluated, Padding, SizeClass
-from cpuconv.following.classes import size_class
+from cpuconv.conv.recipe import Candidate
+from cpuconv.conv.template import Evaluated, Padding, SizeClass, Template, is_padded
+from cpuconv.following.classes import BATCH, size_class
 from cpuconv.problem.arguments import Pads, padding, pair
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import wanted_threads
 
+_NEAR = 1.1  # most of the estimate of a template's candidate, over that of the best one, to serve a size
 PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 
@@ -33,7 +35,8 @@ class NewSize:
     def __init__(self, options: Options, x_shape: Sequence[int], key: Hashable) -> None:
         n, c, h, w = x_shape
         self._options, self.sizes = options, (n, h, w)
-        self.of: SizeClass = session.current.size_classes.of((key, c, size_class(n), size_class(h), size_class(w)))
+        of = size_class(n, BATCH), size_class(h), size_class(w)
+        self.of: SizeClass = session.current.size_classes.of((key, c), of)
 
     @classmethod
     def asked(cls, options: Options, x_shape: Sequence[int], key: Hashable) -> NewSize | None:
@@ -49,8 +52,8 @@ class NewSize:
         return cls(options, x_shape, key) if able and x_shape[0] else None
 
     def find(self) -> Evaluated | None:
-        """The kernel calls by a template that is there, if the class decides; None: decide by the size."""
-        found = self.of.find(self.sizes)
+        """The kernel calls by a template that is there, if the class is settled; None: decide by the size."""
+        found = self.of.find(self.sizes, self._ranked) if self.of.is_settled else None
         if found is None or self._is_cached and is_stored(found.problem):
             return None
         if self._is_cached:
@@ -59,20 +62,33 @@ class NewSize:
 
     def chosen(self, problem: ConvProblem, choice: Choice) -> Evaluated | None:
         """The kernel calls by a template that gives the bits of a choice, perhaps a new one; None: there is none."""
-        strategy, limits = self._options.strategy, self._options.limits
-        if choice.decided_by not in MODELLED or not follows_class(problem, strategy, limits):
+        if choice.decided_by not in MODELLED or self._is_cached and is_stored(problem):
             return None
-        if self._is_cached and is_stored(problem):
-            return None
-        found = self.of.find(self.sizes, choice.candidate.rounding)
-        if found is not None or not self.of.note(self.sizes):
+        own = choice.candidate
+
+        def ranked(problem: ConvProblem, templates: Sequence[Template]) -> Sequence[Template]:
+            return self._alike(problem, templates, own.rounding)
+
+        found = self.of.find_elsewhere(problem, ranked)
+        if found is not None and _seconds(problem, found.template.candidate) <= _NEAR * _seconds(problem, own):
+            self.of.serve(found.template, problem, self._padding(problem))
             return found
-        known, own = class_choice(problem, strategy, limits), choice.candidate
-        if known is None:
-            return self.of.add(problem, self._padding(problem), [own], settled=False)
-        if not problem.types.sum.integer and known.candidate.solver is not own.solver:
-            return None
-        return self.of.add(problem, self._padding(problem), [known.candidate, own], settled=True)
+        return self.of.add(problem, self._padding(problem), own) or found
+
+    def _ranked(self, problem: ConvProblem, templates: Sequence[Template]) -> Sequence[Template]:
+        """Templates that give the bits of the class, those that the model finds fastest first."""
+        if problem.types.sum.integer:
+            return self._alike(problem, templates, "")
+        decided, padded = self.of.decided, is_padded(problem)
+        if padded not in decided:
+            decided[padded] = class_choice(problem, self._options.strategy, self._options.limits)
+        of: ClassChoice | None = decided[padded]
+        return () if of is None else self._alike(problem, templates, of.ordered(problem)[0].rounding)
+
+    def _alike(self, problem: ConvProblem, templates: Sequence[Template], rounding: str) -> Sequence[Template]:
+        is_free = problem.types.sum.integer  # sums are exact in any order
+        alike = [each for each in templates if is_free or each.rounding == rounding]
+        return alike if len(alike) < 2 else sorted(alike, key=lambda each: _seconds(problem, each.candidate))
 
     @property
     def _is_cached(self) -> bool:
@@ -88,14 +104,19 @@ class NewSize:
         return asked
 
 
+def _seconds(problem: ConvProblem, candidate: Candidate) -> float:
+    return modelled_cost(problem, candidate).estimate
+
+
 def choice_of(found: Evaluated) -> Choice:
     """The choice of a template."""
     return Choice(found.template.candidate, "model")
 
 
 def key_of(options: Options) -> Hashable | None:
-    """Bytes in which options differ, but for types; None of arguments of other types than Python's own."""
-    fields = {**vars(options), "types": None, "threads": wanted_threads(options.threads)}
+    """The options of a call of `conv2d` as bytes; None of arguments of other types than Python's own."""
+    fields = {**vars(options), "threads": wanted_threads(options.threads)}
+    del fields["algorithm"], fields["types"]
     try:
         return marshal.dumps(tuple(fields.values()), PLAIN)
     except ValueError:

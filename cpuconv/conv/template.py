@@ -24,6 +24,7 @@ Padding = Callable[[Any, Any], Pads]
 Patches = dict[str, list[tuple[memoryview, int, int]]]
 """By base: argument block, place in it, and offset of each address."""
 
+Ranking = Callable[[ConvProblem, "list[Template]"], "Sequence[Template]"]
 UNABLE = (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError)  # of code that takes no size
 
 
@@ -94,35 +95,56 @@ class Template:
     def __init__(self, problem: ConvProblem, padding: Padding, candidate: Candidate) -> None:
         self.candidate, self.name, self.rounding = candidate, str(candidate), candidate.rounding
         self.packing = candidate.packing(problem)
-        self._problem = problem
-        trace = Trace((problem.n, problem.h, problem.w))
+        trace = Trace(_sizes(problem))
         with following():
-            sizes: list[Any] = trace.inputs
-            n, h, w = sizes
-            sized = ConvProblem(
-                n, problem.c, h, w, problem.k, problem.r, problem.s, problem.stride, padding(h, w), problem.dilation,
-                problem.groups, problem.in_layout, problem.out_layout, problem.activation, problem.residual,
-                problem.threads, problem.types,
-            )  # fmt: skip
-            is_padded(sized)
+            sized = _sized(problem, trace, padding)
             with trace.strictly():
                 if why_not(candidate.solver, sized, current()) is not None:
                     raise TypeError(f"{candidate} cannot run {problem}")
                 recipe = assemble(sized, candidate)
                 self.table = WordTable(recipe.steps)
             self.threads = recipe.threads
-            self._function = trace.function([*sized.pads, recipe.workspace, *self.table.sizes])
+            self._function = trace.function([recipe.workspace, *self.table.sizes])
         self.shared: dict[str, Any] = {}
         self.word_bytes = sum(step.nbytes for step in recipe.steps) + 8 * sum(len(step.args) for step in recipe.steps)
 
-    def evaluated(self, sizes: Sizes) -> Evaluated | None:
+    def evaluated(self, problem: ConvProblem) -> Evaluated | None:
         """The calls for other sizes; None where they answer some question in another way."""
-        found = self._function(sizes)
-        if found is None:
-            return None
+        found = self._function(_sizes(problem))
+        return None if found is None else Evaluated(self, problem, found[0], found[1:])
+
+
+class SizedProblem:
+    """The problem of a convolution for all sizes that are padded as one is; arguments as of `Template`."""
+
+    def __init__(self, problem: ConvProblem, padding: Padding) -> None:
+        self._problem = problem
+        trace = Trace(_sizes(problem))
+        with following():
+            self._pads = trace.function(_sized(problem, trace, padding).pads)
+
+    def __call__(self, sizes: Sizes) -> ConvProblem | None:
+        """The problem for other sizes; None where they are padded in another way, or smaller than the kernel."""
+        pads = self._pads(sizes)
         n, h, w = sizes
-        problem = self._problem.changed(n=n, h=h, w=w, pads=tuple(found[:4]))
-        return Evaluated(self, problem, found[4], found[5:])
+        return None if pads is None else self._problem.changed(n=n, h=h, w=w, pads=tuple(pads))
+
+
+def _sizes(problem: ConvProblem) -> Sizes:
+    return problem.n, problem.h, problem.w
+
+
+def _sized(problem: ConvProblem, trace: Trace, padding: Padding) -> ConvProblem:
+    """The problem with sizes that a trace follows."""
+    sizes: list[Any] = trace.inputs
+    n, h, w = sizes
+    made = ConvProblem(
+        n, problem.c, h, w, problem.k, problem.r, problem.s, problem.stride, padding(h, w), problem.dilation,
+        problem.groups, problem.in_layout, problem.out_layout, problem.activation, problem.residual,
+        problem.threads, problem.types,
+    )  # fmt: skip
+    is_padded(made)
+    return made
 
 
 def is_padded(problem: ConvProblem) -> tuple[bool, bool]:
@@ -132,71 +154,88 @@ def is_padded(problem: ConvProblem) -> tuple[bool, bool]:
 
 
 class SizeClass:
-    """The templates of a class of sizes of one convolution, made from the third size on.
+    """The templates of a class of sizes of one convolution.
+
+    Parameters
+    ----------
+    pool : list of Template
+        Those of all classes of the convolution.
 
     Attributes
     ----------
-    settled : bool
-        Whether all sizes of the class give the bits of its templates, whatever is chosen for them.
-    made : list of Template
-        The one that served last comes first.
+    decided : dict
+        By whether rows and columns are padded, what is chosen for the class.
     """
 
-    most = 6  # templates; sizes that none of them serves are planned one by one
     _first = 3  # how many sizes a class has met when it counts as one of ever new sizes
+    _enough = 2  # sizes in a row that templates served well, after which none is searched for
+    _most = 6  # templates
+    _most_in_pool = 24
     _most_apart = 1024
 
-    def __init__(self) -> None:
-        self.settled = False
-        self.made: list[Template] = []
+    def __init__(self, pool: list[Template]) -> None:
+        self.decided: dict[tuple[bool, bool], Any] = {}
+        self._pool, self._made = pool, list[Template]()
+        self._problem: SizedProblem | None = None
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
+        self._served = 0
         self._able = True
 
-    def find(self, sizes: Sizes, rounding: str | None = None) -> Evaluated | None:
-        """The kernel calls for some sizes by a template that gives the bits of a `rounding`; None: of all sizes of a
-        settled class."""
-        if rounding is None and not self.settled or sizes in self._apart:
-            return None
-        for at, template in enumerate(self.made):
-            if rounding is None or template.rounding == rounding:
-                found = template.evaluated(sizes)
-                if found is not None:
-                    if at:  # others of the same class are likely next
-                        self.made = [template, *(each for each in self.made if each is not template)]
-                    return found
-        return None
+    @property
+    def is_settled(self) -> bool:
+        """Whether new sizes are no longer searched for."""
+        return bool(self._made) and (self._served >= self._enough or self._is_full)
 
-    def note(self, sizes: Sizes) -> bool:
-        """Note that some sizes were asked for; whether a template for them is worth making."""
+    @property
+    def _is_full(self) -> bool:
+        return len(self._made) >= self._most or len(self._pool) >= self._most_in_pool
+
+    def find(self, sizes: Sizes, ranked: Ranking) -> Evaluated | None:
+        """The kernel calls for some sizes by the first template that can, of the class or else of any; None: none can.
+
+        `ranked` gives the templates to ask, by a problem and those that there are.
+        """
+        problem = None if self._problem is None or sizes in self._apart else self._problem(sizes)
+        if problem is None:
+            return None
+        return _first(problem, ranked(problem, self._made)) or _first(problem, ranked(problem, self._pool))
+
+    def find_elsewhere(self, problem: ConvProblem, ranked: Ranking) -> Evaluated | None:
+        """As `find`, by a template of any class of the convolution."""
+        return None if _sizes(problem) in self._apart else _first(problem, ranked(problem, self._pool))
+
+    def serve(self, template: Template, problem: ConvProblem, padding: Padding) -> None:
+        """Note that a template serves a problem about as well as the best candidate for it."""
+        self._served += 1
+        self._problem = self._problem or SizedProblem(problem, padding)
+        if template not in self._made:
+            self._made = [template, *self._made]
+
+    def add(self, problem: ConvProblem, padding: Padding, candidate: Candidate) -> Evaluated | None:
+        """The kernel calls for a problem by a new template of a candidate; None: there can be none, or it is not worth
+        making yet."""
+        sizes = _sizes(problem)
         if len(self._seen) < self._first:
             self._seen.add(sizes)
-        return (
-            self._able
-            and len(self._seen) >= self._first > 0
-            and len(self.made) < self.most
-            and sizes not in self._apart
-        )
-
-    def add(
-        self, problem: ConvProblem, padding: Padding, candidates: Sequence[Candidate], settled: bool
-    ) -> Evaluated | None:
-        """The kernel calls for a problem by a new template of the first of some candidates that can; None: none can."""
-        sizes = problem.n, problem.h, problem.w
-        for candidate in candidates:
-            try:
-                template = Template(problem, padding, candidate)
-            except UNABLE:
-                continue
-            found = template.evaluated(sizes)
-            if found is not None:
-                self.settled = settled
-                self.made = [template, *self.made]
-                return found
-        self._able = False
-        return None
+        if not self._able or len(self._seen) < self._first or sizes in self._apart or self._is_full:
+            return None
+        try:
+            template = Template(problem, padding, candidate)
+            self._problem = self._problem or SizedProblem(problem, padding)
+        except UNABLE:
+            self._able = bool(self._made)
+            return None
+        self._served, self._made = 0, [template, *self._made]
+        self._pool.insert(0, template)
+        return template.evaluated(problem)
 
     def leave_out(self, sizes: Sizes) -> None:
         """Serve these sizes no more: they come often."""
         if len(self._apart) < self._most_apart:
             self._apart.add(sizes)
+
+
+def _first(problem: ConvProblem, templates: Sequence[Template]) -> Evaluated | None:
+    """The kernel calls for a problem by the first template that can."""
+    return next((found for each in templates if (found := each.evaluated(problem)) is not None), None)

@@ -1,35 +1,73 @@
-"""The solver of a class of sizes: one that all its sizes may run with, so that a new size needs no search.
+"""The algorithms of a class of sizes, so that a new size needs no search and gives the same bits whatever ran before.
 
-Sums of floats that are added in another order differ in their last bits. So that equal arrays give equal bits whatever
-ran before, the solver follows from the class alone, from the first call on. Where transforms (Winograd, FFT) may win,
-the best one depends on how tiles divide a plane, and each size is decided by itself.
+Sums of floats that are added in another order differ in their last bits. So the algorithm, and the tile of a transform
+(Winograd, FFT), follow from the class and the size alone, from the first call on: the class has a few, and each size
+takes the one with the least work in proportion. What changes no bits, such as GEMM tiles and blocks, follows the size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from cpuconv.conv import session
 from cpuconv.conv.choice import tuned
-from cpuconv.conv.choice.model import Choice, Limits, search
+from cpuconv.conv.choice.model import Choice, Limits, Ranked, favourite, like, search
 from cpuconv.conv.choice.select import choose, chosen, note_untuned
+from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.template import is_padded
 from cpuconv.errors import ArgumentError
-from cpuconv.following.classes import representative_size, size_class
+from cpuconv.following.classes import BATCH, representative_size, size_class
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import TABLE, why_not
+from cpuconv.solvers import why_not
+from cpuconv.solvers.shared.base import least_work
 
-_CONTENDS = 1.3
-"""Most of a transform's estimate, over that of the class's solver, for each size to be decided by itself."""
-_SLOWER = 1.03
-"""Most of the estimate of the class's solver, over the best one's, for sizes that are not the representative."""
+_MOST_LOSS = 1.15  # estimate of a class's algorithm, over the best one's, from which on the class takes one more
+_FEW_BITS = 4  # bits of the largest size of an axis up to which tiles of transforms are chosen for each size
+
+
+class _Algorithm(NamedTuple):
+    """A candidate for one size of a class, and seconds for each of its operations there."""
+
+    candidate: Candidate
+    rounding: str
+    rate: float
+
+
+class ClassChoice(NamedTuple):
+    """The algorithms of a class of sizes; those of equal `rounding` give equal bits."""
+
+    algorithms: tuple[_Algorithm, ...]
+
+    def plus(self, problem: ConvProblem, candidate: Candidate, seconds: float) -> ClassChoice:
+        """These and one more, which takes so long for a size of the class."""
+        added = _Algorithm(candidate, candidate.rounding, seconds / _operations(problem, candidate))
+        return ClassChoice((*self.algorithms, added))
+
+    def ordered(self, problem: ConvProblem) -> list[_Algorithm]:
+        """The algorithms for a size of the class, the one with the least estimate first."""
+        if len(self.algorithms) == 1:
+            return [*self.algorithms]
+        return sorted(self.algorithms, key=lambda each: each.rate * _operations(problem, each.candidate))
+
+    def better(self, problem: ConvProblem, limits: Limits) -> Ranked | None:
+        """The best candidate for a size, if the model finds that of the class much slower."""
+        able = (like(problem, each.candidate, limits) for each in self.ordered(problem))
+        own = next((each for each in able if each is not None), None)
+        return None if own is None else search(problem, limits, below=own.cost.estimate / _MOST_LOSS)
+
+
+def _operations(problem: ConvProblem, candidate: Candidate) -> int:
+    return least_work(candidate.solver, problem, candidate.params)[0]
 
 
 def representative(problem: ConvProblem) -> ConvProblem | None:
-    """The problem of the sizes that decide for the class of a problem; None: it has a larger kernel than these."""
-    n, h, w = (representative_size(size_class(size)) for size in (problem.n, problem.h, problem.w))
+    """The problem of the sizes that decide for the class of a problem; None: its kernel is larger than these."""
+    n = representative_size(size_class(problem.n, BATCH), batched=True)
+    h, w = (representative_size(size_class(size)) for size in (problem.h, problem.w))
     pads: list[int] = []
     for padded, reach in zip(is_padded(problem), problem.effective_kernel, strict=True):
         pads += [reach // 2, (reach - 1) // 2] if padded else [0, 0]
@@ -40,55 +78,50 @@ def representative(problem: ConvProblem) -> ConvProblem | None:
         return None
 
 
-def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> Choice | None:
-    """What is chosen for the representative of a problem's class; None where each size is decided by itself."""
+def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
+    """The algorithms of a problem's class of sizes; None where each size is decided by itself."""
     known = representative(problem)
     if known is None:
         return None
     choices, asked = session.current.choices, (strategy, limits, class_choice.__name__)
     found = choices.get(known, asked)
     if found is None:
-        try:
-            found = (_class_choice(known, strategy, limits),)
-        except ArgumentError:  # of a size of the class that is smaller than the kernel
-            found = (None,)
+        found = (_class_choice(known, strategy, limits),)
         choices.put(known, asked, found)
-    choice: Choice | None = found[0]
+    choice: ClassChoice | None = found[0]
     return choice
 
 
-def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> Choice | None:
-    choice = chosen(known, strategy, limits)
-    if known.types.sum.integer:  # sums are exact in any order
-        return choice
-    if choice.candidate.solver.ROUNDING:
+def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
+    first, seconds = chosen(known, strategy, limits).candidate, favourite(known, limits).cost.estimate
+    made = ClassChoice(()).plus(known, first, seconds)  # if it was tuned, it is as fast as any
+    is_small = any(size <= 2**_FEW_BITS and taps > 1 for size, taps in ((known.h, known.r), (known.w, known.s)))
+    if is_small and first.solver.ROUNDING:
         return None
-    name = f"{choice.candidate.solver.NAME}("
-    for size in _probes(known):
-        found, own = search(size, limits), search(size, limits, name)
-        if found is None or own is None or own.cost.estimate > _SLOWER * found.cost.estimate:
-            return None
-    if known.r == known.s == 1:  # transforms gain nothing
-        return choice
-    best = search(known, limits)
-    transforms = (each for each in TABLE if each.ROUNDING and why_not(each, known, current()) is None)
-    below = _CONTENDS * best.cost.estimate if best is not None else 0.0
-    if any(search(known, limits, f"{each.NAME}(", below) is not None for each in transforms):
+    probes = [*_probes(known)]
+    for problem in probes:
+        better = made.better(problem, limits)
+        if better is not None:
+            made = made.plus(problem, better.candidate, better.cost.estimate)
+    if is_small and any(each.candidate.solver.ROUNDING for each in made.algorithms):
         return None
-    return choice
+    if len(made.algorithms) > 1 and any(made.better(problem, limits) is not None for problem in probes):
+        return None
+    return made
 
 
 def _probes(known: ConvProblem) -> Iterator[ConvProblem]:
-    """Other sizes of the class of a representative: a wide one and a tall one, which tiles divide badly."""
-    for at in (False, True):
-        yield replace(known, h=_probe(known.h, at), w=_probe(known.w, not at))
+    """Sizes of a class that decide beside its representative: small planes and narrow ones, which large tiles divide
+    badly."""
+    for narrow in ((True, True), (False, True), (True, False)):
+        h, w = (_small(size) if small else size for size, small in zip((known.h, known.w), narrow, strict=True))
+        with suppress(ArgumentError):  # smaller than the kernel
+            yield replace(known, h=h, w=w)
 
 
-def _probe(size: int, long: bool) -> int:
-    """A size of the class that a representative's size is of: one of its largest, or of its smallest."""
-    if size == 1:
-        return 1
-    return 5 * size // 4 if long else 2 * size // 3 + 1
+def _small(size: int) -> int:
+    """A size near the least of the class of a size."""
+    return 5 * 2 ** size_class(size) // 16 or 1
 
 
 def follows_class(problem: ConvProblem, strategy: str, limits: Limits) -> bool:
@@ -104,12 +137,31 @@ def is_stored(problem: ConvProblem) -> bool:
 
 
 def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choice:
-    """As `choose`, of the solver of the problem's class; what was tuned of exactly this problem counts first."""
-    if not follows_class(problem, strategy, limits) or problem.types.sum.integer:
+    """As `choose`, of the algorithms of the problem's class; what was tuned of exactly this problem counts first."""
+    is_free = problem.types.sum.integer  # sums are exact in any order
+    if is_free or not follows_class(problem, strategy, limits) or strategy == "cached" and is_stored(problem):
         return choose(problem, strategy, limits)
-    of = None if strategy == "cached" and is_stored(problem) else class_choice(problem, strategy, limits)
-    if of is None or why_not(of.candidate.solver, problem, current()) is not None:
-        return choose(problem, strategy, limits)
-    choice = choose(problem, strategy, limits, of.candidate.solver.NAME)
-    note_untuned(problem, strategy, limits, choice)
+    of = class_choice(problem, strategy, limits)
+    for each in () if of is None else of.ordered(problem):
+        choice = _alike(problem, strategy, limits, each.candidate)
+        if choice is not None:
+            note_untuned(problem, strategy, limits, choice)
+            return choice
+    return choose(problem, strategy, limits)
+
+
+def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate) -> Choice | None:
+    """The candidate for a problem among those that give the bits of `known`; None: there is none."""
+    if why_not(known.solver, problem, current()) is not None:
+        return None
+    if not known.solver.ROUNDING:
+        return chosen(problem, strategy, limits, known.solver.NAME)
+    choices, asked = session.current.choices, (strategy, limits, known.rounding)
+    choice: Choice | None = choices.get(problem, asked)
+    if choice is None:
+        best = like(problem, known, limits)
+        if best is None:
+            return None
+        choice = Choice(best.candidate, "model")
+        choices.put(problem, asked, choice)
     return choice

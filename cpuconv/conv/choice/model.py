@@ -240,6 +240,15 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = Fal
     return [each for each in made if not solver.ROUNDING or each.rounding == known.rounding]
 
 
+def like(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | None:
+    """The model's favourite among the candidates that give the bits of `known`; None: there is none."""
+    if why_not(known.solver, problem, current()) is not None:
+        return None
+    if not known.solver.ROUNDING:
+        return search(problem, limits, f"{known.solver.NAME}(")
+    return _least(problem, limits, alike_in_rounding(problem, known, limits.closed))
+
+
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's favourite of some candidates within the limits."""
     costed = sorted((Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates), key=_estimate)

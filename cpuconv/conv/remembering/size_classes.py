@@ -5,37 +5,46 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from autotune.locks import Lock
-from cpuconv.conv.template import SizeClass
+from cpuconv.conv.template import SizeClass, Template
+
+
+class Pool:
+    """The templates of a convolution, and its classes of sizes."""
+
+    def __init__(self) -> None:
+        self.templates: list[Template] = []
+        self.classes: dict[Hashable, SizeClass] = {}
 
 
 class SizeClasses:
-    """The classes of sizes that a process has met."""
+    """The classes of sizes that a process has met, by convolution."""
 
-    most = 256
+    most = 256  # convolutions
 
     def __init__(self) -> None:
-        self._classes: dict[Hashable, SizeClass] = {}
+        self._pools: dict[Hashable, Pool] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._classes)
+        return len(self._pools)
 
-    def of(self, key: Hashable) -> SizeClass:
-        """The class of that key."""
-        found = self._classes.get(key)
-        if found is None:
+    def of(self, key: Hashable, sizes: Hashable) -> SizeClass:
+        """The class `sizes` of the convolution `key`."""
+        pool = self._pools.get(key)
+        if pool is None:
             with self._lock:
-                while len(self._classes) >= self.most:
-                    del self._classes[next(iter(self._classes))]
-                found = self._classes.setdefault(key, SizeClass())
-        return found
+                while len(self._pools) >= self.most:
+                    del self._pools[next(iter(self._pools))]
+                pool = self._pools.setdefault(key, Pool())
+        found = pool.classes.get(sizes)
+        return pool.classes.setdefault(sizes, SizeClass(pool.templates)) if found is None else found
 
-    def values(self) -> list[SizeClass]:
-        """All of them."""
+    def templates(self) -> int:
+        """How many there are."""
         with self._lock:
-            return [*self._classes.values()]
+            return sum(len(pool.templates) for pool in self._pools.values())
 
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
-            self._classes.clear()
+            self._pools.clear()

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
 from cpuconv.runtime.code import kernel_files
-from cpuconv.runtime.code.cache import NotCompiled, compiling_nothing
+from cpuconv.runtime.code.cache import NotCompiled, Statistics, compiling_nothing
 from cpuconv.runtime.code.callees import codegen
 from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.target import target
@@ -147,8 +147,8 @@ def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
     helpers: list[_Helper] = []
     before = _early.set(helpers)
     try:
-        if _processes() > 1 and nothing_is_there() and _can_help():
-            _start(helpers, min(_processes() - 1, _MOST_EARLY))
+        if nothing_is_there() and (count := min(_processes() - 1, _MOST_EARLY)) and _can_help():
+            _start(helpers, count)
             _give(helpers, usual())
         yield
     finally:
@@ -160,6 +160,8 @@ def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
 def nothing_is_there() -> bool:
     """Whether no kernel is on disk, neither in the cache folder nor in a pack; so it is where there is no folder, too,
     but then nothing can be put there: False."""
+    if Statistics.compiled or Statistics.loaded:
+        return False
     place = kernel_files.folder().path
     return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
 

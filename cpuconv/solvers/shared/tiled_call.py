@@ -36,8 +36,10 @@ _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hard
 
 def places(height: int, width: int, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
     """Row, column, rows and columns of each tile of a plane of outputs, for tiles of size `m`: (tiles, 4)."""
-    rows, columns = axis_places(height, m[0], dilation[0]), axis_places(width, m[1], dilation[1])
-    return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
+    rows, columns = np.array(axis_places(height, m[0], dilation[0])), np.array(axis_places(width, m[1], dilation[1]))
+    made = np.empty((len(rows), len(columns), 4), np.int64)
+    made[:, :, ::2], made[:, :, 1::2] = rows[:, np.newaxis], columns
+    return made.reshape(-1, 4)
 
 
 @dataclass(frozen=True)

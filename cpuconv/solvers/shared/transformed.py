@@ -310,8 +310,8 @@ def form(
 def cost(form: Form, params: Any) -> Cost:
     """Seconds of products, of the weights that are prefetched meanwhile, of transforms, and of other traffic."""
     problem, machine, planes, seen, total, reduction, vectors, bytes_in, bytes_out = form[:9]
-    block, panels = min(params.block, total), divide(vectors, params.v)
-    blocks = divide(total, block)
+    panels, blocks = divide(vectors, params.v), divide(total, params.block)
+    block = divide(total, blocks)  # all blocks are about as large
     multiply = blocks * panels * divide(block, params.n) * _gemm(planes, seen, params, reduction)
     weight_bytes = reduction * panels * params.v * bytes_out  # the last panel is a whole one
     held = block * (bytes_in + params.chunk * params.v * bytes_out)  # transforms and products of a block
