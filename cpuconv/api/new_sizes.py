@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 
 from cpuconv.api.options import Options
 from cpuconv.conv import session
-from cpuconv.conv.choice.by_class import ClassChoice, class_choice, is_stored
+from cpuconv.conv.choice.by_class import class_choice, is_stored
 from cpuconv.conv.choice.model import AUTO, Choice, modelled_cost
 from cpuconv.conv.choice.select import MODELLED, note_untuned
 from cpuconv.conv.recipe import Candidate
-from cpuconv.conv.template import Evaluated, Padding, SizeClass, Template, is_padded
+from cpuconv.conv.template import Algorithm, Evaluated, Padding, SizeClass
 from cpuconv.following.classes import BATCH, size_class
 from cpuconv.problem.arguments import Pads, padding, pair
 from cpuconv.problem.problem import ConvProblem
@@ -53,7 +53,7 @@ class NewSize:
 
     def find(self) -> Evaluated | None:
         """The kernel calls by a template that is there, if the class is settled; None: decide by the size."""
-        found = self.of.find(self.sizes, self._ranked) if self.of.is_settled else None
+        found = self.of.find(self.sizes, _seconds)
         if found is None or self._is_cached and is_stored(found.problem):
             return None
         if self._is_cached:
@@ -64,31 +64,19 @@ class NewSize:
         """The kernel calls by a template that gives the bits of a choice, perhaps a new one; None: there is none."""
         if choice.decided_by not in MODELLED or self._is_cached and is_stored(problem):
             return None
-        own = choice.candidate
-
-        def ranked(problem: ConvProblem, templates: Sequence[Template]) -> Sequence[Template]:
-            return self._alike(problem, templates, own.rounding)
-
-        found = self.of.find_elsewhere(problem, ranked)
+        own, asked, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
+        found = self.of.like(problem, None if is_free else own.rounding, _seconds)
         if found is not None and _seconds(problem, found.template.candidate) <= _NEAR * _seconds(problem, own):
-            self.of.serve(found.template, problem, self._padding(problem))
-            return found
-        return self.of.add(problem, self._padding(problem), own) or found
+            self.of.serve(found.template)
+        else:
+            found = self.of.add(problem, asked, own) or found
+        if found is not None:
+            self.of.decide(problem, asked, lambda: () if is_free else self._algorithms(problem))
+        return found
 
-    def _ranked(self, problem: ConvProblem, templates: Sequence[Template]) -> Sequence[Template]:
-        """Templates that give the bits of the class, those that the model finds fastest first."""
-        if problem.types.sum.integer:
-            return self._alike(problem, templates, "")
-        decided, padded = self.of.decided, is_padded(problem)
-        if padded not in decided:
-            decided[padded] = class_choice(problem, self._options.strategy, self._options.limits)
-        of: ClassChoice | None = decided[padded]
-        return () if of is None else self._alike(problem, templates, of.ordered(problem)[0].rounding)
-
-    def _alike(self, problem: ConvProblem, templates: Sequence[Template], rounding: str) -> Sequence[Template]:
-        is_free = problem.types.sum.integer  # sums are exact in any order
-        alike = [each for each in templates if is_free or each.rounding == rounding]
-        return alike if len(alike) < 2 else sorted(alike, key=lambda each: _seconds(problem, each.candidate))
+    def _algorithms(self, problem: ConvProblem) -> Sequence[Algorithm] | None:
+        of = class_choice(problem, self._options.strategy, self._options.limits)
+        return None if of is None else of.algorithms
 
     @property
     def _is_cached(self) -> bool:

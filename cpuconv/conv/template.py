@@ -17,6 +17,7 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.solvers import why_not
+from cpuconv.solvers.shared.base import least_work
 
 Sizes = tuple[int, int, int]  # batch, height, width
 Padding = Callable[[Any, Any], Pads]
@@ -24,7 +25,7 @@ Padding = Callable[[Any, Any], Pads]
 Patches = dict[str, list[tuple[memoryview, int, int]]]
 """By base: argument block, place in it, and offset of each address."""
 
-Ranking = Callable[[ConvProblem, "list[Template]"], "Sequence[Template]"]
+Seconds = Callable[[ConvProblem, Candidate], float]
 UNABLE = (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError)  # of code that takes no size
 
 
@@ -62,7 +63,9 @@ class Evaluated(NamedTuple):
         data = blocks.data
         for base, places in words.patches.items():
             if base not in known:
-                patches[base] = [(data, at, int(blocks[at])) for at in places.tolist()]
+                patches[base] = [
+                    (data, at, word) for at, word in zip(places.tolist(), blocks[places].tolist(), strict=True)
+                ]
         table = np.empty((len(words.codes), 3), np.int64)
         table[:, 0], table[:, 1], table[:, 2] = words.entries, address(blocks) + 8 * words.starts[:-1], words.parts
         return patches, Program.of(table, self.template.threads, [*kept, words, tables])
@@ -114,20 +117,50 @@ class Template:
         return None if found is None else Evaluated(self, problem, found[0], found[1:])
 
 
-class SizedProblem:
-    """The problem of a convolution for all sizes that are padded as one is; arguments as of `Template`."""
+class Algorithm(NamedTuple):
+    """A candidate for one size of a class, and seconds of each of its operations there."""
 
-    def __init__(self, problem: ConvProblem, padding: Padding) -> None:
-        self._problem = problem
+    candidate: Candidate
+    rounding: str
+    rate: float
+
+    def seconds(self, problem: ConvProblem) -> float:
+        """An estimate for another size, in proportion to its operations."""
+        operations: float = least_work(self.candidate.solver, problem, self.candidate.params)[0]
+        return self.rate * operations
+
+
+class SizedProblem:
+    """The problem of a convolution for all sizes that are padded as one is, and the algorithm that it is computed by.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Of one of the sizes.
+    padding : Padding
+    algorithms : sequence of Algorithm
+        Of which each size takes the one with the least estimate; none: sums are exact, and any gives the same bits.
+    """
+
+    def __init__(self, problem: ConvProblem, padding: Padding, algorithms: Sequence[Algorithm]) -> None:
+        self._problem, self._roundings = problem, [each.rounding for each in algorithms]
         trace = Trace(_sizes(problem))
         with following():
-            self._pads = trace.function(_sized(problem, trace, padding).pads)
+            sized = _sized(problem, trace, padding)
+            seconds = [each.seconds(sized) for each in algorithms] if len(algorithms) > 1 else []
+            self._function = trace.function([*sized.pads, *seconds])
 
-    def __call__(self, sizes: Sizes) -> ConvProblem | None:
-        """The problem for other sizes; None where they are padded in another way, or smaller than the kernel."""
-        pads = self._pads(sizes)
-        n, h, w = sizes
-        return None if pads is None else self._problem.changed(n=n, h=h, w=w, pads=tuple(pads))
+    def __call__(self, sizes: Sizes) -> tuple[ConvProblem, str | None] | None:
+        """The problem for other sizes, and its `Candidate.rounding`; None where they are padded in another way, or
+        smaller than the kernel."""
+        found = self._function(sizes)
+        if found is None:
+            return None
+        (n, h, w), seconds = sizes, found[4:]
+        problem = self._problem.changed(n=n, h=h, w=w, pads=tuple(found[:4]))
+        if not seconds:
+            return problem, self._roundings[0] if self._roundings else None
+        return problem, self._roundings[seconds.index(min(seconds))]
 
 
 def _sizes(problem: ConvProblem) -> Sizes:
@@ -160,11 +193,6 @@ class SizeClass:
     ----------
     pool : list of Template
         Those of all classes of the convolution.
-
-    Attributes
-    ----------
-    decided : dict
-        By whether rows and columns are padded, what is chosen for the class.
     """
 
     _first = 3  # how many sizes a class has met when it counts as one of ever new sizes
@@ -174,41 +202,35 @@ class SizeClass:
     _most_apart = 1024
 
     def __init__(self, pool: list[Template]) -> None:
-        self.decided: dict[tuple[bool, bool], Any] = {}
         self._pool, self._made = pool, list[Template]()
-        self._problem: SizedProblem | None = None
+        self._problems: dict[tuple[bool, bool], SizedProblem | None] = {}
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
         self._served = 0
         self._able = True
 
     @property
-    def is_settled(self) -> bool:
-        """Whether new sizes are no longer searched for."""
-        return bool(self._made) and (self._served >= self._enough or self._is_full)
-
-    @property
     def _is_full(self) -> bool:
         return len(self._made) >= self._most or len(self._pool) >= self._most_in_pool
 
-    def find(self, sizes: Sizes, ranked: Ranking) -> Evaluated | None:
-        """The kernel calls for some sizes by the first template that can, of the class or else of any; None: none can.
-
-        `ranked` gives the templates to ask, by a problem and those that there are.
-        """
-        problem = None if self._problem is None or sizes in self._apart else self._problem(sizes)
-        if problem is None:
+    def find(self, sizes: Sizes, seconds: Seconds) -> Evaluated | None:
+        """The kernel calls for some sizes by the template that is fastest by the model; None: search by the sizes."""
+        is_settled = self._served >= self._enough or self._is_full
+        if not is_settled or sizes in self._apart:
             return None
-        return _first(problem, ranked(problem, self._made)) or _first(problem, ranked(problem, self._pool))
+        for each in self._problems.values():
+            known = None if each is None else each(sizes)
+            if known is not None:
+                return _best(*known, self._made, seconds) or _best(*known, self._pool, seconds)
+        return None
 
-    def find_elsewhere(self, problem: ConvProblem, ranked: Ranking) -> Evaluated | None:
-        """As `find`, by a template of any class of the convolution."""
-        return None if _sizes(problem) in self._apart else _first(problem, ranked(problem, self._pool))
+    def like(self, problem: ConvProblem, rounding: str | None, seconds: Seconds) -> Evaluated | None:
+        """As `find`, by a template of any class that gives the bits of `rounding`."""
+        return None if _sizes(problem) in self._apart else _best(problem, rounding, self._pool, seconds)
 
-    def serve(self, template: Template, problem: ConvProblem, padding: Padding) -> None:
-        """Note that a template serves a problem about as well as the best candidate for it."""
+    def serve(self, template: Template) -> None:
+        """Note that a template serves some sizes about as well as the best candidate for them."""
         self._served += 1
-        self._problem = self._problem or SizedProblem(problem, padding)
         if template not in self._made:
             self._made = [template, *self._made]
 
@@ -222,7 +244,6 @@ class SizeClass:
             return None
         try:
             template = Template(problem, padding, candidate)
-            self._problem = self._problem or SizedProblem(problem, padding)
         except UNABLE:
             self._able = bool(self._made)
             return None
@@ -230,12 +251,25 @@ class SizeClass:
         self._pool.insert(0, template)
         return template.evaluated(problem)
 
+    def decide(self, problem: ConvProblem, padding: Padding, asked: Callable[[], Sequence[Algorithm] | None]) -> None:
+        """Decide for sizes that are padded as those of a problem: `asked` gives the algorithms, None where each size is
+        decided by itself."""
+        padded = is_padded(problem)
+        if padded not in self._problems:
+            algorithms = asked()
+            self._problems[padded] = None if algorithms is None else SizedProblem(problem, padding, algorithms)
+
     def leave_out(self, sizes: Sizes) -> None:
         """Serve these sizes no more: they come often."""
         if len(self._apart) < self._most_apart:
             self._apart.add(sizes)
 
 
-def _first(problem: ConvProblem, templates: Sequence[Template]) -> Evaluated | None:
-    """The kernel calls for a problem by the first template that can."""
-    return next((found for each in templates if (found := each.evaluated(problem)) is not None), None)
+def _best(
+    problem: ConvProblem, rounding: str | None, templates: Sequence[Template], seconds: Seconds
+) -> Evaluated | None:
+    """The kernel calls for a problem by the fastest template that can and gives the bits of `rounding`; None: any."""
+    alike = [each for each in templates if rounding in (None, each.rounding)]
+    if len(alike) > 1:
+        alike.sort(key=lambda each: seconds(problem, each.candidate))
+    return next((found for each in alike if (found := each.evaluated(problem)) is not None), None)

@@ -17,51 +17,36 @@ from cpuconv.conv.choice import tuned
 from cpuconv.conv.choice.model import Choice, Limits, Ranked, favourite, like, search
 from cpuconv.conv.choice.select import choose, chosen, note_untuned
 from cpuconv.conv.recipe import Candidate
-from cpuconv.conv.template import is_padded
+from cpuconv.conv.template import Algorithm, is_padded
 from cpuconv.errors import ArgumentError
 from cpuconv.following.classes import BATCH, representative_size, size_class
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
-from cpuconv.solvers.shared.base import least_work
 
 _MOST_LOSS = 1.15  # estimate of a class's algorithm, over the best one's, from which on the class takes one more
 _FEW_BITS = 4  # bits of the largest size of an axis up to which tiles of transforms are chosen for each size
 
 
-class _Algorithm(NamedTuple):
-    """A candidate for one size of a class, and seconds for each of its operations there."""
-
-    candidate: Candidate
-    rounding: str
-    rate: float
-
-
 class ClassChoice(NamedTuple):
     """The algorithms of a class of sizes; those of equal `rounding` give equal bits."""
 
-    algorithms: tuple[_Algorithm, ...]
+    algorithms: tuple[Algorithm, ...]
 
     def plus(self, problem: ConvProblem, candidate: Candidate, seconds: float) -> ClassChoice:
         """These and one more, which takes so long for a size of the class."""
-        added = _Algorithm(candidate, candidate.rounding, seconds / _operations(problem, candidate))
-        return ClassChoice((*self.algorithms, added))
+        added = Algorithm(candidate, candidate.rounding, 1.0)
+        return ClassChoice((*self.algorithms, added._replace(rate=seconds / added.seconds(problem))))
 
-    def ordered(self, problem: ConvProblem) -> list[_Algorithm]:
+    def ordered(self, problem: ConvProblem) -> list[Algorithm]:
         """The algorithms for a size of the class, the one with the least estimate first."""
-        if len(self.algorithms) == 1:
-            return [*self.algorithms]
-        return sorted(self.algorithms, key=lambda each: each.rate * _operations(problem, each.candidate))
+        return sorted(self.algorithms, key=lambda each: each.seconds(problem))
 
     def better(self, problem: ConvProblem, limits: Limits) -> Ranked | None:
         """The best candidate for a size, if the model finds that of the class much slower."""
         able = (like(problem, each.candidate, limits) for each in self.ordered(problem))
         own = next((each for each in able if each is not None), None)
         return None if own is None else search(problem, limits, below=own.cost.estimate / _MOST_LOSS)
-
-
-def _operations(problem: ConvProblem, candidate: Candidate) -> int:
-    return least_work(candidate.solver, problem, candidate.params)[0]
 
 
 def representative(problem: ConvProblem) -> ConvProblem | None:

@@ -78,10 +78,13 @@ class WordTable:
     def words(self, numbers: Sequence[Any]) -> tuple[Words, np.ndarray]:
         """The words for other sizes, and the array at `TABLES`."""
         arrays = [(place, numbers[at]) for place, at in self._arrays]
-        values = _integers(numbers)
+        plain = [*numbers]
+        for _, at in self._arrays:
+            plain[at] = 0
+        values = np.array(plain, np.int64)
         words = self._base.copy()
-        places, at = self._varying
-        words[places] = values[at]
+        places, indices = self._varying
+        words[places] = values[indices]
         for place, array in arrays:
             words[place] = address(array)
         parts = [numbers[self._places[each.place]] if is_followed(each) else each for each in self._parts]
@@ -160,11 +163,3 @@ def _key(array: Any) -> Any:
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     first, second = itertools.tee(pairs)
     return np.array([a for a, _ in first], np.int64), np.array([b for _, b in second], np.int64)
-
-
-def _integers(numbers: Sequence[Any]) -> np.ndarray:
-    """The numbers as int64, 0 for arrays."""
-    try:
-        return np.array(numbers, np.int64)
-    except (TypeError, ValueError):
-        return np.array([0 if isinstance(each, np.ndarray) else each for each in numbers], np.int64)

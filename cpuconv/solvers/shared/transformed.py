@@ -56,7 +56,7 @@ def cuts(size: int, tile: Any, step: int) -> Any:
     """
     if step == 1:
         return divide(size, tile)
-    short, rest = divmod(size, step)
+    short, rest = size // step, size % step
     return rest * divide(short + 1, tile) + (step - rest) * divide(short, tile)
 
 
