@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
     p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random ({NETWORKS})")
     closed = ",".join(CLOSED)
-    p.add_argument("--closed", default=closed, metavar="NAMES", help=f"types of strips of the closed set ({closed})")
+    p.add_argument("--closed", default=closed, metavar="NAMES", help=f"types of the closed kernel set ({closed})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
     p.add_argument("--run", action="store_true", help="what was compiled, too: for classes that this CPU can run")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")

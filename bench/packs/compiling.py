@@ -60,10 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
     features = BY_NAME[options.cpu].features
-    calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current())]
+    closed_types = options.closed.split(",") if options.closed else []
+    calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current()) if closed_types]
     calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn, features) if options.drawn else ()
-    closed = wanted.closed_strips(options.closed.split(",") if options.closed else (), features)
+    closed = wanted.closed_strips(closed_types, features)
     calls += [partial(closed_strip.entry, tile) for tile in closed]
     said = 0.0
     with noting() as names:

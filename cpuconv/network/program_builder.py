@@ -170,12 +170,12 @@ class ProgramBuilder:
 
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
+        whole = definition.graph_for(key.shapes)  # refuses shapes that do not fit what is stated
         follows = not (definition.is_fixed or shape_arrays)
         if follows:
             found = self._templates.find(self._class(key), definition.templates.numbers(key.shapes))
             if found is not None:
                 return ShapeProgram(key, {}, *found)
-        whole = definition.graph_for(key.shapes)
         target = self._target_of(key, shape_arrays)
         made = self._by_representative(key, target) if follows else None
         if made is not None:

@@ -245,7 +245,7 @@ def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
     """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not; the plane
     may be smaller than a tile."""
     m = params.rows, params.cols
-    if m in figures_of(problem.r, problem.s)[0]:
+    if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= LARGEST_ERROR:
         yield from _of_size(problem, isa, m)
 
 

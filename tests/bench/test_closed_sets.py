@@ -26,7 +26,7 @@ from support.machines import AVX2
 ISA = current()
 BLOCKED = blocked.layout(ISA)
 COUNT = 200
-MOST = 260
+MOST = 280
 
 
 def planes(seed: int) -> list[tuple[int, int]]:

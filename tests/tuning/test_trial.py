@@ -76,7 +76,7 @@ def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeyp
         monkeypatch.setattr(speed_probe, "fingerprint", lambda: known)
     monkeypatch.setattr(speed_probe, "_seconds", lambda run: speed_probe._FIRST_TURNS * 1e-6 / 2)
     run = speed_probe.speed_probe.__wrapped__(1)
-    blocks = [block for _, block, _ in run.__self__._rows]
+    blocks = [block for _, block, _ in run.__self__._kept[0]]
     assert len(blocks) == (1 if caches else 2) or not dict(fingerprint().caches).get("L2")
     turns = [block[kernel.fields.index("turns")] for kernel, block in zip((fma_peak, write_all), blocks, strict=False)]
     assert sum(turns) * 1e-6 / 2 == pytest.approx(speed_probe.SECONDS)

@@ -22,7 +22,6 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, OneOf, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code.at_hand import is_at_hand
 from layouts import Strides
 
 _VECTORS = 4  # under way at once: the latency of an addition
@@ -166,28 +165,21 @@ def line_steps(
 
 
 def _held(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
-    """The micro-kernel of lines of so many vectors: of a number that a trace follows, one of those at hand."""
+    """The micro-kernel of lines of so many vectors, even if others are at hand: they add in another order."""
     if not is_followed(vectors) or tile.across:
         return MicroRef(work_on_line, tile)
-    counts = (*(held for held in HELD if held <= isa.registers // 2), 0)
-    others = [replace(tile, held=held) for held in counts if held != tile.held]
-    tiles = [tile, *(each for each in others if is_at_hand(work_on_line, each))]
-    held = tuple(each.held for each in tiles)
-    if not applied(functools.partial(_serves, held), vectors):
-        raise ValueError("lines of more vectors than are held")
+    counts = (0, *(held for held in HELD if held <= isa.registers // 2))
+    held = (tile.held, *(each for each in counts if each != tile.held))
+    tiles = [replace(tile, held=each) for each in held]
     return OneOf(
         tuple(MicroRef(work_on_line, each) for each in tiles), applied(functools.partial(_serving, held), vectors)
     )
 
 
-def _serves(held: tuple[int, ...], vectors: int) -> bool:
-    return 0 in held or vectors <= max(held)
-
-
 def _serving(held: tuple[int, ...], vectors: int) -> int:
-    """Which kernel takes a line of so many vectors: of those that hold it the one that holds the fewest."""
-    able = [each for each in held if vectors <= each]
-    return held.index(min(able) if able else 0)
+    """Which kernel takes a line of so many vectors."""
+    least = next((each for each in HELD if vectors <= each), 0)
+    return held.index(least if least in held else 0)
 
 
 def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:

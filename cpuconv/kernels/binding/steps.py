@@ -147,7 +147,7 @@ def micro_kernels(step: Step) -> Iterator[MicroRef]:
         elif type(value) is tuple:
             yield from value
         elif type(value) is OneOf:
-            yield value.refs[0]  # the others are at hand
+            yield value.refs[0]  # the others are loaded when a size asks for them
 
 
 class Space:

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import cpuconv
 from cpuconv.conv.choice.model import Choice, ranking
 from cpuconv.conv.choice.ways import Convolution
+from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.network.running import building
 from cpuconv.network.selection.layout import lay_out
@@ -278,3 +279,25 @@ def test_a_representative_keeps_what_a_network_states():
     assert nearest_fitting(usual, ((3, 32, 32, 40), (3, 20)), fits) == ((8, 32, 56, 56), (8, 56))
     assert len(tried) < 8
     assert nearest_fitting(usual, usual, lambda shapes: True) == usual
+
+
+def test_sizes_that_do_not_fit_are_refused_though_a_template_serves_their_class() -> None:
+    """Where the graph states a size, and where two inputs share one."""
+    text = "g (float[N,3,H,8] x, float[N,1,H,1] s) => (float[N,3,H,8] y) { y = Mul(x, s) }"
+    model = cpuconv.compile(parse(text), threads=1)
+    for high in (5, 6, 7):
+        model.run({"x": np.ones((2, 3, high, 8), np.float32), "s": np.ones((2, 1, high, 1), np.float32)})
+    for x, s in (((2, 2, 5, 8), (2, 1, 5, 1)), ((2, 3, 5, 7), (2, 1, 5, 1)), ((2, 3, 5, 8), (2, 1, 6, 1))):
+        with pytest.raises(ArgumentError, match="a shape that fits"):
+            model.run({"x": np.ones(x, np.float32), "s": np.ones(s, np.float32)})
+
+
+@pytest.mark.parametrize("op", ["Softmax", "ReduceSum<axes = [1], keepdims = 1>"])
+def test_lines_of_all_lengths_are_those_of_a_network_of_one_length(op: str) -> None:
+    """To the last bit: kernels that hold a line in registers take lines of their number of vectors alone."""
+    model = cpuconv.compile(parse(f"g (float[3,T] x) => (float[3,U] y) {{ y = {op}(x) }}", opset=11), threads=1)
+    rng = np.random.default_rng(5)
+    for length in range(1, 17 * 16 + 3):
+        x = rng.standard_normal((3, length), np.float32)
+        fixed = parse(f"g (float[3,{length}] x) => (float[3,U] y) {{ y = {op}(x) }}", opset=11)
+        np.testing.assert_array_equal(model(x), cpuconv.compile(fixed, threads=1)(x))

@@ -84,8 +84,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def options(folder: Path, cpu: str, output: Path) -> list[str]:
     (folder / "lines.txt").write_text(LINE)
-    chosen = {"classes": cpu, "lines": folder / "lines.txt", "types": "f32", "shapes": 0, "drawn": 0, "output": output}
-    return [f"--{name}={value}" for name, value in chosen.items()]
+    chosen = {"classes": cpu, "lines": folder / "lines.txt", "types": "f32", "closed": "", "output": output}
+    return [f"--{name}={value}" for name, value in {**chosen, "shapes": 0, "drawn": 0}.items()]
 
 
 def build(folder: Path, cpu: str, output: Path, *more: str) -> None:
