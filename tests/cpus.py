@@ -63,6 +63,10 @@ def _operators(*names: str) -> tuple[str, ...]:
 
 
 _NETWORKS = _tests("network/model::test_a_random_network", "network/whole::test_network[squeezenet]")
+_SIZES = tuple(
+    f"tests/project/test_random_sizes.py::test_a_slice[{name}]"
+    for name in ("images", "attention", "int8", "dynamic int8")
+)
 SLICES: dict[str, tuple[str, ...]] = {
     "x86-64": (*_KERNELS, *_tests("conv/remembering/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
     "haswell": (
@@ -70,6 +74,8 @@ SLICES: dict[str, tuple[str, ...]] = {
         *_tests("solvers/im2col", "solvers/fft", "solvers/asm"),
         *_operators(*_OPERATORS),
         *_NETWORKS,
+        *_SIZES,
+        *_tests("network/sizes/program_templates"),
     ),
     "cortex-a76": (
         *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),

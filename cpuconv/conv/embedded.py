@@ -50,10 +50,11 @@ def steps_of(
         Of integers.
     """
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
+    closed = asked.target.limits.closed
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
     named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}  # may be in workspace
-    recipe = _assembled(problem, candidate, Operands(**named), asked.target.limits.closed)
-    packing = candidate.packing(problem)
+    recipe = _assembled(problem, candidate, Operands(**named), closed)
+    packing = candidate.packing(problem, closed)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
 
     def pack() -> np.ndarray:
@@ -61,7 +62,7 @@ def steps_of(
 
     known: dict[str, Ref | int] = {name: operand.ref for name, operand in given.items()} | {
         "w": constants.packed(name, (view, joined, packing), pack),
-        "bias": constants.keep(ending_block(problem, candidate, bias, numbers)),
+        "bias": constants.keep(ending_block(problem, candidate, bias, numbers, closed)),
         "fill": fill_of(problem, quantization),
         "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }

@@ -7,6 +7,7 @@ Problems with sums of floats have a bias alone (`padded_bias`). The others have 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,11 @@ def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
 
 @default_environment()
 def ending_block(
-    problem: ConvProblem, candidate: Candidate, bias: np.ndarray | None, numbers: Numbers | None = None
+    problem: ConvProblem,
+    candidate: Candidate,
+    bias: np.ndarray | None,
+    numbers: Numbers | None = None,
+    closed: bool = False,
 ) -> np.ndarray:
     """What the kernels of a candidate read to end the sums of a problem.
 
@@ -68,6 +73,8 @@ def ending_block(
         float32; int32 too where sums are integers.
     numbers : Numbers or None
         Of a problem with integer sums.
+    closed : bool
+        Whether they are kernels of the closed set.
 
     Raises
     ------
@@ -78,7 +85,7 @@ def ending_block(
         return padded_bias(problem.k, bias, problem.groups)
     assert numbers is not None
     groups = 1 if getattr(candidate.solver, "SHARED_VECTORS", False) else problem.groups
-    added = candidate.solver.offset(problem, current())
+    added = candidate.solver.offset(problem, replace(current(), closed=closed))
     return _laid_out(_rows(problem, bias, numbers, added), problem.k, groups, current().lanes)
 
 

@@ -73,9 +73,9 @@ class Candidate:
         others = vars(other.params)
         return not any(value != others[name] and name not in _DRIVEN for name, value in vars(self.params).items())
 
-    def packing(self, problem: ConvProblem) -> Packing:
-        """The form that its weights are packed in."""
-        return self.solver.packing(problem, self.params, current())
+    def packing(self, problem: ConvProblem, closed: bool = False) -> Packing:
+        """The form that its weights are packed in; `closed`: for kernels of the closed set."""
+        return self.solver.packing(problem, self.params, replace(current(), closed=closed))
 
     @classmethod
     def parse(cls, text: str) -> Candidate:

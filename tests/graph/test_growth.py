@@ -73,6 +73,7 @@ def _measured(data: bytes) -> tuple[int, float]:
     return calls, time.process_time() - start
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GROWING)
 def test_time_and_memory_grow_with_a_model(name):
     make, size, said = GROWING[name]

@@ -35,7 +35,7 @@ def product(problem: ConvProblem, isa: Isa) -> Product:
     """The product of the problem's types, which `why_not` has asked for, and of the pixels of an image."""
     found = product_of(problem.types, isa)
     assert found is not None
-    return of_few(found) if problem.oh * problem.ow <= FEW else found
+    return of_few(found) if not isa.closed and problem.oh * problem.ow <= FEW else found
 
 
 @functools.lru_cache(maxsize=64)

@@ -280,12 +280,12 @@ def test_ten_thousand_mutations_of_a_file(kept: Store) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
+def test_thousands_of_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
     """Whatever a file holds, a reader and a writer go on, and rows are as they were written or not there."""
     kept.close()
-    tally = fuzz_store(kept.path, 10_000, seed=30, folder=tmp_path)
-    assert (tally.attempts, tally.wrong, tally.executed) == (10_000, [], [])
-    assert tally.taken > 5000 and tally.written > 30 and tally.longest < 5.0
+    tally = fuzz_store(kept.path, 3000, seed=30, folder=tmp_path)
+    assert (tally.attempts, tally.wrong, tally.executed) == (3000, [], [])
+    assert tally.taken > 1500 and tally.written > 10 and tally.longest < 5.0
 
 
 def test_files_of_the_former_column_names_are_read(store: Store, tmp_path: Path, monkeypatch) -> None:

@@ -118,6 +118,7 @@ def _parsed(text: str) -> list:
 CASES = [(host, False) for host in HOSTS] + [(host, True) for host in QUANTISED]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("host", "quantised"), CASES, ids=[f"{'int8 ' * of}{host}" for host, of in CASES])
 def test_functions_of_two(host, quantised):
     made = _Branches(host, quantised)
@@ -135,6 +136,7 @@ def test_functions_of_two(host, quantised):
     made.check()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("host", "quantised"), CASES, ids=[f"{'int8 ' * of}{host}" for host, of in CASES])
 def test_ends_of_clip_and_operands_that_are_one(host, quantised):
     made = _Branches(host, quantised)

@@ -55,6 +55,7 @@ def test_what_kernels_do_not_take_is_refused_as_it_is_read(op, arrays, known, at
     assert f"{op} node 'y0': {reason}" in str(caught.value)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", sorted(OWN))
 def test_every_type_and_shape_of_every_operand_is_refused_or_right(op):
