@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from cpuconv.api.layer import Layer, LayerWeights, TemplateLayer
-from cpuconv.api.new_sizes import PLAIN, NewSize, choice_of, key_of
+from cpuconv.api.new_sizes import PLAIN, NewSize, choice_of
 from cpuconv.api.options import Options
 from cpuconv.api.typed import FLOAT32_CALL, Typed, bias_view, check_rank, typed
 from cpuconv.conv import session
@@ -131,17 +131,16 @@ def plan(
         x_element = element_named(x_dtype, "x_dtype", INPUTS) or usual_input(element)
         weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, options.residual)
         options = replace(options, types=given.types)
-    new, evaluated = _new_size(options, x_shape, weight.shape, given), None
-    here = session.current
-    if new is not None:
-        evaluated = new.find()
+    here, key = session.current, () if given is FLOAT32_CALL else given.key
+    new = NewSize.of_plan(options, x_shape, weight.shape, key)
+    evaluated = new.find() if new else None
     problem = evaluated.problem if evaluated else options.problem(x_shape, weight.shape)
     bias = bias_view(bias, problem, given)
     name = here.fingerprint(weight, problem.threads)
     if evaluated is None:
         choice = options.choose(problem, name)
-        evaluated = new.chosen(problem, choice) if new is not None else None
-    if evaluated is not None:
+        evaluated = new.chosen(problem, choice) if new else None
+    if evaluated:
         choice = choice_of(evaluated)
     form = evaluated.template.packing if evaluated else choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
@@ -150,24 +149,10 @@ def plan(
     if evaluated is None or not problem.types.sum.integer:
         numbers = given.numbers(weight, problem.k)
         return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
-    kin = _weights_of(evaluated)
+    kin = LayerWeights.of(evaluated.template)
     ending = kin.ending(problem, choice.candidate, name, weight, bias, given.quantization)
     numbers = given.numbers(None, problem.k)
     return Plan(problem, choice, options.limits, packed, numbers=numbers, evaluated=evaluated, ending=ending)
-
-
-def _weights_of(found: Evaluated) -> LayerWeights:
-    """What all sizes of a template share."""
-    kin: LayerWeights = found.template.shared.setdefault("weights", LayerWeights())
-    return kin
-
-
-def _new_size(options: Options, x_shape: Any, w_shape: Sequence[int], given: Typed) -> NewSize | None:
-    """The class of sizes of a plan; None where each is decided by itself, or arguments are to be looked at first."""
-    plain = type(x_shape) is tuple and len(x_shape) == 4 and all(type(size) is int and size > 0 for size in x_shape)
-    asked = key_of(options) if plain and len(w_shape) == 4 else None
-    key = () if given is FLOAT32_CALL else given.key
-    return None if asked is None else NewSize.asked(options, x_shape, (w_shape, asked, *key))
 
 
 def explain(
@@ -387,7 +372,7 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
 
 def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Typed) -> Layer:
     """The layer of kernel calls by a template, remembered under `key`."""
-    here, problem, kin = session.current, found.problem, _weights_of(found)
+    here, problem, kin = session.current, found.problem, LayerWeights.of(found.template)
     numbers = given.numbers(None, problem.k)
     plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, ending=kin.blank)
     kin.blank = plan.ending

@@ -14,6 +14,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.conv.remembering.remembered import Entry
 from cpuconv.conv.session import Session
+from cpuconv.conv.template import Template
 from cpuconv.problem.arrays import inside
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
@@ -37,6 +38,12 @@ class LayerWeights:
         self.blank: np.ndarray | None = None
         self.entries: dict[Fingerprint, Entry] = {}
         self._endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
+
+    @classmethod
+    def of(cls, template: Template) -> LayerWeights:
+        """What all that run the kernel calls of a template share."""
+        made: LayerWeights = template.shared.setdefault("weights", cls())
+        return made
 
     def ending(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 from cpuconv.api.options import Options
 from cpuconv.conv import session
@@ -51,6 +52,21 @@ class NewSize:
         )
         return cls(options, x_shape, key) if able and x_shape[0] else None
 
+    @classmethod
+    def of_plan(
+        cls, options: Options, x_shape: Any, w_shape: Sequence[int], types: tuple[Hashable, ...]
+    ) -> NewSize | None:
+        """As `asked`, as by a call of `conv2d`; None too where arguments are to be looked at first."""
+        if type(x_shape) is not tuple or any(type(size) is not int or size <= 0 for size in x_shape):
+            return None
+        fields = {**vars(options), "threads": wanted_threads(options.threads)}
+        del fields["algorithm"], fields["types"]
+        try:
+            key = w_shape, marshal.dumps(tuple(fields.values()), PLAIN), *types
+        except ValueError:  # an argument of another type than Python's own
+            return None
+        return cls.asked(options, x_shape, key) if len(x_shape) == len(w_shape) == 4 else None
+
     def find(self) -> Evaluated | None:
         """The kernel calls by a template that is there, if the class is settled; None: decide by the size."""
         found = self.of.find(self.sizes, _seconds)
@@ -67,7 +83,7 @@ class NewSize:
         own, asked, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
         found = self.of.like(problem, None if is_free else own.rounding, _seconds)
         if found is not None and _seconds(problem, found.template.candidate) <= _NEAR * _seconds(problem, own):
-            self.of.serve(found.template)
+            self.of.serve(found.template, self.sizes)
         else:
             found = self.of.add(problem, asked, own) or found
         if found is not None:
@@ -99,13 +115,3 @@ def _seconds(problem: ConvProblem, candidate: Candidate) -> float:
 def choice_of(found: Evaluated) -> Choice:
     """The choice of a template."""
     return Choice(found.template.candidate, "model")
-
-
-def key_of(options: Options) -> Hashable | None:
-    """The options of a call of `conv2d` as bytes; None of arguments of other types than Python's own."""
-    fields = {**vars(options), "threads": wanted_threads(options.threads)}
-    del fields["algorithm"], fields["types"]
-    try:
-        return marshal.dumps(tuple(fields.values()), PLAIN)
-    except ValueError:
-        return None

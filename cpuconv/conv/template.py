@@ -206,7 +206,7 @@ class SizeClass:
         self._problems: dict[tuple[bool, bool], SizedProblem | None] = {}
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
-        self._served = 0
+        self._served: set[Sizes] = set()
         self._able = True
 
     @property
@@ -215,7 +215,7 @@ class SizeClass:
 
     def find(self, sizes: Sizes, seconds: Seconds) -> Evaluated | None:
         """The kernel calls for some sizes by the template that is fastest by the model; None: search by the sizes."""
-        is_settled = self._served >= self._enough or self._is_full
+        is_settled = len(self._served) >= self._enough or self._is_full
         if not is_settled or sizes in self._apart:
             return None
         for each in self._problems.values():
@@ -228,9 +228,9 @@ class SizeClass:
         """As `find`, by a template of any class that gives the bits of `rounding`."""
         return None if _sizes(problem) in self._apart else _best(problem, rounding, self._pool, seconds)
 
-    def serve(self, template: Template) -> None:
+    def serve(self, template: Template, sizes: Sizes) -> None:
         """Note that a template serves some sizes about as well as the best candidate for them."""
-        self._served += 1
+        self._served = {*self._served, sizes}
         if template not in self._made:
             self._made = [template, *self._made]
 
@@ -247,7 +247,7 @@ class SizeClass:
         except UNABLE:
             self._able = bool(self._made)
             return None
-        self._served, self._made = 0, [template, *self._made]
+        self._served, self._made = set(), [template, *self._made]
         self._pool.insert(0, template)
         return template.evaluated(problem)
 

@@ -104,7 +104,7 @@ class Operands:
 
 
 def templates() -> int:
-    return session.current.size_classes.templates()
+    return sum(len(each.templates) for each in session.current.size_classes.pools())
 
 
 def fresh() -> Session:

@@ -39,10 +39,10 @@ class SizeClasses:
         found = pool.classes.get(sizes)
         return pool.classes.setdefault(sizes, SizeClass(pool.templates)) if found is None else found
 
-    def templates(self) -> int:
-        """How many there are."""
+    def pools(self) -> list[Pool]:
+        """Those of all convolutions."""
         with self._lock:
-            return sum(len(pool.templates) for pool in self._pools.values())
+            return [*self._pools.values()]
 
     def clear(self) -> None:
         """Forget all."""
