@@ -18,7 +18,6 @@ from cpuconv.problem.arguments import Pads, padding, pair
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import wanted_threads
 
-_NEAR = 1.1  # most of the estimate of a template's candidate, over that of the best one, to serve a size
 PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 
@@ -81,10 +80,9 @@ class NewSize:
         if choice.decided_by not in MODELLED or self._is_cached and is_stored(problem):
             return None
         own, asked, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
-        found = self.of.like(problem, None if is_free else own.rounding, _seconds)
-        if found is not None and _seconds(problem, found.template.candidate) <= _NEAR * _seconds(problem, own):
-            self.of.serve(found.template, self.sizes)
-        else:
+        known = self.of.like(problem, None if is_free else own.rounding, _seconds)
+        found = known[0] if known else None
+        if not self.of.serves(known, problem, _seconds(problem, own)):
             found = self.of.add(problem, asked, own) or found
         if found is not None:
             self.of.decide(problem, asked, lambda: () if is_free else self._algorithms(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -197,6 +198,7 @@ class SizeClass:
 
     _first = 3  # how many sizes a class has met when it counts as one of ever new sizes
     _enough = 2  # sizes in a row that templates served well, after which none is searched for
+    _near = 1.1  # most of a template's estimate, over the best one's, or over the highest of these for each operation
     _most = 6  # templates
     _most_in_pool = 24
     _most_apart = 1024
@@ -207,6 +209,7 @@ class SizeClass:
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
         self._served: set[Sizes] = set()
+        self._rate = 0.0
         self._able = True
 
     @property
@@ -221,18 +224,25 @@ class SizeClass:
         for each in self._problems.values():
             known = None if each is None else each(sizes)
             if known is not None:
-                return _best(*known, self._made, seconds) or _best(*known, self._pool, seconds)
+                made = _best(*known, self._made, seconds) or _best(*known, self._pool, seconds)
+                may_lose = made is not None and made[1] > self._near * self._rate * known[0].flops
+                return None if made is None or may_lose and not self._is_full else made[0]
         return None
 
-    def like(self, problem: ConvProblem, rounding: str | None, seconds: Seconds) -> Evaluated | None:
-        """As `find`, by a template of any class that gives the bits of `rounding`."""
+    def like(self, problem: ConvProblem, rounding: str | None, seconds: Seconds) -> tuple[Evaluated, float] | None:
+        """The kernel calls for a problem by the template of any class that gives the bits of `rounding` and is fastest
+        by the model, and its estimate."""
         return None if _sizes(problem) in self._apart else _best(problem, rounding, self._pool, seconds)
 
-    def serve(self, template: Template, sizes: Sizes) -> None:
-        """Note that a template serves some sizes about as well as the best candidate for them."""
-        self._served = {*self._served, sizes}
-        if template not in self._made:
-            self._made = [template, *self._made]
+    def serves(self, found: tuple[Evaluated, float] | None, problem: ConvProblem, least: float) -> bool:
+        """Whether what `like` gave is about as good as the best candidate, which takes `least` seconds; noted."""
+        self._rate = max(self._rate, least / problem.flops)
+        if found is None or found[1] > self._near * least:
+            return False
+        self._served = {*self._served, _sizes(problem)}
+        if found[0].template not in self._made:
+            self._made = [found[0].template, *self._made]
+        return True
 
     def add(self, problem: ConvProblem, padding: Padding, candidate: Candidate) -> Evaluated | None:
         """The kernel calls for a problem by a new template of a candidate; None: there can be none, or it is not worth
@@ -267,9 +277,13 @@ class SizeClass:
 
 def _best(
     problem: ConvProblem, rounding: str | None, templates: Sequence[Template], seconds: Seconds
-) -> Evaluated | None:
-    """The kernel calls for a problem by the fastest template that can and gives the bits of `rounding`; None: any."""
-    alike = [each for each in templates if rounding in (None, each.rounding)]
-    if len(alike) > 1:
-        alike.sort(key=lambda each: seconds(problem, each.candidate))
-    return next((found for each in alike if (found := each.evaluated(problem)) is not None), None)
+) -> tuple[Evaluated, float] | None:
+    """The kernel calls for a problem by the fastest template that can and gives the bits of `rounding` (None: any), and
+    its estimate."""
+    alike = [(seconds(problem, each.candidate), each) for each in templates if rounding in (None, each.rounding)]
+    alike.sort(key=operator.itemgetter(0))
+    for estimate, template in alike:
+        found = template.evaluated(problem)
+        if found is not None:
+            return found, estimate
+    return None

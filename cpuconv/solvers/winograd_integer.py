@@ -191,6 +191,7 @@ class Form:
         """How often two divides that."""
         return (self.multiple & -self.multiple).bit_length() - 1
 
+    @lazy
     def operations(self) -> tuple[int, int]:
         """Vector operations of a tile's transforms, forward and back, without endings: columns first, then rows."""
         forward = [sum(map(operations, each.b)) for each in self.axes]
@@ -255,7 +256,7 @@ def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
 
     def work(each: Form) -> float:
         tiles = transformed.tile_grid(problem, each.size, problem.dilation)[2]
-        forward, backward = each.operations()
+        forward, backward = each.operations
         products = each.planes * problem.cg * problem.kg * (tiles + _WEIGHTS_READ)
         return products + tiles * (forward * problem.cg + 2 * backward * problem.kg)
 
@@ -317,7 +318,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def _all_operations(each: Form, isa: Isa) -> tuple[float, float]:
     """Operations of a tile's transforms, forward and back, in slots of FMAs."""
-    forward, backward = each.operations()
+    forward, backward = each.operations
     slots = isa.fma_rate / isa.additions
     return slots * forward, slots * (backward + _ENDING * math.prod(each.size))
 

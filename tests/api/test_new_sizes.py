@@ -16,7 +16,6 @@ import cpuconv
 import layouts
 from cpuconv.api.layer import TemplateLayer
 from cpuconv.conv import session
-from cpuconv.conv.choice import tuned
 from cpuconv.conv.choice.by_class import choose_in_class, class_choice, representative
 from cpuconv.conv.choice.model import Limits, favourite, modelled_cost
 from cpuconv.conv.remembering.size_classes import SizeClasses
@@ -257,7 +256,6 @@ def test_rows_of_exactly_a_problem_count_before_templates(monkeypatch: pytest.Mo
         have.plan(have.sized(1, *size))
     new = have.sized(1, 50, 43)
     assert have.plan(new)._evaluated is not None
-    monkeypatch.setattr(tuned, "any_rows", lambda: True)
     monkeypatch.setattr(session.current.tiers, "problems", lambda device: {new.key})
     assert have.plan(new)._evaluated is None
     assert have.plan(have.sized(1, 50, 44))._evaluated is not None
@@ -314,6 +312,16 @@ def test_the_algorithms_of_a_class_lose_little_by_the_model(channels: int, size:
         own = choose_in_class(sized, "heuristic", limits).candidate
         losses.append(modelled_cost(sized, own).estimate / favourite(sized, limits).cost.estimate)
     assert np.quantile(losses, 0.9) < 1.2 and max(losses) < 1.4
+
+
+def test_templates_serve_sizes_that_they_suit_by_the_model() -> None:
+    have, losses = Operands(KINDS["depthwise"]), []
+    for h, w in np.random.default_rng(2).integers(17, 65, (40, 2)).tolist():
+        plan = have.plan(have.sized(1, h, w))
+        if plan._evaluated is not None:
+            least = favourite(plan.problem, Limits()).cost.estimate
+            losses.append(modelled_cost(plan.problem, plan.candidate).estimate / least)
+    assert len(losses) > 30 and np.quantile(losses, 0.9) < 1.2 and max(losses) < 1.5
 
 
 def test_tiles_of_transforms_are_chosen_for_each_size_of_small_planes() -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cpuconv.conv import session
-from cpuconv.conv.choice import tuned
 from cpuconv.conv.choice.model import Choice, Limits, Ranked, favourite, like, search
 from cpuconv.conv.choice.select import choose, chosen, note_untuned
 from cpuconv.conv.recipe import Candidate
@@ -118,7 +117,8 @@ def follows_class(problem: ConvProblem, strategy: str, limits: Limits) -> bool:
 def is_stored(problem: ConvProblem) -> bool:
     """Whether somebody tuned exactly this problem."""
     here = session.current
-    return tuned.any_rows() and problem.key in here.tiers.problems(here.device)
+    known = here.tiers.problems(here.device)
+    return bool(known) and problem.key in known
 
 
 def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choice:
