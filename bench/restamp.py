@@ -1,8 +1,8 @@
 """Stamp anew what was stored under former stamps of kernels that are the same.
 
-`STAMPS` has, for each solver, the stamp of its sources on 2026-11-27, and that of the same machine code before: of the
-sources until powers, the launcher and threads changed (decision 84), which no kernel of a convolution notices
-(`bench.machine_code`: 113 of 113). They were computed by `cpuconv.conv.recipe`. Rows of any other stamp were measured
+`STAMPS` has, for each solver, the stamp of its sources on 2026-11-28, and that of the same machine code before: of the
+sources until tiles followed sizes in more solvers, which no kernel of a convolution notices (`bench.machine_code`: 225
+of 225). They were computed by `cpuconv.conv.recipe`. Rows of any other stamp were measured
 with other kernels and are left as they are.
 """
 
@@ -25,24 +25,24 @@ from autotune.wisdom import document
 from cpuconv.conv.session import TABLES
 
 STAMPS = {
-    "pointwise": ("60bf32691b1b5cfa", "b97677ddda55aedd"),
-    "direct": ("5c5216e4b3391dd7", "37fca745e439a511"),
-    "amx": ("03314dd2581ad39a", "652331883e6e3f6b"),
-    "first_layer": ("f90b60ca83c779aa", "a1556248ffe30a57"),
-    "row_patches": ("06aa353c89769aea", "b1b1a426ac27fbd7"),
-    "depthwise": ("92267487c152ed74", "01e7ce8330fb0993"),
-    "depthwise_taps": ("8173fefa3f6cfffb", "35a6f905486038f2"),
-    "grouped": ("30e0b9fed04af9a4", "d2c1fd9f0d567165"),
-    "winograd": ("f7c09db3c0508ae7", "8967b386df0c7b3d"),
-    "winograd_integer": ("c2745fb6b9467c0f", "fc1d4c68af726de8"),
-    "fft": ("d194254992bae577", "9ea152a39447ae2b"),
-    "folded": ("368cbaca6c22d10e", "d61425f2e3fb47d8"),
-    "planar": ("fe6c191579feeb80", "1b0b2b7be3b54b0e"),
-    "plane_words": ("1261bec9523a26b0", "a9dd87444dfdfeac"),
-    "channels_last": ("c8254b366ec2da12", "ec19df8fdf7e3194"),
-    "im2col": ("9d925e93780dd03b", "d793fd7f79d52d1a"),
-    "patches": ("c24491d317b61e73", "122c44a19a407598"),
-    "(all together)": ("7a275fda574611f2", "bbc8ba9e64435e8d"),
+    "pointwise": ("3fab29bb0bad792e", "3651c2f7dbca4bae"),
+    "direct": ("5ad65ebd5b57d45e", "6c7dd989f3d80609"),
+    "amx": ("cad0b25aef1a3e86", "da0c34a70437f7e1"),
+    "first_layer": ("1a581f288eced189", "ba1f2f46e2aa2a0d"),
+    "row_patches": ("db56535a0b3d324f", "7cbf6bb7f08ae050"),
+    "depthwise": ("823b895fb89086c2", "98791e7d9b9e160c"),
+    "depthwise_taps": ("c94d8e2301131c73", "5f01bccf70d5a43f"),
+    "grouped": ("058c57307e2bc0dc", "dd81b673256d4d45"),
+    "winograd": ("f596184b442e9a62", "9bf45773d4d46328"),
+    "winograd_integer": ("baf91a837981674b", "4fd636cfa321cc37"),
+    "fft": ("edf0604ab4417f72", "2a9bd161da6ada5a"),
+    "folded": ("614837f64f107a4a", "33b3ee84426ed25e"),
+    "planar": ("6ad9e4ce0efe10a8", "a5a95703689c0bf7"),
+    "plane_words": ("7fcf7566a5743a79", "67a794e39323b073"),
+    "channels_last": ("d021d95db72d0621", "5518893cbe630477"),
+    "im2col": ("2771b63389a762c9", "2b7667aec3b5e5f2"),
+    "patches": ("fd250fe81b67ece8", "44c0ff7fd902f2d3"),
+    "(all together)": ("fec77879dbe58951", "17bd9e7cc909ee5f"),
 }
 ANEW = {old: new for new, old in STAMPS.values() if old != new}
 
