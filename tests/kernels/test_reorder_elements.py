@@ -34,6 +34,7 @@ def around(block: int) -> list[int]:
     return sorted({1, 3, 4, block - 1, block, block + 1, 2 * block + 3})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("element", ELEMENTS, ids=str)
 @pytest.mark.parametrize(("src", "dst"), list(itertools.product(layouts.NAMES, repeat=2)))
 def test_every_pair_of_layouts_around_a_block(src: str, dst: str, element: Element) -> None:

@@ -75,7 +75,9 @@ def agree(outputs: Arrays, expected: list[np.ndarray], limit: float = LIMIT) -> 
         np.testing.assert_allclose(got, right, rtol=0, atol=limit * np.abs(right).max())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if name in LARGE else name for name in NETWORKS]
+)
 def test_network(name: str) -> None:
     case = Case(name)
     feeds = [case.feed(batch) for batch in ((1,) if name in ONE_WAY else (1, 3))]

@@ -163,7 +163,10 @@ def nothing_is_there() -> bool:
     if Statistics.compiled or Statistics.loaded:
         return False
     place = kernel_files.folder().path
-    return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
+    try:
+        return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
+    except OSError:  # a folder that may not be entered: nothing can be put there, either
+        return False
 
 
 def _start(helpers: list[_Helper], count: int) -> None:

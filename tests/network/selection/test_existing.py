@@ -87,7 +87,7 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
 def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(here, monkeypatch):
     """Nor does a size that comes again after more kernels have been compiled give other bits."""
     model, rng = _model(), np.random.default_rng(2)
-    sizes = [(int(high), int(wide)) for high, wide in rng.integers(30, 56, (24, 2))]
+    sizes = [(int(high), int(wide)) for high, wide in rng.integers(34, 60, (24, 2))]
     model(np.zeros((1, 32, 40, 40), np.float32))
     known, compiled, compile_ = {}, [], cache._compile
     monkeypatch.setattr(cache, "_compile", lambda key, file, *more: compiled.append(file) or compile_(key, file, *more))
