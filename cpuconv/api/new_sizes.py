@@ -1,4 +1,4 @@
-"""Convolutions that meet ever new sizes: found by templates of classes of sizes, which are made here."""
+"""Finds and makes templates for convolutions whose input sizes change from call to call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NewSize:
     options : Options
     x_shape : (N, C, H, W)
     key : hashable
-        All that the convolution is beside the shape of its input, but for the content of its weights.
+        The arguments of the convolution except the shape of its input and the values of its weights.
     """
 
     def __init__(self, options: Options, x_shape: Sequence[int], key: Hashable) -> None:

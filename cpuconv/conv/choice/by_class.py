@@ -95,7 +95,7 @@ def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassCho
 
 
 def _probes(known: ConvProblem) -> Iterator[ConvProblem]:
-    """Sizes of a class that decide beside its representative: small planes and narrow ones, which large tiles divide
+    """Sizes of a class that decide in addition to its representative: small and narrow planes, which large tiles divide
     badly."""
     for narrow in ((True, True), (False, True), (True, False)):
         h, w = (_small(size) if small else size for size, small in zip((known.h, known.w), narrow, strict=True))
