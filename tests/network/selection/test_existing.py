@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,14 @@ from cpuconv.conv.choice import existing, select  # noqa: E402
 from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
 from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding import columns  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.products import matmul  # noqa: E402
+from cpuconv.kernels.products.closed.closed_strip import closed_strip  # noqa: E402
 from cpuconv.kernels.products.matrices import Matrices, Product  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
-from cpuconv.runtime.code import at_hand, background, cache  # noqa: E402
+from cpuconv.runtime.code import at_hand, background, cache, kernel_files  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
 TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
@@ -84,10 +88,28 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
         assert others
 
 
-def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(here, monkeypatch):
-    """Nor does a size that comes again after more kernels have been compiled give other bits."""
+@pytest.mark.parametrize("beside", [None, 5, 9, 14])
+def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(beside, here, monkeypatch, tmp_path):
+    """Nor does a size that comes again after more kernels have been compiled give other bits.
+
+    `beside`: the columns of the tiles that are at hand beside those chosen.
+    """
+    monkeypatch.setattr(kernel_files, "folder", lambda: kernel_files.Folder(tmp_path))
+    monkeypatch.setattr(cache, "_alive", type(cache._alive)())
+    monkeypatch.setattr(closed_strip, "_entries", cache.Entries())
+
+    def missing(kernels) -> list:
+        wanted = list(kernels)
+        if any(tile.cols != beside for _, tile in wanted):
+            return wanted
+        for kernel, tile in wanted:
+            kernel.entry(tile)
+        return []
+
+    if beside:
+        monkeypatch.setattr(columns, "at_hand", SimpleNamespace(missing=missing))
     model, rng = _model(), np.random.default_rng(2)
-    sizes = [(int(high), int(wide)) for high, wide in rng.integers(34, 60, (24, 2))]
+    sizes = [(int(high), int(wide)) for high, wide in rng.integers(34, 60, (40, 2))]
     model(np.zeros((1, 32, 40, 40), np.float32))
     known, compiled, compile_ = {}, [], cache._compile
     monkeypatch.setattr(cache, "_compile", lambda key, file, *more: compiled.append(file) or compile_(key, file, *more))
