@@ -25,7 +25,7 @@ class Columns(NamedTuple):
         """The micro-kernel, by a function of columns."""
         if not is_followed(self.index):
             return make(self.options[self.index])
-        return OneOf(tuple(map(make, self.options)), self.index)
+        return OneOf(tuple(map(make, self.options)), self.index, ready=1)  # the others are at hand
 
 
 def columns_for(

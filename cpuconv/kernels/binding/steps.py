@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import SIZES, Affine, applied, is_followed
+from cpuconv.following.sizes import SIZES, Affine, applied, is_followed, now
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
@@ -69,21 +69,31 @@ class MicroRef:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The address of one of several micro-kernels, by a size that a trace follows."""
+    """The address of one of several micro-kernels, by a size that a trace follows.
+
+    The first `ready` of them are loaded whatever that size is, the others when a size asks for them.
+    """
 
     refs: tuple[MicroRef, ...]
     index: Any
+    ready: int = 0
+
+    def loaded(self) -> list[MicroRef]:
+        """The micro-kernels that are loaded for the size that is now."""
+        return list(dict.fromkeys((self.refs[now(self.index)], *self.refs[: self.ready])))
 
 
 Args = dict[str, int | Ref | MicroRef | OneOf | tuple[MicroRef, ...] | np.ndarray]
 
 
 class _Entries:
-    """Addresses of micro-kernels, which are loaded when they are asked for first."""
+    """Addresses of micro-kernels, which are loaded when they are asked for first, some of them at once."""
 
-    def __init__(self, refs: tuple[MicroRef, ...], kept: list[Any]) -> None:
+    def __init__(self, refs: tuple[MicroRef, ...], ready: int, kept: list[Any]) -> None:
         self._refs, self._kept = refs, kept
         self._known: dict[int, int] = {}
+        for index in range(ready):
+            self(index)
 
     def __call__(self, index: int) -> int:
         address = self._known.get(index)
@@ -101,7 +111,7 @@ def word_of(value: Any, kept: list[Any]) -> Any:
     if isinstance(value, MicroRef):
         return value.entry().address_for(kept)
     if isinstance(value, OneOf):
-        return applied(_Entries(value.refs, kept), value.index)
+        return applied(_Entries(value.refs, value.ready, kept), value.index)
     if type(value) is Affine or is_followed(value) or type(value) is np.ndarray and value.dtype == SIZES:
         return value
     if isinstance(value, tuple):
@@ -147,7 +157,7 @@ def micro_kernels(step: Step) -> Iterator[MicroRef]:
         elif type(value) is tuple:
             yield from value
         elif type(value) is OneOf:
-            yield value.refs[0]  # the others are loaded when a size asks for them
+            yield from value.loaded()
 
 
 class Space:

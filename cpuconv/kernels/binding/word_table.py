@@ -58,7 +58,7 @@ class WordTable:
             blocks.append((len(words), late))
         self._base = np.array(base, np.int64)
         self._starts, self._patches = placed(blocks)
-        self._codes = [step.compile() for step in steps]
+        self._codes = [step.kernel.entry(step.tile) for step in steps]
         self._entries = entries_of(self._codes, self._kept)
         self._parts: list[Any] = [step.parts for step in steps]
         for each in self._parts:
