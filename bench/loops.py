@@ -219,7 +219,7 @@ def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -
 @functools.cache
 def _repeat(kernel: MicroKernel) -> Callable[..., None]:
     """A compiled loop of calls. Not kept on disk: the cache knows the library's sources only."""
-    from cpuconv.runtime import numba_types  # noqa: F401, it tells Numba what the loop calls
+    from cpuconv.runtime.front_end import numba_types  # noqa: F401, it tells Numba what the loop calls
 
     call = kernel.caller()
 

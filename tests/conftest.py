@@ -112,6 +112,14 @@ def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
     return session.current
 
 
+@pytest.fixture(autouse=True)
+def no_driver_by_numba() -> Iterator[None]:
+    """All drivers are in the subset of `front_end`, which takes a tenth of Numba's time."""
+    before = cache.Statistics.by_numba
+    yield
+    assert cache.Statistics.by_numba == before
+
+
 @pytest.fixture(params=machines.MACHINES)
 def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """Each of the described machines in turn; choices are made as on it, and nothing may be compiled or run."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpuconv.runtime import microkernel
-from cpuconv.runtime.code import callees
+from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 ORDERS = dict.fromkeys(("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1"), "apple-m1")
@@ -22,16 +21,9 @@ def begin(cpu: CpuClass) -> None:
     """Have what is compiled from now on that order; to be called before anything is."""
     if (order := ORDERS.get(cpu.name)) is None:
         return
-    triple, _, features = callees.target()
-    optimized = microkernel.MicroKernel._optimized
+    optimised = machine_code._optimised
 
-    def ordered(kernel: microkernel.MicroKernel, tile: Any, machine: Any) -> Any:
-        kernel.schedule = {**kernel.schedule, cpu.machine: order}
-        return optimized(kernel, tile, machine)
+    def ordered(machine: Any, name: str, symbol: str, kind: Any, write: machine_code.Write, tune: str) -> Any:
+        return optimised(machine, name, symbol, kind, write, order)
 
-    changes: tuple[tuple[Any, str, Any], ...] = (
-        (microkernel.MicroKernel, "_optimized", ordered),
-        (callees, "target", lambda: (triple, order, features)),  # of drivers
-    )
-    for owner, name, other in changes:
-        setattr(owner, name, other)
+    machine_code._optimised = ordered

@@ -1,4 +1,4 @@
-"""The rooms that know Numba's internals: kernels, their disk cache, the launcher, threads."""
+"""Kernels and how they are compiled, their disk cache, the launcher, threads."""
 
 from __future__ import annotations
 

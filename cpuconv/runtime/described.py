@@ -1,15 +1,16 @@
-"""Functions that drivers call, as they stand before Numba is imported: they are made when a driver is compiled.
-
-`runtime.numba_types` tells Numba what each becomes.
+"""Functions that drivers call. `runtime.front_end` writes them into the driver, without importing Numba; where Numba
+compiles a driver, `runtime.front_end.numba_types` tells it what each becomes.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.locks import lazy
+from cpuconv.runtime.code.llvm import ir
+
+I64 = ir.IntType(64)
 
 OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}
 _OVERLOADED = {"nogil": True, "error_model": "numpy", "forceinline": True}
@@ -35,7 +36,9 @@ class Described:
         raise NotImplementedError
 
 
-class _Inlined(Described):
+class Inlined(Described):
+    """A function that is inlined where it is called."""
+
     @lazy
     def real(self) -> Any:
         from numba import njit
@@ -43,36 +46,74 @@ class _Inlined(Described):
         return njit(no_cfunc_wrapper=True, forceinline=True, **OPTIONS)(self.py_func)
 
 
-class _Intrinsic(Described):
+class Emitted(Described):
+    """A function that writes its code: `emit(builder, *given)` gives an int64.
+
+    Attributes
+    ----------
+    takes_tile : bool
+        Whether the first of what is given is the tile, and not a word as all others are.
+    """
+
+    def __init__(self, function: Callable[..., Any], words: Sequence[str], *, takes_tile: bool = False) -> None:
+        super().__init__(function)
+        self.takes_tile = takes_tile
+        self._words = words
+
+    def emit(self, builder: Any, *given: Any) -> Any:
+        """Write a call at the builder's place; what gives nothing gives 0."""
+        result = self.py_func(builder, *given)
+        return I64(0) if result is None else result
+
     @lazy
     def real(self) -> Any:
+        from numba import types
         from numba.extending import intrinsic
 
-        return intrinsic(self.py_func)
+        def typed(typingctx: Any, *kinds: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                tile = [kinds[0].tile] if self.takes_tile else []
+                return self.emit(builder, *tile, *arguments[len(tile) :])
+
+            return types.int64(*kinds), codegen
+
+        listed = ", ".join(self._words)  # which Numba reads off a signature
+        namespace: dict[str, Any] = {"typed": typed}
+        exec(f"def {self.__name__}(typingctx, {listed}): return typed(typingctx, {listed})", namespace)
+        return intrinsic(namespace[self.__name__])
 
 
-class _Specialised(Described):
+class Specialised(Described):
+    """A function that is another one for each tile.
+
+    Attributes
+    ----------
+    choice : callable
+        Gives the function for a tile.
+    """
+
     def __init__(self, function: Callable[..., Any], choice: Callable[[Any], Callable[..., Any]]) -> None:
         super().__init__(function)
-        self._choice = choice
+        self.choice = choice
 
     @lazy
     def real(self) -> Any:
         from numba.extending import overload
 
-        overload(self.py_func, jit_options=_OVERLOADED, strict=False)(lambda tile, *rest: self._choice(tile.tile))
+        overload(self.py_func, jit_options=_OVERLOADED, strict=False)(lambda tile, *rest: self.choice(tile.tile))
         return self.py_func
 
 
 def inline(function: Callable[..., Any]) -> Any:
     """Decorator of helpers that kernels call, always inlined: a call that is left checks a status, and the C entry then
     keeps the code that raises exceptions, whose symbols may be missing where a kernel is loaded from disk."""
-    return _Inlined(function)
+    return Inlined(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Decorator of `function(typingctx, *types)`, which gives a signature and a code generator, as Numba's is."""
-    return _Intrinsic(function)
+    """Decorator of `function(builder, *words)`, which writes code and gives an int64 or None."""
+    code = function.__code__
+    return Emitted(function, code.co_varnames[1 : code.co_argcount])
 
 
 def specialise_on_tile(choice: Callable[[Any], Callable[..., Any]]) -> Callable[[Callable[..., Any]], Any]:
@@ -81,13 +122,4 @@ def specialise_on_tile(choice: Callable[[Any], Callable[..., Any]]) -> Callable[
     A function is chosen before compilation, so that only what runs is compiled. `choice(tile)` is a function of the
     same arguments, of which the tile is the first.
     """
-    return lambda function: _Specialised(function, choice)
-
-
-def with_words(body: Callable[..., Any], name: str, words: Sequence[str], doc: str | None = None) -> Any:
-    """`body(typingctx, *arguments)` as an intrinsic with these parameters, which Numba reads off a signature."""
-    listed = ", ".join(words)
-    namespace: dict[str, Any] = {"body": body}
-    exec(f"def {name}(typingctx, {listed}): return body(typingctx, {listed})", namespace)
-    namespace[name].__doc__ = None if doc is None else inspect.cleandoc(doc)
-    return intrinsic(namespace[name])
+    return lambda function: Specialised(function, choice)

@@ -66,34 +66,23 @@ def _register(builder: Any) -> tuple[Callable[..., Any], Callable[..., None], in
 
 
 @intrinsic
-def set_default(typingctx: Any) -> Any:
+def set_default(builder: Any) -> Any:
     """Set the thread's control word to the default; gives what it was."""
-    from numba import types
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        register = _register(builder)
-        if register is None:
-            return _I64(0)
-        read, write, default = register
-        before = read(builder)
-        write(builder, _I64(default))
-        return before
-
-    return types.int64(), codegen
+    register = _register(builder)
+    if register is None:
+        return None
+    read, write, default = register
+    before = read(builder)
+    write(builder, _I64(default))
+    return before
 
 
 @intrinsic
-def restore(typingctx: Any, before: Any) -> Any:
+def restore(builder: Any, before: Any) -> None:
     """Set the thread's control word to what `set_default` gave."""
-    from numba import types
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        register = _register(builder)
-        if register is not None:
-            register[1](builder, arguments[0])
-        return _I64(0)
-
-    return types.int64(types.int64), codegen
+    register = _register(builder)
+    if register is not None:
+        register[1](builder, before)
 
 
 # --- in Python ------------------------------------------------------------------------------------------------------

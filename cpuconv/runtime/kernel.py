@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from autotune.locks import lazy
+from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.cache import Code, Compiled, Entries, load_or_compile
-from cpuconv.runtime.code.llvm import imported
-from cpuconv.runtime.described import OPTIONS, inline
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import inline
+from cpuconv.runtime.front_end.source import NotInSubsetError
+from cpuconv.runtime.front_end.values import Block
+from cpuconv.runtime.front_end.writing import write_body
 from cpuconv.runtime.tiles import tile_text
+
+_SYMBOL = "cpuconv_kernel"
+_BYTES = ir.IntType(8).as_pointer()
+_KIND = ir.FunctionType(_BYTES, [_BYTES, *[ir.IntType(64)] * 4, ir.IntType(64).as_pointer()])
+"""Of the tile, which is empty, four words, and the argument block; gives a null pointer."""
 
 __all__ = ["Kernel", "code_of", "inline", "kernel"]
 
@@ -34,35 +42,35 @@ class Kernel:
         self._function = function
         self._entries = Entries()
 
-    def signature(self, tile: Any) -> tuple[Any, ...]:
-        """Numba's argument types of this kernel for `tile`."""
-        from numba import types
-
-        from cpuconv.runtime.numba_types import BlockType, TileType
-
-        return TileType(tile), *[types.int64] * 4, BlockType(self.fields)
-
-    @lazy
-    def dispatcher(self) -> Any:
-        """The driver as Numba compiles it."""
-        return _dispatcher(self._function)
-
     def entry(self, tile: Any) -> Code:
         """The kernel specialised for `tile` (compiled at most once per machine)."""
         return self._entries.get(tile, lambda: self._load(tile))
 
     def _load(self, tile: Any) -> Code:
         identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
-        return load_or_compile(self.name, self.module, identity, functools.partial(self._compile, tile))
 
-    def _compile(self, tile: Any) -> Compiled:
-        return _compiled(self.dispatcher, self.signature(tile))
+        def compiled() -> Compiled:
+            try:
+                return machine_code.compiled(self.name, _SYMBOL, _KIND, self._write(tile))
+            except NotInSubsetError:
+                from cpuconv.runtime.front_end import by_numba
+
+                return by_numba.compiled(self._function, by_numba.kernel_types(tile, self.fields))
+
+        return load_or_compile(self.name, self.module, identity, compiled)
 
     def assembly(self, tile: Any) -> str:
         """Assembly text of the specialisation, for tests on the machine code."""
-        signature = self.signature(tile)
-        self.dispatcher.compile(signature)
-        return self.dispatcher.overloads[signature].library.get_asm_str()
+        return machine_code.assembly(self.name, _SYMBOL, _KIND, self._write(tile))
+
+    def _write(self, tile: Any) -> machine_code.Write:
+        places = {name: place for place, name in enumerate(self.fields)}
+
+        def write(builder: Any, _: Any, *given: Any) -> None:
+            *words, pointer = given
+            write_body(self._function, builder, tile, *words, Block(places, pointer))
+
+        return write
 
     def pack(self, values: dict[str, int]) -> np.ndarray:
         """An int64 argument block from named words; every field must be given, and no other."""
@@ -71,31 +79,17 @@ class Kernel:
         return np.array([values[name] for name in self.fields], np.int64)
 
 
-def _dispatcher(function: Callable[..., None]) -> Any:
-    from numba import njit
-
-    return njit(**OPTIONS)(function)
-
-
-def _compiled(dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
-    """Compile a dispatcher for `signature`; gives the object code, the name of the C entry, and the entry."""
-    imported()
-    dispatcher.compile(signature)
-    result = dispatcher.overloads[signature]
-    symbol = result.fndesc.llvm_cfunc_wrapper_name
-    address = result.library.get_pointer_to_function(symbol)
-    return result.library._get_compiled_object(), symbol, Code(address, result.library)
-
-
 def code_of(function: Callable[..., None], words: int) -> Code:
     """The code of `function`, which takes so many words."""
 
     def compiled() -> Compiled:
-        from numba import types
+        kind = ir.FunctionType(_BYTES, [ir.IntType(64)] * words)
+        try:
+            return machine_code.compiled(function.__name__, _SYMBOL, kind, functools.partial(write_body, function))
+        except NotInSubsetError:
+            from cpuconv.runtime.front_end import by_numba
 
-        from cpuconv.runtime import numba_types  # noqa: F401, it tells Numba what the function calls
-
-        return _compiled(_dispatcher(function), (types.int64,) * words)
+            return by_numba.compiled(function, by_numba.word_types(words))
 
     return load_or_compile(function.__name__, function.__module__, "", compiled)
 

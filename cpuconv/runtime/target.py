@@ -37,9 +37,9 @@ def _triple() -> str:
 def target_machine(opt: int = 3) -> Any:
     """A code generator for `target()`, as Numba's JIT would make it."""
     import llvmlite.binding as llvm
-    from numba.core.registry import cpu_target
 
-    cpu_target.target_context.codegen()  # it initialises LLVM
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     triple, cpu, features = target()
     reloc = "static" if triple.startswith("x86") else "default"
     return llvm.Target.from_triple(triple).create_target_machine(

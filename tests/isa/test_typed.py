@@ -16,6 +16,7 @@ from cpuconv.isa.features import offered, rounds_to_half
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.problem.arrays import address
+from cpuconv.runtime import machine_code
 from cpuconv.runtime.microkernel import MicroKernel
 from support import guarded
 
@@ -57,7 +58,7 @@ def move(tile, builder, source, target, vectors):
 
 @functools.cache
 def compiled(tile: MoveTile):
-    return move._compile(tile)[2].function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3))
+    return machine_code.compiled(*move._written(tile))[2].function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3))
 
 
 def moved(tile: MoveTile, source: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ COMPILERS = """
 from llvmlite.binding import ffi
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUTarget
-from cpuconv.runtime import microkernel
+from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.cache import load_or_compile
 
 class Compiling:
@@ -71,7 +71,7 @@ class Compiling:
         self.begun.wait()
     def compile(self):
         def compile_():
-            with microkernel._lock:
+            with machine_code._lock:
                 self.begun.set()
                 self.go_on.wait()
             raise KeyError

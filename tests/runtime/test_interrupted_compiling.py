@@ -21,30 +21,28 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent 
 TRIES = 50
 # Compiles kernels for ever; each interrupt must end one attempt by KeyboardInterrupt, and leave a compiler that works.
 CODE = """
-import itertools, signal, sys
+import itertools, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
-from cpuconv.runtime.code.cache import load_or_compile
-from cpuconv.runtime.kernel import _compiled, _dispatcher
-from numba import types
-from cpuconv.runtime import numba_types
-kinds = itertools.count()
+from dataclasses import dataclass
+from cpuconv.runtime.kernel import kernel
+numbers = itertools.count()
 
-def make(number):
-    def work(a, b):
-        for i in range(a):
-            for j in range(b):
-                if (i * j) % (number + 2) == 1:
-                    a += j
-                elif i > number:
-                    b -= 1
-    work.__name__ = work.__qualname__ = f"work{number}"
-    return work
+@dataclass(frozen=True)
+class Tile:
+    number: int
+
+@kernel("a b")
+def work(tile, worker, before, part, parts, args):
+    a = args.a
+    for i in range(a):
+        for j in range(args.b):
+            if (i * j) % (tile.number + 2) == 1:
+                a += j
+            elif i > tile.number:
+                a -= 1
 
 def compile_one():
-    function = make(next(kinds))
-    load_or_compile(
-        function.__name__, "interrupted", "", lambda: _compiled(_dispatcher(function), (types.int64,) * 2)
-    )
+    work.entry(Tile(next(numbers)))
 
 compile_one()
 while True:
@@ -58,7 +56,8 @@ while True:
 
 
 def test_fifty_interrupts_at_random_moments(tmp_path: Path) -> None:
-    draw = random.Random(1)
+    draw, script = random.Random(1), tmp_path / "compiles.py"
+    script.write_text(CODE)
     with open(tmp_path / "errors", "w+") as errors:
         process = subprocess.Popen(
             python("-c", CODE),
@@ -94,12 +93,12 @@ def test_it_is_said_on_a_terminal_and_the_command_ends_with_its_code(tmp_path: P
     code = (
         "import signal, sys, threading, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from cpuconv.cli.main import main\n"
-        "from cpuconv.runtime.code import cache\n"
-        "inner = cache._in_one_piece\n"
-        "def slow(call):\n"
+        "from cpuconv.runtime import machine_code\n"
+        "inner = machine_code.compiled\n"
+        "def slow(*given):\n"
         "    signal.raise_signal(signal.SIGINT)\n"
-        "    return inner(call)\n"
-        "cache._in_one_piece = slow\n"
+        "    return inner(*given)\n"
+        "machine_code.compiled = slow\n"
         f"sys.exit(main(['run', {str(model)!r}]))"
     )
     child, terminal = pty.fork()

@@ -300,9 +300,9 @@ def test_avx2():
 
 
 GENERATED = """
-from cpuconv.runtime.code import callees
+from cpuconv.runtime.front_end import by_numba
 from cpuconv.runtime.target import target
-print(callees.codegen().magic_tuple() == target())
+print(by_numba.codegen().magic_tuple() == target())
 """
 
 

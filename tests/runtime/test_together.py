@@ -68,15 +68,19 @@ def test_without_helpers_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> 
         together.compiled_together([(sum_blocks, FingerprintTile(current().lanes))])
 
 
-def test_helpers_take_idle_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_take_idle_cores_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(together.VARIABLE)
+    monkeypatch.setattr(together, "LOAD", load := tmp_path / "loadavg")
+    monkeypatch.setattr(os, "getloadavg", lambda: (13.9, 0.0, 0.0), raising=False)
     monkeypatch.setattr(together, "allowed_cores", lambda: 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     found = []
-    for load in (0.2, 13.9, 30.0):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
+    for running in (1, 14, 31):  # this process counted
+        load.write_text(f"13.90 5.00 1.00 {running}/900 4711\n")
         found.append(together._processes())
     assert found == [4, 3, 1]
+    load.unlink()
+    assert together._processes() == 2, "by the load of the last minute, where nothing tells what runs now"
     monkeypatch.setenv(together.VARIABLE, "64")
     assert together._processes() == together.MOST
 

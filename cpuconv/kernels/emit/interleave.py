@@ -120,9 +120,8 @@ def lines_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any
     """The same of a vector of pixels of each row, which are put together on the stack: rows that lie a power of two
     apart would drive each other out of the cache between one 16 bytes and the next."""
     builder, quad, channels = vec.builder, Vector(vec.builder, NARROW), vec.size // tile.bytes
-    from numba.core.cgutils import alloca_once
-
-    stack = alloca_once(builder, ir.IntType(8), channels * vec.size)
+    with builder.goto_entry_block():
+        stack = builder.alloca(ir.IntType(8), channels * vec.size)
     stack.align = vec.size
     source, target, pixels = vec.pointer(source), vec.pointer(target), QUAD // tile.bytes
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import with_words
+from cpuconv.runtime.described import Emitted
 
 
 def emitter(function: Callable[..., Any]) -> Any:
@@ -16,19 +17,12 @@ def emitter(function: Callable[..., Any]) -> Any:
     The emitter returns an i64 value or None (then the call gives 0).
     """
 
-    def intrinsic_body(typingctx: Any, tile: Any, *words: Any) -> Any:
-        from numba import types
+    def emit(builder: Any, tile: Any, *words: Any) -> Any:
+        return function(tile, Vector(builder, tile.lanes), *words)
 
-        signature = types.int64(tile, *[types.int64] * len(words))
-
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            result = function(tile.tile, Vector(builder, tile.tile.lanes), *arguments[1:])
-            return result if result is not None else I64(0)
-
-        return signature, codegen
-
-    words = function.__code__.co_varnames[2 : function.__code__.co_argcount]
-    return with_words(intrinsic_body, function.__name__, ("tile", *words), function.__doc__)
+    code = function.__code__
+    functools.update_wrapper(emit, function)
+    return Emitted(emit, ("tile", *code.co_varnames[2 : code.co_argcount]), takes_tile=True)
 
 
 @emitter

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import pickle
 import select
@@ -28,6 +27,7 @@ from typing import Any
 from autotune.interpreter import python_main, starts_again
 from autotune.locks import Lock
 from cpuconv.runtime.code import at_hand, kernel_files
+from cpuconv.runtime.code.llvm import imported
 from cpuconv.runtime.code.together import Wanted, found
 from cpuconv.runtime.target import target
 
@@ -183,7 +183,7 @@ def main(asked: str) -> None:
     warnings.simplefilter("ignore")
     if repr(target()) != asked:  # chosen in the program, not by variables
         return
-    importlib.import_module("numba")
+    imported()
     told = _Told(0)
     while (task := told.next(_IDLE_SECONDS)) is not None:
         module, name, tile = task

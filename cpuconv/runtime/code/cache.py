@@ -24,7 +24,7 @@ from typing import Any
 from autotune.machine.pages import NoExecutableMemory, may_gain_execution
 from autotune.signals import interrupts_delayed
 from cpuconv.errors import CpuconvError
-from cpuconv.runtime.code import callees, kernel_files
+from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
 from cpuconv.runtime.code.loading import loader, object_file
@@ -156,9 +156,11 @@ def body_of(file_name: str) -> bytes | None:
 
 
 class Statistics:
-    """Counts of this process: kernels compiled, loaded from the user's cache, and loaded from a pack."""
+    """Counts of this process: kernels compiled, those of them by Numba, loaded from the user's cache, and loaded from a
+    pack."""
 
     compiled = 0
+    by_numba = 0
     loaded = 0
     packed = 0
 
@@ -213,21 +215,6 @@ def _check_compiler_runs(what: str) -> None:
             "systemd, or a policy of SELinux): run the same once without that, so that its kernels are in the cache "
             "folder, or install a wheel with kernel packs."
         )
-
-
-def _in_one_piece(call: Callable[[], Compiled]) -> Compiled:
-    """The result of a call that has room for a thousand frames of the interpreter in one piece.
-
-    CPython maps memory for frames in chunks of 16 KiB, and maps and unmaps the next one at every call that passes the
-    end of a chunk. Numba's passes sit on such an end for ten thousands of calls, up to half the time of a compilation.
-    A frame that asks for a large stack is given a large chunk, in which those of its callees lie.
-    """
-    return call()
-
-
-_in_one_piece.__code__ = _in_one_piece.__code__.replace(
-    co_stacksize=2**16
-)  # in words: a chunk of 1 MiB, half of it left
 
 
 @contextlib.contextmanager
@@ -309,11 +296,9 @@ def _compile(key: Any, file: KernelFile, compile_: Callable[[], Compiled], load:
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
-            callees.codegen()
-            by_numba = callees.unoptimised() if load is load_object else contextlib.nullcontext()
             where = None if file.path is None or file.trouble else file.path.parent
-            with _uncollected(), _waiting.compiling(where), by_numba:
-                content, symbol, code = _in_one_piece(compile_)
+            with _uncollected(), _waiting.compiling(where):
+                content, symbol, code = compile_()
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)
         code.name = file.name

@@ -1,10 +1,9 @@
 """Many kernels that are nowhere on disk are compiled by several processes at a time.
 
-Numba and LLVM compile one function at a time in a process. Where a network lacks many kernels, helpers compile some:
-processes of this interpreter, which put them into the user's cache, where this process finds them. Who compiles what
-is told by the files' locks: what another process has begun is passed over. Helpers take drivers first, and this process
-micro-kernels, which need no Numba, while the helpers start. Without helpers, or when one fails, nothing is lost but
-time.
+LLVM compiles one function at a time in a process. Where a network lacks many kernels, helpers compile some: processes
+of this interpreter, which put them into the user's cache, where this process finds them. Who compiles what is told by
+the files' locks: what another process has begun is passed over. Helpers take drivers first, and this process
+micro-kernels. Without helpers, or when one fails, nothing is lost but time.
 """
 
 from __future__ import annotations
@@ -17,20 +16,23 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import NotCompiled, Statistics, compiling_nothing
-from cpuconv.runtime.code.callees import codegen
+from cpuconv.runtime.code.llvm import imported
 from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.sources.stamp import known_syntaxes
 from cpuconv.runtime.target import target
 
 VARIABLE = "CPUCONV_COMPILERS"  # processes that compile at a time, this one counted; 1: no others
 MOST = 8
 EACH = 8  # kernels that are worth a helper, which takes a second to start
 _MOST_EARLY = 3  # helpers that start before anybody knows how many kernels are missing
+LOAD = Path("/proc/loadavg")  # its fourth word: how many threads run now, of how many
 _HELP_SECONDS = 120.0  # of a helper, before it is given up
 
 Made = TypeVar("Made")
@@ -91,8 +93,12 @@ def _processes() -> int:
 
 
 def _idle_cores() -> int:
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(0, round((os.cpu_count() or 1) - load))
+    """Cores beside this thread's own on which nothing runs now; a load of the last minute counts what has ended, too."""
+    try:
+        others = int(LOAD.read_text().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        others = round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
+    return max(0, (os.cpu_count() or 1) - 1 - others)
 
 
 def _can_help() -> bool:
@@ -195,11 +201,9 @@ def main(asked: str, number: str) -> None:
 
 
 def _prepare() -> None:
-    """Import Numba, and have it load what it needs to compile anything: that takes a second."""
-    from numba import njit, types
-
-    codegen()
-    njit(no_cpython_wrapper=True)(lambda word: word).compile((types.int64,))
+    """Import llvmlite, and read the sources of kernels."""
+    imported()
+    known_syntaxes()
 
 
 def _help(wanted: Sequence[Wanted], share: float) -> None:

@@ -89,17 +89,16 @@ def _of_the_cpu(host_cpu: Any) -> None:
     host_cpu.chosen = answered
 
 
-def _of_micro_kernels(microkernel: Any) -> None:
-    """Micro-kernels are compiled for the host, and read as the named CPU's."""
-    named, kernel = microkernel.target_machine, microkernel.MicroKernel
-    assembly = kernel.assembly
-    microkernel.target_machine = lambda opt=3: named(opt) if _reading.get() else _machine(named, opt)
+def _of_machine_code(machine_code: Any) -> None:
+    """Kernels are compiled for the host, and read as the named CPU's."""
+    named, assembly = machine_code.target_machine, machine_code.assembly
+    machine_code.target_machine = lambda opt=3: named(opt) if _reading.get() else _machine(named, opt)
 
-    def read(self: Any, tile: Any) -> str:
+    def read(*given: Any) -> str:
         with _as_named():
-            return assembly(self, tile)
+            return assembly(*given)
 
-    kernel.assembly = functools.wraps(assembly)(read)
+    machine_code.assembly = functools.wraps(assembly)(read)
 
 
 def _machine(named: Callable[[], Any], opt: int) -> Any:
@@ -131,14 +130,6 @@ def _of_llvm(binding: Any) -> None:
     binding.parse_assembly = parsed
 
 
-def _of_drivers(callees: Any) -> None:
-    """Numba's code is for the host."""
-    from autotune.machine import host_cpu
-
-    name, features = host_cpu.host()
-    callees.target = lambda: ("", name, host_cpu.flat(features))
-
-
 def _of_files(kernel_files: Any) -> None:
     """The folder of kernels."""
     target = kernel_files.target
@@ -165,8 +156,7 @@ def _of_features(features: Any) -> None:
 
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "autotune.machine.host_cpu": _of_the_cpu,
-    "cpuconv.runtime.microkernel": _of_micro_kernels,
-    "cpuconv.runtime.code.callees": _of_drivers,
+    "cpuconv.runtime.machine_code": _of_machine_code,
     "cpuconv.runtime.code.kernel_files": _of_files,
     "cpuconv.isa.features": _of_features,
     "llvmlite.binding": _of_llvm,

@@ -31,7 +31,6 @@ BESIDE = (
     "at_hand",
     "background",
     "cache",
-    "callees",
     "checked_file",
     "compiler_lock",
     "kernel_files",

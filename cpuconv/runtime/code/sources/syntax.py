@@ -17,7 +17,8 @@ import ast
 import functools
 import hashlib
 import itertools
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 OWN = ("autotune", "cpuconv", "layouts")
 _STANDS_FOR = {"autotune.data_classes": "dataclasses"}  # modules of ours that make what one of another package makes
@@ -48,95 +49,113 @@ def parse(source: bytes) -> Syntax:
     SyntaxError
         The source is no Python, or it imports by a relative path: what that leads to depends on where the file lies.
     """
-    essence = _Essence()
-    tree = essence.visit(ast.parse(source))
-    own = {each for each in essence.imports if each.module.partition(".")[0] in OWN}
-    others = sorted(essence.imports - own)
-    content = hashlib.sha256("\n".join([_written(tree), *map(" ".join, others)]).encode())
+    writer = _Writer()
+    text = writer.written(ast.parse(source))
+    own = {each for each in writer.imports if each.module.partition(".")[0] in OWN}
+    others = sorted(writer.imports - own)
+    content = hashlib.sha256("\n".join([text, *map(" ".join, others)]).encode())
     return Syntax(content.hexdigest()[:32], tuple(sorted(own)))
 
 
-class _Essence(ast.NodeTransformer):
-    """Takes out of a tree what does not count, and its imports."""
+class _Writer:
+    """Writes what counts of a tree: the name of each node's class and its fields that hold something.
+
+    Attributes
+    ----------
+    imports : set of Import
+        Those met so far.
+    """
 
     def __init__(self) -> None:
         self.imports: set[Import] = set()
         self._in_class = False
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def written(self, node: ast.AST) -> str:
+        """The text of a node that its class alone does not make something else."""
+        told = []
+        for name in _fields(node._fields):
+            inner = getattr(node, name, None)
+            if type(inner) is list:
+                if texts := self._listed(inner):
+                    told.append(f"{name}=[{','.join(texts)}]")
+            elif inner is not None:
+                told.append(f"{name}={''.join(self._texts(inner))}")
+        return f"{type(node).__name__}({','.join(told)})"
+
+    def _listed(self, values: list[Any]) -> list[str]:
+        texts: list[str] = []
+        for each in values:
+            texts += self._texts(each)
+        return texts
+
+    def _texts(self, value: Any) -> Iterable[str]:
+        """The text of a value; of a statement that does not count none, and of one that stands for others theirs."""
+        if not isinstance(value, ast.AST):
+            return (
+                f"{type(value).__name__}:{value!a}",
+            )  # in ASCII: which characters are printable changes with Unicode
+        special = _SPECIAL.get(type(value))
+        return (self.written(value),) if special is None else special(self, value)
+
+    def _of_import(self, node: ast.Import) -> Iterable[str]:
         for each in node.names:
             self._note(Import(each.name, "", each.asname or each.name.partition(".")[0]))
+        return ()
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def _of_import_from(self, node: ast.ImportFrom) -> Iterable[str]:
         if node.level or node.module is None:
             raise SyntaxError(f"an import must be absolute, not 'from {'.' * node.level}{node.module or ''} import …'")
         for each in node.names:
             self._note(Import(node.module, each.name, each.asname or each.name))
+        return ()
 
     def _note(self, found: Import) -> None:
         if found.module not in _FOR_ANNOTATIONS:
             self.imports.add(found._replace(module=_STANDS_FOR.get(found.module, found.module)))
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            return None
-        return self.generic_visit(node)
+    def _of_expression(self, node: ast.Expr) -> Iterable[str]:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return () if is_text else (self.written(node),)
 
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+    def _of_if(self, node: ast.If) -> Iterable[str]:
         if getattr(node.test, "id", getattr(node.test, "attr", "")) == "TYPE_CHECKING":
-            rest = ast.Module(node.orelse, [])
-            self.generic_visit(rest)
-            return rest.body
-        return self.generic_visit(node)
+            return self._listed(node.orelse)
+        return (self.written(node),)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._inside(node, True)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._inside(node, False)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._inside(node, False)
-
-    def _inside(self, node: ast.AST, in_class: bool) -> ast.AST:
-        outside, self._in_class = self._in_class, in_class
-        self.generic_visit(node)
+    def _of_class_or_function(self, node: ast.AST) -> Iterable[str]:
+        outside, self._in_class = self._in_class, isinstance(node, ast.ClassDef)
+        text = self.written(node)
         self._in_class = outside
-        return node
+        return (text,)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+    def _of_annotated(self, node: ast.AnnAssign) -> Iterable[str]:
         if self._in_class:  # there it makes a field
-            return self.generic_visit(node)
-        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
+            return (self.written(node),)
+        return (self.written(ast.Assign([node.target], node.value)),) if node.value else ()
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+    def _of_text_with_fields(self, node: ast.JoinedStr) -> Iterable[str]:
         """Texts between the fields whole, as Python before and after 3.12 cuts them differently."""
-        self.generic_visit(node)
         values: list[ast.expr] = []
         for is_text, parts in itertools.groupby(node.values, lambda each: isinstance(each, ast.Constant)):
             if not is_text:
                 values += parts
             elif text := "".join(str(each.value) for each in parts if isinstance(each, ast.Constant)):
                 values.append(ast.Constant(text))
-        node.values = values
-        return node
+        return (self.written(ast.JoinedStr(values)),)
 
 
-def _written(value: object) -> str:
-    """A tree as text: the name of each node's class and its fields that hold something."""
-    if isinstance(value, ast.AST):
-        told = []
-        for name in _fields(*value._fields):
-            inner = getattr(value, name, None)
-            if inner is not None and inner != []:
-                told.append(f"{name}={_written(inner)}")
-        return f"{type(value).__name__}({','.join(told)})"
-    if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
-    return f"{type(value).__name__}:{value!a}"  # in ASCII: which characters are printable changes with Unicode
+_SPECIAL: dict[type[ast.AST], Any] = {
+    ast.Import: _Writer._of_import,
+    ast.ImportFrom: _Writer._of_import_from,
+    ast.Expr: _Writer._of_expression,
+    ast.If: _Writer._of_if,
+    **dict.fromkeys((ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef), _Writer._of_class_or_function),
+    ast.AnnAssign: _Writer._of_annotated,
+    ast.JoinedStr: _Writer._of_text_with_fields,
+}
 
 
 @functools.cache
-def _fields(*names: str) -> list[str]:
+def _fields(names: tuple[str, ...]) -> list[str]:
     """Of the fields of a node those that count, in the order of their names."""
     return sorted({*names} - {*_LEFT_OUT})

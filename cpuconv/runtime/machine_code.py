@@ -1,0 +1,64 @@
+"""Machine code of functions that are written with llvmlite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cpuconv.runtime.code.cache import Compiled, link_object
+from cpuconv.runtime.code.llvm import imported, ir
+from cpuconv.runtime.target import target, target_machine
+
+_lock = threading.Lock()  # llvmlite's identified types and pass builders are not safe to share
+
+Write = Callable[..., None]
+"""write(builder, *arguments) writes what a function does, but for its return."""
+
+
+def compiled(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> Compiled:
+    """Object code, symbol and function.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    kind : llvmlite.ir.FunctionType
+        It gives nothing, or a null pointer.
+    tune : str
+        The CPU that instructions are ordered for, by LLVM's name; empty: the target's.
+    """
+    with _lock:
+        imported()
+        machine = target_machine()
+        code = machine.emit_object(_optimised(machine, name, symbol, kind, write, tune))
+    return code, symbol, link_object(code, symbol)
+
+
+def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:
+    """The assembly text of the same."""
+    with _lock:
+        imported()
+        machine = target_machine()
+        return str(machine.emit_assembly(_optimised(machine, name, symbol, kind, write, tune)))
+
+
+def _optimised(machine: Any, name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str) -> Any:
+    import llvmlite.binding as llvm
+
+    module = ir.Module(name)
+    module.triple, module.data_layout = target()[0], str(machine.target_data)
+    function = ir.Function(module, kind, symbol)
+    if tune:
+        set.add(function.attributes, f'"tune-cpu"="{tune}"')  # past llvmlite's list of plain words
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    write(builder, *function.args)
+    if isinstance(kind.return_type, ir.VoidType):
+        builder.ret_void()
+    else:
+        builder.ret(kind.return_type(None))
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(parsed, passes)
+    return parsed
