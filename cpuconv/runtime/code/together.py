@@ -93,7 +93,7 @@ def _processes() -> int:
 
 
 def _idle_cores() -> int:
-    """Cores beside this thread's own on which nothing runs now; a load of the last minute counts what has ended, too."""
+    """Cores beside this thread's own on which nothing runs now: the load of the last minute counts what has ended."""
     try:
         others = int(LOAD.read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
