@@ -1,5 +1,5 @@
-"""Compiling for another architecture than this machine's: LLVM generates its code, and our loader and LLVM's
-place it in memory, where nobody calls it.
+"""Compiling for another architecture than this machine's: LLVM generates its code, and our loader and
+LLVM's place it in memory, where nobody calls it.
 
 No kernel knows of it: what they ask for the target (`runtime.target`, llvmlite's triples) is told the other one.
 """

@@ -1,6 +1,6 @@
 """Micro-kernels: innermost loops written with llvmlite, and called by address.
 
-A driver (a `Kernel`) is compiled once. It calls micro-kernels, one for each tile, which compile in a tenth of the
+A driver (a `Kernel`) is compiled once. It calls micro-kernels, one for each tile, which compile in less
 time. All arguments are int64 words: addresses, byte strides, counts.
 """
 

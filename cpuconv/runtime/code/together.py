@@ -1,9 +1,9 @@
 """Many kernels that are nowhere on disk are compiled by several processes at a time.
 
-LLVM compiles one function at a time in a process. Where a network lacks many kernels, helpers compile some: processes
-of this interpreter, which put them into the user's cache, where this process finds them. Who compiles what is told by
-the files' locks: what another process has begun is passed over. Helpers take drivers first, and this process
-micro-kernels. Without helpers, or when one fails, nothing is lost but time.
+LLVM compiles one function at a time in a process. Where a network lacks many kernels, helper processes of this
+interpreter compile some of them into the user's cache. A lock of a kernel's file shows that a process compiles it; the
+others skip it. Helpers compile drivers first, this process micro-kernels. Without helpers, or when one fails, compiling
+only takes longer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _processes() -> int:
 
 
 def _idle_cores() -> int:
-    """Cores beside this thread's own on which nothing runs now: the load of the last minute counts what has ended."""
+    """Number of idle cores now, without this thread's own. The mean load of a minute counts processes that ended."""
     try:
         others = int(LOAD.read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):

@@ -88,11 +88,11 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
         assert others
 
 
-@pytest.mark.parametrize("beside", [None, 5, 9, 14])
-def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(beside, here, monkeypatch, tmp_path):
+@pytest.mark.parametrize("compiled_columns", [None, 5, 9, 14])
+def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(compiled_columns, here, monkeypatch, tmp_path):
     """Nor does a size that comes again after more kernels have been compiled give other bits.
 
-    `beside`: the columns of the tiles that are at hand beside those chosen.
+    `compiled_columns`: columns of the tiles that are compiled before, in addition to the selected ones.
     """
     monkeypatch.setattr(kernel_files, "folder", lambda: kernel_files.Folder(tmp_path))
     monkeypatch.setattr(cache, "_alive", type(cache._alive)())
@@ -100,13 +100,13 @@ def test_no_size_compiles_a_kernel_after_one_about_as_large_has_run(beside, here
 
     def missing(kernels) -> list:
         wanted = list(kernels)
-        if any(tile.cols != beside for _, tile in wanted):
+        if any(tile.cols != compiled_columns for _, tile in wanted):
             return wanted
         for kernel, tile in wanted:
             kernel.entry(tile)
         return []
 
-    if beside:
+    if compiled_columns:
         monkeypatch.setattr(columns, "at_hand", SimpleNamespace(missing=missing))
     model, rng = _model(), np.random.default_rng(2)
     sizes = [(int(high), int(wide)) for high, wide in rng.integers(34, 60, (40, 2))]

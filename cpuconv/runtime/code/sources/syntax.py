@@ -91,9 +91,8 @@ class _Writer:
     def _texts(self, value: Any) -> Iterable[str]:
         """The text of a value; of a statement that does not count none, and of one that stands for others theirs."""
         if not isinstance(value, ast.AST):
-            return (
-                f"{type(value).__name__}:{value!a}",
-            )  # in ASCII: which characters are printable changes with Unicode
+            # In ASCII: which characters are printable changes with versions of Unicode.
+            return (f"{type(value).__name__}:{value!a}",)
         special = _SPECIAL.get(type(value))
         return (self.written(value),) if special is None else special(self, value)
 
