@@ -113,6 +113,12 @@ def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
 
 
 @pytest.fixture(autouse=True)
+def no_usual_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of open sizes have no program before they run: tests would compile kernels that they do not call."""
+    monkeypatch.setattr("cpuconv.network.compiling._prepare", lambda builder: None)
+
+
+@pytest.fixture(autouse=True)
 def no_driver_by_numba() -> Iterator[None]:
     """All drivers are in the subset of `front_end`, which takes a tenth of Numba's time."""
     before = cache.Statistics.by_numba

@@ -27,14 +27,15 @@ DEPTHWISE: tuple[tuple[int, tuple[int, int], tuple[Activation | None, ...]], ...
     (3, LINES_HALF, (HARD_SWISH,)),  # of text recognisers
     (3, PIXELS_HALF, (HARD_SWISH,)),
     (5, ONE, (HARD_SWISH,)),
-    (5, HALF, (HARD_SWISH,)),
+    (5, HALF, (HARD_SWISH, None)),
+    (5, LINES_HALF, (HARD_SWISH,)),
     (7, ONE, (None,)),
 )
 WINOGRAD = ((3, 3, (None, RELU)), (1, 3, (None, SILU)), (3, 1, (None,)))  # rows and columns, activations
 POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
 LINES: tuple[tuple[str, dict[str, float]], ...] = (
     ("Softmax", {}),
-    ("LayerNormalization", {"epsilon": 1e-5, "shift": True}),
+    *(("LayerNormalization", {"epsilon": epsilon, "shift": True}) for epsilon in (1e-5, 1e-6)),
 )
 
 

@@ -143,7 +143,7 @@ def compile(
     if unknown:
         raise ArgumentError(must("node_precisions", "of nodes by their names in the model", f"of {unknown[0]!r}"))
     options = Rewriting(strict, tuple(skip_passes))
-    made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads}
+    made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms

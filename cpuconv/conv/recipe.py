@@ -14,8 +14,9 @@ import numpy as np
 import layouts
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import is_followed, remembered
 from cpuconv.isa import Isa, current
+from cpuconv.kernels.binding import partition
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
 from cpuconv.kernels.copies import transposing, zero_padded_lanes
 from cpuconv.kernels.copies.transposing import transpose_step
@@ -33,7 +34,6 @@ from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats
 _DRIVEN = frozenset(("block", "chunk", "parts"))  # parameters of candidates that are words
-SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class Candidate:
         raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
 
+@remembered(4096)
 def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
     """Whether all micro-kernels that a candidate calls for a problem are of the closed sets."""
     own = getattr(candidate.solver, "is_closed", None)
@@ -134,8 +135,10 @@ def _sources(solver: ModuleType) -> str:
 
 
 def effective_threads(problem: ConvProblem) -> int:
-    """Threads worth waking for this much work."""
-    return problem.threads if problem.threads == 1 or problem.flops > SERIAL_FLOPS else 1
+    """Threads worth waking for this much work; all where sizes are followed, as `parts_each` decides for each size."""
+    if problem.threads == 1 or is_followed(problem.flops):
+        return problem.threads
+    return problem.threads if problem.flops > partition.SERIAL_FLOPS else 1
 
 
 def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:

@@ -16,7 +16,7 @@ from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
 from cpuconv.network.model import Model, Opened
 from cpuconv.network.ports import sizes
-from cpuconv.network.program_builder import ProgramBuilder
+from cpuconv.network.program_builder import Key, ProgramBuilder
 from cpuconv.network.programs import Programs
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
@@ -38,6 +38,7 @@ def compiled(
     saved: Saved | None = None,
     packed: Packed | None = None,
     auto: bool = False,
+    early: bool = False,
 ) -> Model:
     """The model of a graph, with its program where all sizes are fixed.
 
@@ -57,27 +58,29 @@ def compiled(
         What other models have packed already; None: its own.
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
+    early : bool
+        Whether a program for usual sizes is made where sizes are open, so that the first run waits for less.
     """
     graph = restarted(graph)
     if source is None and graph.defaults:
         source = partial(_given, graph)
     definition = Definition(graph, shapes, Settings.of(target, options or Rewriting()), source, saved)
     packed = Packed(None if saved is None else saved.packed) if packed is None else packed
-    return _model(definition, target, packed, Lock(brief=False), auto=auto)
+    return _model(definition, target, packed, Lock(brief=False), auto=auto, early=early)
 
 
-def _model(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Model:
+def _model(
+    definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool, early: bool = False
+) -> Model:
     programs = _programs(definition, target, packed, making, auto=auto)
     outputs = definition.outputs
     if definition.is_fixed:
         with expecting(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
-    elif nothing_is_there() and not definition.shape_inputs:  # nobody knows the elements that decide
-        from cpuconv.network.sizes.base_kernels import compile_base  # which few starts need
-
-        with making, expecting(_usual):
-            compile_base([*definition.inputs.values()], programs.builder.kernels)
+    elif early:
+        with making:
+            _prepare(programs.builder)
 
     def reopened(names: Collection[str]) -> Opened:
         """The network with some defaults as inputs, made from what was read; weights that stay are shared."""
@@ -87,6 +90,25 @@ def _model(definition: Definition, target: Target, packed: Packed, making: Lock,
         return Opened(_model(again, target, packed, making, auto=auto), {name: graph.constants[name] for name in names})
 
     return Model(definition, programs, outputs, reopened)
+
+
+def _prepare(builder: ProgramBuilder) -> None:
+    """Make a program for usual sizes, the first time on a machine: its kernels stay on disk.
+
+    Not where elements decide sizes, which nobody knows, and where candidates would be timed.
+    """
+    definition = builder.definition
+    if definition.shape_inputs or builder.target.strategy == "profile":
+        return
+    from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes alone
+
+    shapes = usual_shapes([*definition.inputs.values()], builder.fits)
+    if shapes is None or builder.is_laid_out(shapes):
+        return
+    with expecting(_usual):
+        if nothing_is_there():
+            compile_with_small_tiles(builder.kernels(shapes))
+        builder.build(Key(shapes), {})
 
 
 def _given(graph: Graph) -> Graph:

@@ -28,7 +28,7 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.selection.existing import by_kernels_at_hand
-from cpuconv.network.selection.kept import laid_out
+from cpuconv.network.selection.kept import is_kept, laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import Parts, stages
@@ -144,7 +144,7 @@ class ProgramBuilder:
         self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
         self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
         self._may_lose: dict[Class, bool] = {}
-        self._examples: dict[Class, Shapes] = {}  # the first sizes of each class
+        self._examples: dict[Class, Shapes] = {}  # sizes of each class that were asked for last
         self._representatives: dict[Class, Shapes] = {}
         self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
         suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
@@ -233,7 +233,7 @@ class ProgramBuilder:
         """The class of some sizes; half of one where what is chosen for the whole loses much there."""
         of, half = class_of(key.shapes), finer(key.shapes, [*self.definition.inputs.values()])
         for each in (of, half):
-            self._examples.setdefault(each, key.shapes)
+            self._examples[each] = key.shapes
         if half == of or key.elements or self.auto or self._saved_decisions(key.shapes) is not None:
             return of
         if half not in self._split:
@@ -299,6 +299,13 @@ class ProgramBuilder:
             return None
         return self._decisions.setdefault((of, target.threads), plan.decisions())
 
+    def is_laid_out(self, shapes: Shapes) -> bool:
+        """Whether an earlier process laid the network out for the class of these shapes, which the network can have."""
+        of = class_of(shapes)
+        self._examples[of] = shapes
+        graph = self._like(of)
+        return graph is not None and is_kept(graph, self.target)
+
     def _like(self, of: Class) -> Graph | None:
         """The graph for the representative of a class; None where the network cannot have its sizes."""
         try:
@@ -313,13 +320,14 @@ class ProgramBuilder:
         if made is None:
             inputs = [*self.definition.inputs.values()]
             usual, largest = representative(of, inputs), representative(of, inputs, largest=True)
-            if not self._fits(usual) and self._fits(largest):
+            if not self.fits(usual) and self.fits(largest):
                 usual = largest
-            made = nearest_fitting(usual, self._examples.get(of, usual), self._fits)
-            self._representatives[of] = made
+            made = nearest_fitting(usual, self._examples.get(of, usual), self.fits)
+            if self.fits(made):
+                self._representatives[of] = made
         return made
 
-    def _fits(self, shapes: Shapes) -> bool:
+    def fits(self, shapes: Shapes) -> bool:
         """Whether the network can have these sizes."""
         try:
             self.definition.prepared(shapes, {}, noted=False)

@@ -17,13 +17,25 @@ _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # worth trying, besi
 _REMEMBERED = 1 << 12
 _EVEN = 1.1  # work of all over that of one that counts as evenly shared
 _TURNS = 4  # of even cuts, each finer than the last
+SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
 _PART_FLOPS = 1_000_000  # some 10 µs: taking a part costs a hundredth of that
 
 
+def parts_if_shared(flops: int, parts: int = 1) -> int:
+    """`parts` (`Step.parts`) where the work is worth sharing, else 0: one thread runs it."""
+    return applied(_parts_if_shared, flops, parts)
+
+
+def _parts_if_shared(flops: int, parts: int) -> int:
+    return parts if flops > SERIAL_FLOPS else 0
+
+
 def parts_each(problem: ConvProblem, units: int) -> int:
-    """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
+    """Parts for each worker of work in so many units: enough for others to take over, and worth it; 0 for so little
+    that one worker runs it."""
     workers = max(1, problem.threads)
-    return greatest(1, least(_MOST_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
+    parts = greatest(1, least(_MOST_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
+    return parts if workers == 1 else parts_if_shared(problem.flops, parts)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import sizes_array
+from cpuconv.following.sizes import least, sizes_array
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
@@ -324,7 +324,7 @@ def _loops(
         length, steps = inner.size, tuple(lanes * step for step in inner.steps)
     rows = outer.pop() if outer else Axis(1, (0,) * len(steps))
     count = math.prod(axis.size for axis in outer)
-    rows_each = divide(rows.size, min(rows.size, divide(units, count)))
+    rows_each = divide(rows.size, least(rows.size, divide(units, count)))
     count *= divide(rows.size, rows_each)
     turn = lanes * _UNROLL
     length_each = divide(divide(length, divide(units, count)), turn) * turn
@@ -372,9 +372,7 @@ def elementwise_steps(
     units = _UNITS * processor.threads if parts else 1
     lanes, places = processor.isa.lanes, (output, *operands)
     elements = [place.element for place in places]
-    emitted, numbers = expression, list[float]()
-    if any(element.integer for element in elements):  # scales and zero points are no part of a kernel
-        emitted, numbers = with_parameters(expression)
+    emitted, numbers = with_parameters(expression, every=any(element.integer for element in elements))
     steps = []
     for walk in walks(output, operands, lanes):
         tile, table, count = _loops(lanes, walk.axes, elements, emitted, units, numbers)

@@ -135,9 +135,22 @@ def apply(function: str, *arguments: Expression | float) -> Expression:
     return Apply(function, given)
 
 
-def with_parameters(tree: Expression) -> tuple[Expression, list[float]]:
-    """A tree with parameters in the place of its numbers, and these."""
-    numbers = [node for node in tree.nodes if isinstance(node, Constant)]
+_ARITHMETIC = ("add", "sub", "mul", "div")
+
+
+def with_parameters(tree: Expression, every: bool = False) -> tuple[Expression, list[float]]:
+    """A tree with parameters in the place of its numbers, and these: one kernel serves all scales and offsets.
+
+    `every`: of all numbers. Else those that functions beside the four of arithmetic read stay: bounds are few and known
+    to be no NaN, and slopes may be 0.
+    """
+    own = {
+        each
+        for node in tree.nodes
+        if isinstance(node, Apply) and node.function not in _ARITHMETIC
+        for each in node.arguments
+    }
+    numbers = [node for node in tree.nodes if isinstance(node, Constant) and (every or node not in own)]
     made: dict[Expression, Expression] = {node: Parameter(at) for at, node in enumerate(numbers)}
     for node in tree.nodes:
         if isinstance(node, Apply):

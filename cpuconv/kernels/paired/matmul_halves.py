@@ -21,7 +21,7 @@ from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.partition import first_even
+from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import HALVES, PAIR, RoundTile, call_round_rows, round_rows
@@ -43,7 +43,6 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 _UNROLL = 4  # words of one turn of the loop
-_SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
 _MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
 _ROUND_CYCLES, _PACK_CYCLES = 2.5, 2.0  # to round a vector of floats, and to put a vector of words into its panel
 _CALL_CYCLES = 300.0  # of an item, beside its products
@@ -370,5 +369,5 @@ def pairs_step(
         "panel_row": v * vector,
         "panel_bytes": panel_bytes,
     }
-    parts = int(threads > 1 and work.flops > _SERIAL_FLOPS)
+    parts = parts_if_shared(work.flops) if threads > 1 else 0
     return Step(matmul_halves, HalvesTile(isa.lanes, turned, x.integer, y.bytes), args, parts)

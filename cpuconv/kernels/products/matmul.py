@@ -26,7 +26,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.partition import first_even
+from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
@@ -51,7 +51,6 @@ IN_PLACE, COPIED, TURNED, ANY = range(4)
 _UNROLLS = range(8, 4, -1)  # elements of a segment of the sum; what is left over is summed one by one
 _LONG = 64  # from such sums on, what is left over is little
 _SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # around the products of a segment, and of a single element
-_SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
 _MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
 _TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to pack a vector, and a float
 _CHUNK = 4  # tiles of rows that meet all panels before the next ones
@@ -350,7 +349,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "panel_bytes": depth * pitch,
         "pitch": pitch,
     }
-    parts = int(threads > 1 and product.flops > _SERIAL_FLOPS)
+    parts = parts_if_shared(product.flops) if threads > 1 else 0
     step = Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
     if not isa.closed:
         return step

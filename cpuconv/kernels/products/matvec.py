@@ -17,6 +17,7 @@ from cpuconv import elements
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
+from cpuconv.kernels.binding.partition import parts_if_shared
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
@@ -36,7 +37,7 @@ _CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cy
 _UNROLL = 4  # rows of the matrix in one turn of the loop
 _STREAMS = 8  # rows or columns that are read side by side
 _WIDEST, _NARROWEST = 4096, 256  # columns of a group whose sums are held in the output: they stay in L1
-_SERIAL_FLOPS = 250_000  # below, one thread is done before others have started
+_SLOWER = 2  # times as long for each FLOP as a product of matrices: sharing pays sooner
 _PARTS = 4  # for each thread: one that starts late leaves some
 
 
@@ -397,4 +398,5 @@ def linear_step(
 
 
 def _parts(processor: Processor, products: int) -> int:
-    return _PARTS if processor.threads > 1 and 2 * products > _SERIAL_FLOPS else 0
+    flops = 2 * products
+    return parts_if_shared(_SLOWER * flops, _PARTS) if processor.threads > 1 else 0

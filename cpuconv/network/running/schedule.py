@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from autotune.data_classes import dataclass
+from cpuconv.following.sizes import is_followed, now
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step
@@ -83,11 +84,13 @@ class Touched:
         )
 
     def _is_one_call(self) -> bool:
-        """Whether there is one kernel call, which workers share or any of them may run."""
+        """Whether there is one kernel call, which workers share or any of them may run: with workspace of its own for
+        each, as calls that any size may share have it."""
         if len(self.steps) != 1:
             return False
         refs = [value for value in self.steps[0].args.values() if isinstance(value, Ref)]
-        return self.steps[0].parts > 0 or all(ref.name != WORKSPACE for ref in refs)
+        parts = self.steps[0].parts
+        return is_followed(parts) or parts > 0 or all(ref.name != WORKSPACE for ref in refs)
 
 
 def sets(touched: Sequence[Touched]) -> list[list[int]]:
@@ -98,7 +101,7 @@ def sets(touched: Sequence[Touched]) -> list[list[int]]:
             made[-1].append(at)
         else:
             made.append([at])
-    shared = [any(step.parts for at in each for step in touched[at].steps) for each in made]
+    shared = [any(now(step.parts) for at in each for step in touched[at].steps) for each in made]
     return [
         part
         for each, is_shared in zip(made, shared, strict=True)

@@ -64,6 +64,12 @@ def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> N
     return made
 
 
+def is_kept(graph: Graph, target: Target) -> bool:
+    """Whether an earlier process kept the layout of a graph."""
+    path = _path(graph, target)
+    return path is not None and path.exists()
+
+
 def _follows_from_weights(plan: NetworkPlan, target: Target) -> bool:
     """Whether weights are stored in fewer bits as they have no more: others, of which the hash knows nothing, may."""
     exact = {F16} if target.precision == HALF else {F16, BF16}

@@ -92,8 +92,9 @@ def test_equal_arrays_give_equal_bits_whatever_ran_before(model):
             np.testing.assert_array_equal(array, other[name])
 
 
-def test_batches_take_few_templates(model):
-    made = cpuconv.compile(model, threads=1, strategy="heuristic")
+@pytest.mark.parametrize("threads", [1, oracle.THREADS])
+def test_batches_take_few_templates(model, threads):
+    made = cpuconv.compile(model, threads=threads, strategy="heuristic")
     images = RNG.standard_normal((64, 3, 20, 24), np.float32)
     whole = made.run({"x": images})
     for count in range(1, 64):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from cpuconv.conv import recipe
 from cpuconv.kernels.binding import partition, processor
 
 
@@ -15,7 +14,7 @@ from cpuconv.kernels.binding import partition, processor
 def small_work_is_shared() -> Iterator[None]:
     """Convolutions and steps have several workers, however small they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "SERIAL_FLOPS", -1)
+        patch.setattr(partition, "SERIAL_FLOPS", -1)
         patch.setattr(processor, "PARALLEL_BYTES", 0)
         yield
 

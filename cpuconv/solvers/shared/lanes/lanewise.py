@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import is_followed, least
+from cpuconv.following.sizes import is_followed, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import columns_for
@@ -211,7 +211,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     planes = problem.n * blocks
     out_pieces = WORD // types.y.bytes
     in_pieces = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
-    by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
+    by_rows = problem.threads > 1 and now(problem.oh * problem.ow) > problem.k
     by_rows |= in_pieces > 1  # vectors that share lines follow each other
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
