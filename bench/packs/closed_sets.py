@@ -9,13 +9,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
+
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
+from cpuconv.kernels.convolutions.im2col import LINES as IN_LINES
+from cpuconv.kernels.convolutions.im2col import VECTORS, Im2colTile, im2col
+from cpuconv.kernels.copies import strips
+from cpuconv.kernels.copies.moving import COPIED
+from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation
+from cpuconv.runtime.code.together import Wanted
 from cpuconv.solvers import winograd
 from cpuconv.solvers.shared.lanes import lane_set
 
@@ -35,7 +43,7 @@ WINOGRAD = ((3, 3, (None, RELU)), (1, 3, (None, SILU)), (3, 1, (None,)))  # rows
 POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
 LINES: tuple[tuple[str, dict[str, float]], ...] = (
     ("Softmax", {}),
-    *(("LayerNormalization", {"epsilon": epsilon, "shift": True}) for epsilon in (1e-5, 1e-6)),
+    *(("LayerNormalization", {"epsilon": float(np.float32(each)), "shift": True}) for each in (1e-5, 1e-6)),
 )
 
 
@@ -53,3 +61,12 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
         yield from (MicroRef(pool_strip, strip) for strip in strip_tiles(first, isa))
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))
+
+
+def drivers(isa: Isa) -> Iterator[Wanted]:
+    """Drivers that take longest to compile, of those that a new size may be the first to call."""
+    blocks, channels = RowTile(isa.lanes, BLOCKED), RowTile(isa.lanes, CHANNELS)
+    for rows, load, residual in itertools.product((blocks, channels), (IN_LINES, VECTORS), (False, True)):
+        yield im2col, Im2colTile(isa.lanes, load, residual, rows is blocks, rows, rows)
+    for ends, bundle in itertools.product(((blocks, channels), (channels, blocks)), (1, 2)):
+        yield strips.move_strips, strips.StripTile(isa.lanes, *ends, bundle, COPIED)

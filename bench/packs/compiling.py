@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     features = BY_NAME[options.cpu].features
     closed_types = options.closed.split(",") if options.closed else []
     calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current()) if closed_types]
+    calls += [partial(kernel.entry, tile) for kernel, tile in closed_sets.drivers(current()) if closed_types]
     calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn, features) if options.drawn else ()
     closed = wanted.closed_strips(closed_types, features)

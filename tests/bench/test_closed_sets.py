@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 from bench.packs import closed_sets
 from cpuconv.conv.choice.relatives import relatives
-from cpuconv.conv.recipe import Candidate, operands_of
+from cpuconv.conv.recipe import Candidate, assemble, operands_of
 from cpuconv.elements import F32
 from cpuconv.isa import current
 from cpuconv.kernels.axis.axis_driver import work_on_line
@@ -16,8 +18,9 @@ from cpuconv.kernels.axis.lines import Axes, line_steps, line_tiles
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
+from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import depthwise, winograd
+from cpuconv.solvers import depthwise, im2col, winograd
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.lanes import lane_set
 from support import oracle
@@ -26,7 +29,7 @@ from support.machines import AVX2
 ISA = current()
 BLOCKED = blocked.layout(ISA)
 COUNT = 200
-MOST = 280
+MOST = 310
 
 
 def planes(seed: int) -> list[tuple[int, int]]:
@@ -111,6 +114,19 @@ def test_there_are_few(isa):
 
 def test_all_can_be_compiled():
     assert all(ref.entry().name for ref in closed_sets.float32(ISA))
+
+
+def test_drivers_are_those_that_convolutions_and_reorders_call():
+    known = set(closed_sets.drivers(ISA))
+    assert all(kernel.entry(tile).name for kernel, tile in known)
+    for layout, other in itertools.permutations(("NHWC", BLOCKED)):
+        problem = replace(convolution((20, 30), 3, 1, False), in_layout=layout, out_layout=layout)
+        *_, step = assemble(problem, Candidate(im2col, next(iter(im2col.candidates(problem, ISA))))).steps
+        assert (step.kernel, step.tile) in known
+        far = replace(problem, c=1024, k=1024, out_layout=other)  # pixels that share sets of the caches
+        operands = operands_of(far)
+        step = transpose_step(ISA, Space(), far.in_shape, operands.x, operands.y, 1)
+        assert (step.kernel, step.tile) in known
 
 
 @pytest.mark.parametrize("size, stride", [(3, 1), (3, 2), (5, 1)])

@@ -27,7 +27,7 @@ _FEW = 2  # sets of pixels so far apart that as many as a vector has lanes drive
 _CLOSE = 8  # sets of pixels: where they are more, narrower vectors than the CPU has lose more than lines do
 _KEPT = 64  # pixels of which a reorder's loops take all channels, vector by vector
 _SHORTEST, _LONGEST, _STREAM = 16, 128, 512  # pixels of a strip: copied, transposed, and between blocks
-_COPIED = 4  # pixels whose vectors are copied at once
+COPIED = 4  # pixels whose vectors are copied at once
 _MANY = 16  # vectors of a pixel: what does not fill a bundle counts little
 _CHUNK = 64  # pixels that pass through the buffer at once
 
@@ -103,7 +103,7 @@ def strip_tile(
             apart = lines_apart((source if read.kind == CHANNELS else target).w)
             if kinds == {*VECTORS}:
                 narrow = lanes < isa.lanes and apart > _CLOSE
-                return None if narrow else StripTile(lanes, read, written, _bundle(channels, read), _COPIED)
+                return None if narrow else StripTile(lanes, read, written, _bundle(channels, read), COPIED)
             if width < read.least or apart == _WAY // _LINE:
                 return None
             return _transposed(width, source, target, read, written)
@@ -121,7 +121,7 @@ def _between_blocks(
     """Blocks of a vector or narrower are written from first to last by loops of reorders."""
     if read.lanes < isa.lanes or max(source.block, target.block) == read.group:
         return None
-    return StripTile(read.lanes, read, written, _bundle(channels, read), _COPIED)
+    return StripTile(read.lanes, read, written, _bundle(channels, read), COPIED)
 
 
 def _bundle(channels: int, row: RowTile) -> int:

@@ -17,7 +17,7 @@ from cpuconv.runtime.code.together import Wanted, compiled_together
 
 Shapes = tuple[tuple[int, ...], ...]  # of inputs
 
-USUAL_SIZES = (320, 64, 224, 128, 32)
+USUAL_SIZES = (320, 48, 64, 224, 128, 32)
 """Sizes of axes that are open, the first that the network takes; a batch is 1."""
 
 
