@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpuconv.following import sizes
+from cpuconv.following.emitted import emitted as emit
 from cpuconv.following.sizes import SIZES, Size, Trace, affine, applied, bits, greatest, item, least, own, sizes_array
 
 SIZE = st.integers(1, 40)
@@ -97,13 +99,23 @@ def test_constants_of_sizes():
 def test_an_emitted_function_gives_what_the_trace_gives(compute, a, b, other_a, other_b):
     trace, (x, y) = _followed(a, b)
     made = compute(x, y)
-    function = trace.function([made, 7, least(x, y, 5), greatest(x, 3), item(applied(divmod, x, y), 1)])
+    results = [made, 7, least(x, y, 5), greatest(x, 3), item(applied(divmod, x, y), 1)]
     numbers = trace.numbers([other_a, other_b])
-    found = function([other_a, other_b])
+    found = trace.emitted(results)([other_a, other_b])
     assert (numbers is None) == (found is None)
     if found is not None:
         right = [7, min(other_a, other_b, 5), max(other_a, 3), other_a % other_b]
         assert found == [compute(other_a, other_b), *right]
+
+
+def test_a_function_that_is_called_often_is_emitted(monkeypatch):
+    trace, (x, y) = _followed(6, 4)
+    assert x > y
+    function, emitted = trace.function([x + y, "kept"]), []
+    monkeypatch.setattr(sizes, "emitted", lambda *told: emitted.append(told) or emit(*told))
+    found = [function([at, 3]) for at in range(20)]
+    assert found == [[at + 3, "kept"] if at > 3 else None for at in range(20)]
+    assert len(emitted) == 1
 
 
 def test_a_fork_goes_on_by_itself():

@@ -339,7 +339,8 @@ def _loops(
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
     for k in range(len(accesses)):
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
-    table += np.array(numbers, np.float32).view(np.int32).tolist()
+    with np.errstate(over="ignore"):  # infinite, as in a kernel
+        table += np.array(numbers, np.float32).view(np.int32).tolist()
     tile = LoopTile(lanes, expression, accesses, len(outer))
     return tile, sizes_array(table), math.prod(axis.size for axis in outer)
 
