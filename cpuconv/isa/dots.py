@@ -5,7 +5,7 @@ assembly and by its twin.
 
 Sources: Intel's optimisation reference manual and software developer's manual, Arm's architecture reference manual.
 Rates belong to microarchitectures (`table.MICROARCHITECTURES`); here are those of most CPUs. They were measured on
-Zen 4 and on a Granite Rapids (decision 32); those of NEON, and of AVX2's extensions, are the FMA's. `vdpbf16ps` does as
+Zen 4 and on a Granite Rapids (decision 19); those of NEON, and of AVX2's extensions, are the FMA's. `vdpbf16ps` does as
 much as float32's FMA here: it does twice as much on AMD's CPUs, and half as much on Intel's with AMX.
 """
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from autotune.locks import Lock
 from cpuconv.conv.choice.target import Target
+from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops.drawing import restarted
 from cpuconv.isa.table import current
@@ -102,13 +104,14 @@ def _prepare(builder: ProgramBuilder) -> None:
         return
     from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes alone
 
-    shapes = usual_shapes([*definition.inputs.values()], builder.fits)
-    if shapes is None or builder.is_laid_out(shapes):
-        return
-    with expecting(_usual):
-        if nothing_is_there():
-            compile_with_small_tiles(builder.kernels(shapes))
-        builder.build(Key(shapes), {})
+    for shapes in usual_shapes([*definition.inputs.values()], builder.fits):
+        if builder.is_laid_out(shapes):
+            return
+        with contextlib.suppress(CpuconvError), expecting(_usual):  # too large for the memory, perhaps
+            if nothing_is_there():
+                compile_with_small_tiles(builder.kernels(shapes))
+            builder.build(Key(shapes), {})
+            return
 
 
 def _given(graph: Graph) -> Graph:

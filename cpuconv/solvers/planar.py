@@ -2,7 +2,7 @@
 
 Sources: the SGEMM convolution of MLAS (ONNX Runtime), which packs pixels as the wide operand; Goto and van de Geijn,
 "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008), for panels and for parts of the reduction.
-docs/decisions/0020-pixel-vectors.md says where it wins, and by how much.
+docs/decisions/0007-layouts-and-reorders.md says where it wins, and by how much.
 """
 
 from __future__ import annotations

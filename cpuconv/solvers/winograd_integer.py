@@ -1,6 +1,6 @@
 """Winograd convolution of bytes in int16, exact to the last bit: F(4, 3) takes half the products of direct int8.
 
-Sources: as of `winograd`; exact by sums modulo 2^32 (decision 36). Points are of the projective line over the
+Sources: as of `winograd`; exact by sums modulo 2^32 (decision 16). Points are of the projective line over the
 rationals, (p, q) for p/q: at most two of a class modulo 2, which differ modulo 4. So what the inverse transform
 divides by is even but no multiple of 4 in each axis, and the sums of a tile are exact up to 2^29. Data decide nothing:
 a problem is taken only where no weights and no inputs can break it.

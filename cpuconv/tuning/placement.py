@@ -3,7 +3,7 @@
 How long a kernel takes depends on which pages its data lie in, by up to a third (lines whose addresses look alike push
 one another out of a cache, and which do nobody can tell beforehand). A place is one sample of what callers will meet,
 so that data move between samples of the time (Curtsinger and Berger, "STABILIZER: Statistically Sound Performance
-Evaluation", ASPLOS 2013; docs/decisions/0031-timing.md).
+Evaluation", ASPLOS 2013; docs/decisions/0006-tuning-and-timing.md).
 """
 
 from __future__ import annotations

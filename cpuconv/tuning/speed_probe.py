@@ -3,7 +3,7 @@
 Half of it is arithmetic in registers, which takes longer at a lower clock; half writes to the second cache, which takes
 longer where another program shares the core or has just emptied that. Writes tell of it more surely than reads: while
 a Winograd candidate took a third longer, they took a sixth to two fifths longer, reads of the second cache 4 to 19%,
-and arithmetic 1 to 5% (docs/decisions/0031-timing.md).
+and arithmetic 1 to 5% (docs/decisions/0006-tuning-and-timing.md).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ for all tiles before the next part begins, and the sums wait in a buffer (`resum
 
 While a segment is summed, the tile prefetches the pixels of the next one (at the end of a tile: those with which the
 tile to the right starts), and on request weights (`stream`, `fetch`). Caches prefetch one stream of lines by
-themselves, but not `cols` streams that change with every segment (figures in docs/decisions/0005-prefetch.md).
+themselves, but not `cols` streams that change with every segment (figures in docs/decisions/0003-gemm-tiles.md).
 """
 
 from __future__ import annotations

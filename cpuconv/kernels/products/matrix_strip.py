@@ -3,7 +3,7 @@
 It has the arguments of `gemm_strip`, and reads pixels, tables and weights as that does: a segment is a channel block of
 16 words at one kernel tap, one product of tile registers. A tile's pixels are in one or two tile registers (rows, or
 halves of a row), its weight vectors in as many others; weights stay for the products that follow each other, as the
-instruction is faster then (docs/decisions/0032-amx-measured.md). Sums leave registers through memory: those of a tile
+instruction is faster then (docs/decisions/0019-amx-and-other-cpus.md). Sums leave registers through memory: those of a tile
 are finished, pixel by pixel, beside the products of the tile that comes after it, as the two share no execution port.
 
 Source: Intel's optimisation reference manual, chapter on AMX.
@@ -282,7 +282,7 @@ class _Strip:
         builder.position_at_end(end)
 
 
-_CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # of a product, by pixels, as measured (decision 32)
+_CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # of a product, by pixels, as measured (decision 19)
 _PAIR_LOADS = 1.15  # of 2 x 2 tiles, whose operands come from L1 and L2
 _SINGLE_LOADS = 1.5
 _PIXEL = 5.0  # cycles to finish a vector of sums, where nothing else is done

@@ -21,10 +21,9 @@ USUAL_SIZES = (320, 48, 64, 224, 128, 32)
 """Sizes of axes that are open, the first that the network takes; a batch is 1."""
 
 
-def usual_shapes(inputs: Sequence[Value], fits: Callable[[Shapes], bool]) -> Shapes | None:
-    """The shapes of inputs at the first usual size that `fits`; None where none does."""
-    made = (tuple(_sized(value, size) for value in inputs) for size in USUAL_SIZES)
-    return next(filter(fits, made), None)
+def usual_shapes(inputs: Sequence[Value], fits: Callable[[Shapes], bool]) -> Iterator[Shapes]:
+    """The shapes of inputs at each usual size that `fits`."""
+    return filter(fits, (tuple(_sized(value, size) for value in inputs) for size in USUAL_SIZES))
 
 
 def compile_with_small_tiles(wanted: Sequence[Wanted]) -> None:

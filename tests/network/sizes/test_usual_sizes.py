@@ -63,16 +63,21 @@ def builder(here):
     return programs_of(cpuconv.compile(parse(SIGMOID), threads=1)).builder
 
 
-def test_the_first_usual_size_that_a_network_takes_counts(builder):
-    asked: list[object] = []
+def test_usual_sizes_that_a_network_takes_are_tried_in_turn(builder, monkeypatch):
+    inputs, built = [*builder.definition.inputs.values()], []
 
-    def fits(shapes):
-        asked.append(shapes)
-        return len(asked) == 3
+    def build(key, arrays):
+        built.append(key.shapes[0][2])
+        if len(built) == 1:
+            raise cpuconv.SourceError("too large for the memory")
 
-    assert usual_shapes([*builder.definition.inputs.values()], fits) == ((1, 4, USUAL_SIZES[2], USUAL_SIZES[2]),)
-    assert asked == [((1, 4, size, size),) for size in USUAL_SIZES[:3]]
-    assert usual_shapes([*builder.definition.inputs.values()], lambda shapes: False) is None
+    assert not [*usual_shapes(inputs, lambda shapes: False)]
+    assert [*usual_shapes(inputs, lambda shapes: True)] == [((1, 4, size, size),) for size in USUAL_SIZES]
+    monkeypatch.setattr(builder, "fits", lambda shapes: shapes[0][2] != USUAL_SIZES[1])
+    monkeypatch.setattr(builder, "is_laid_out", lambda shapes: False)
+    monkeypatch.setattr(builder, "build", build)
+    _prepare(builder)
+    assert built == [USUAL_SIZES[0], USUAL_SIZES[2]]
 
 
 def test_a_run_of_a_usual_size_makes_no_template(builder, monkeypatch):
