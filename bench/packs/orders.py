@@ -2,8 +2,8 @@
 
 Cores that reorder instructions themselves lose little by another CPU's order, and what several classes ask for is one
 kernel in a pack if it has one order. LLVM's order for Apple's M1 spills least of those for such cores
-(docs/decisions/0020-kernel-packs.md). It is the order alone: features, the cost model and names of kernels are the
-class's own. On x86-64 the package's own micro-kernels have one order (docs/decisions/0005-instruction-scheduling.md). Cortex-A55 runs
+(decision 20). It is the order alone: features, the cost model and names of kernels are the
+class's own. On x86-64 the package's own micro-kernels have one order (decision 5). Cortex-A55 runs
 instructions in order, and keeps its own.
 """
 

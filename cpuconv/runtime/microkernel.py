@@ -19,7 +19,7 @@ from cpuconv.runtime.tiles import tile_text
 I64 = ir.IntType(64)
 
 # The CPU whose scheduling model orders the instructions, by LLVM's name of the architecture; else it is the target's
-# own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (docs/decisions/0005-instruction-scheduling.md).
+# own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (decision 5).
 SCHEDULE: Mapping[str, str] = {"x86_64": "sapphirerapids"}
 _SYMBOL = "cpuconv_micro_kernel"
 

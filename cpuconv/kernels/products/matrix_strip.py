@@ -3,7 +3,7 @@
 It has the arguments of `gemm_strip`, and reads pixels, tables and weights as that does: a segment is a channel block of
 16 words at one kernel tap, one product of tile registers. A tile's pixels are in one or two tile registers (rows, or
 halves of a row), its weight vectors in as many others; weights stay for the products that follow each other, as the
-instruction is faster then (docs/decisions/0019-amx-and-other-cpus.md). Sums leave registers through memory: those of a tile
+instruction is faster then (decision 19). Sums leave registers through memory: those of a tile
 are finished, pixel by pixel, beside the products of the tile that comes after it, as the two share no execution port.
 
 Source: Intel's optimisation reference manual, chapter on AMX.
