@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, least, sizes_array
+from cpuconv.following.sizes import greatest, least, sizes_array
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
@@ -370,7 +370,7 @@ def elementwise_steps(
     """
     assert 0 < len(operands) <= MOST_OPERANDS
     parts = processor.parts(output.size + sum(operand.size for operand in operands))
-    units = applied(_units, parts, processor.threads)
+    units = greatest(1, least(1, parts) * _UNITS * processor.threads)  # one, where there are no parts
     lanes, places = processor.isa.lanes, (output, *operands)
     elements = [place.element for place in places]
     emitted, numbers = with_parameters(expression, every=any(element.integer for element in elements))
@@ -388,11 +388,6 @@ def elementwise_steps(
         if short and short % output.block or not (all_blocked and vanishes(expression)):
             steps.append(clear_channels(processor, output))
     return steps
-
-
-def _units(parts: int, threads: int) -> int:
-    """Units of a step of so many parts."""
-    return _UNITS * threads if parts else 1
 
 
 def clear_channels(processor: Processor, output: Place) -> Step:

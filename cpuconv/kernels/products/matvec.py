@@ -1,9 +1,8 @@
 """A vector times a matrix: a stream of the matrix at the speed of memory.
 
-Where columns are contiguous, lanes are columns: a constant matrix is packed so that each vector of columns is one
-stream from end to end ("columns"). Any other is read in place: narrow ones likewise, of others several rows at a time,
-their sums held in the output ("rows"). Where rows are contiguous, lanes are elements of columns, several of which are
-read at a time; their sums are combined at the end ("dots").
+Where columns are contiguous, lanes are columns. A constant matrix is packed, each vector of columns as one stream
+("columns"). Any other is read in place, a wide one several rows at a time, with sums held in the output ("rows").
+Where rows are contiguous, lanes are elements of several columns, whose sums are combined at the end ("dots").
 """
 
 from __future__ import annotations
@@ -398,5 +397,4 @@ def linear_step(
 
 
 def _parts(processor: Processor, products: int) -> int:
-    flops = 2 * products
-    return parts_if_shared(_SLOWER * flops, _PARTS) if processor.threads > 1 else 0
+    return parts_if_shared(2 * _SLOWER * products, _PARTS) if processor.threads > 1 else 0

@@ -19,7 +19,7 @@ from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
-from cpuconv.kernels.binding.steps import Ref, micro_kernels  # noqa: E402
+from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
@@ -157,21 +157,6 @@ def test_texts_tell_expressions_apart():
     assert a != b and len({a, b}) == 2
     assert a == apply("add", Operand(0), Constant(0)) and hash(a) == hash(apply("add", X, 0))
     assert repr(apply("mul", a, apply("exp", Z))) == "mul(add(x0,0.0),exp(x1))"
-
-
-def test_one_kernel_serves_all_scales_and_offsets():
-    x, out = np.linspace(-3, 3, 40, dtype=np.float32), np.empty(40, np.float32)
-
-    def kernels(scale: float, offset: float, bound: float) -> set[object]:
-        line = apply("add", apply("mul", X, scale), offset)
-        tree = apply("min", line, bound)
-        np.testing.assert_array_equal(computed(tree, out, x), np.minimum(meant(line, x), np.float32(bound)))
-        places = [Place(Ref("x0"), x.shape, x.strides)]
-        steps = elementwise_steps(lowered.target(1), tree, Place(Ref("y"), out.shape, out.strides), places)
-        return {each.tile for step in steps for each in micro_kernels(step)}
-
-    assert kernels(0.5, 3, 2) == kernels(-0.25, 0, 2) != kernels(0.5, 3, 1)
-    assert kernels(1e300, 1, 2)  # a scale that is infinite as float32
 
 
 def test_a_division_by_a_number_is_a_product():
