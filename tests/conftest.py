@@ -60,17 +60,19 @@ settings.load_profile("cpuconv")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kept", type=int, help="how many functions are kept that no program holds (cache.KEPT)")
-    parser.addoption(
-        "--sample", type=int, default=1, help="of the cases of a test marked `exhaustive` run every so-manieth"
-    )
+    parser.addoption("--sample", type=int, default=1, help="of the cases of a test marked `exhaustive` run every n-th")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take every so-manieth exhaustive case, the same ones every time, and every test that has no cases."""
+    """Take every n-th exhaustive case, the same ones every time, and every test that has no cases.
+
+    n is `--sample`, or that over `k` for cases marked `exhaustive(k)`.
+    """
     sample, left = config.getoption("--sample"), []
     for item in items:
-        one_of_many = item.get_closest_marker("exhaustive") is not None and hasattr(item, "callspec")
-        left += [item] if one_of_many and zlib.crc32(item.nodeid.encode()) % sample else []
+        mark = item.get_closest_marker("exhaustive") if hasattr(item, "callspec") else None
+        every = 1 if mark is None else max(1, sample // (mark.args[0] if mark.args else 1))
+        left += [item] if zlib.crc32(item.nodeid.encode()) % every else []
     for item in left:
         items.remove(item)
     config.hook.pytest_deselected(items=left)

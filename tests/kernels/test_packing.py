@@ -175,6 +175,7 @@ def test_every_winograd_tile(a, r, s):
     check(problem, Candidate(winograd, params), oracle.normal(problem.weight_shape))
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("products", (GAUSS, REGULAR))
 @pytest.mark.parametrize("form", [(2, 2), (4, 12), (8, 16), (20, 8), (24, 2), (28, 20), (32, 32), (40, 48), (64, 64)])
 def test_every_fft_tile(form, products):

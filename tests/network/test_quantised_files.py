@@ -115,6 +115,7 @@ LEFT = {("vision", "QOperator"): {"Conv"}, ("words", "QDQ"): {"MatMul"}, ("words
 """Products of floats: ConvTranspose has no QLinear form; the others are of two tensors that are computed."""
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize(("name", "form"), [(name, form) for name, (_, forms) in NETWORKS.items() for form in forms])
 def test_tensor_by_tensor(name, form, tmp_path):
     """Each tensor of bytes within one unit of ONNX Runtime's for the same bytes; outputs as near to those of floats."""

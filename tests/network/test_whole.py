@@ -76,7 +76,7 @@ def agree(outputs: Arrays, expected: list[np.ndarray], limit: float = LIMIT) -> 
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if name in LARGE else name for name in NETWORKS]
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive(1 if name in LARGE else 5)) for name in NETWORKS]
 )
 def test_network(name: str) -> None:
     case = Case(name)

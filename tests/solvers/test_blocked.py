@@ -60,6 +60,7 @@ def result(problem: ConvProblem, name: str) -> bytes:
     return oracle.run(oracle.plan(problem, given, name), given).tobytes()
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("index", range(len(SHAPES)))
 def test_parts_give_the_same_bits(index, residual, monkeypatch):

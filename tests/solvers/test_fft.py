@@ -92,6 +92,7 @@ def test_plane_count(rows, cols, products):
 SIZES = [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32), (40, 48), (64, 64)]
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("products", FORMS)
 def test_every_tile_size(size, products):

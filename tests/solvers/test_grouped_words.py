@@ -39,6 +39,7 @@ def check(problem: ConvProblem, seed: int = 0) -> bool:
     return True
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
 def test_every_size_of_groups(types: str) -> None:
     sizes = [(cg, kg) for cg in (1, 2, 4, 8, 16) for kg in (1, 2, 4, 8) if kg < ISA.lanes and cg * kg > 1]
@@ -51,6 +52,7 @@ def test_every_size_of_groups(types: str) -> None:
     assert {(2, 2)} <= set(checked)
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(
     "problem",

@@ -27,6 +27,7 @@ def problems(types: str, n: int) -> list[ConvProblem]:
     return [typed.blocked(plain, types), last, typed.blocked(replace(plain, c=2 * block, k=4 * block, groups=2), types)]
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.usefixtures("small_work_is_shared")
 @pytest.mark.parametrize("n", (2, 3, 8, 13))
 @pytest.mark.parametrize("types", TYPES)

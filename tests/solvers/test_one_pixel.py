@@ -40,6 +40,7 @@ def shapes() -> list[str]:
     ]
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
 def test_every_solver(solver: ModuleType, types: str) -> None:

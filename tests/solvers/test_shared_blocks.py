@@ -34,6 +34,7 @@ def run(problem: ConvProblem, types: str, seed: int) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("words_of_a_group", [1, 3, LANES // 2, LANES + 1, LANES + LANES // 2])
 @pytest.mark.parametrize("shape", ["ih7kh1", "ih9iw13kh3ph1", "ih8iw11kh3sh2ph1", "ih12kh3kw2dh1ph2"])
@@ -77,6 +78,7 @@ def test_no_group_is_multiplied_with_the_channels_of_another() -> None:
     assert 2 * direct.packing(problem, params, current()).size == direct.packing(alone, params, current()).size
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("groups, cg, kg", [(4, 41, 21), (3, 7, LANES + 1), (5, 3, 2), (2, 2 * BLOCK, 5), (7, 1, 3)])
 def test_groups_that_share_words_and_vectors_of_sums(types: str, groups: int, cg: int, kg: int) -> None:

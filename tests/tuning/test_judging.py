@@ -27,6 +27,7 @@ def typed(text: str, **changed: object) -> ConvProblem:
     return replace(PROBLEM, types=Types.parse(text), **changed)
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("text", [*EVERY, "u8:s8:s32"])
 @pytest.mark.parametrize("weights", ["warm", "cold"])
 def test_candidates_of_every_type_are_right(text: str, weights: str) -> None:

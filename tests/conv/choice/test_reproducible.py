@@ -35,6 +35,7 @@ def spread(found: list, most: int = 5) -> list:
     return found[:: max(1, len(found) // most)]
 
 
+@pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 def test_bits_depend_on_what_rounding_names_alone(solver):
     """Neither on the workers nor on the other parameters."""
