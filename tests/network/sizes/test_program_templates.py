@@ -103,6 +103,30 @@ def test_batches_take_few_templates(model, threads):
     assert len(programs_of(made).builder._templates) <= 8
 
 
+BRANCHES = """g (float[N,32,H,W] x) => (float[N,32,P,Q] y) {
+    a = Conv<pads = [1, 1, 1, 1], group = 32>(x, d)
+    b = Conv(x, p)
+    c = Sigmoid(x)
+    e = Sum(a, b, c)
+    y = Relu(e)
+}"""
+
+
+def test_branches_that_small_sizes_do_not_share_run_side_by_side():
+    """One template serves sizes with and without work for several threads; each call has workspace for all of them."""
+    source = parse(BRANCHES)
+    for name, shape in (("d", (32, 1, 3, 3)), ("p", (32, 32, 1, 1))):
+        source.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal(shape, np.float32), name))
+    made = cpuconv.compile(source, threads=oracle.THREADS, strategy="heuristic")
+    shapes = ((8, 60, 60), (2, 17, 17), (3, 40, 33), (16, 64, 64), (2, 20, 60))
+    feeds = [_feed(n, 32, *plane) for n, *plane in shapes]
+    results = [made.run(feed)["y"] for feed in feeds]
+    assert len(programs_of(made).builder._templates) == 1
+    for feed, found in zip(feeds, results, strict=True):
+        fixed = cpuconv.compile(source, threads=1, strategy="heuristic", input_shapes={"x": feed["x"].shape})
+        close(found, fixed.run(feed)["y"], 1e-5)
+
+
 def test_programs_of_templates_are_small(model):
     made = cpuconv.compile(model, threads=1, strategy="heuristic")
     for high in range(130, 190):
