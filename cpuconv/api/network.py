@@ -242,7 +242,8 @@ def load(
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
     target = Target(current(), wanted, how, limits, tuner_for(how), _idle_bytes(idle_bytes), named, each)
     shapes = {} if input_shapes is None else input_shapes
-    return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+    again = _again(saved, saved.graph)
+    return compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:

@@ -96,11 +96,15 @@ class Candidate:
         raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
 
-@remembered(4096)
 def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
     """Whether all micro-kernels that a candidate calls for a problem are of the closed sets."""
+    return _in_closed_set(problem, candidate, current())
+
+
+@remembered(4096)
+def _in_closed_set(problem: ConvProblem, candidate: Candidate, isa: Isa) -> bool:
     own = getattr(candidate.solver, "is_closed", None)
-    if own is not None and not own(problem, candidate.params, current()):
+    if own is not None and not own(problem, candidate.params, isa):
         return False
     try:
         assemble(problem, candidate, closed=True)

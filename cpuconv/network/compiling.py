@@ -61,7 +61,7 @@ def compiled(
     auto : bool
         Whether each program takes as many threads as are fastest, at most the target's.
     early : bool
-        Whether a program for usual sizes is made where sizes are open, so that the first run waits for less.
+        Whether to make a program for usual sizes where sizes are open, so that the first run waits for less.
     """
     graph = restarted(graph)
     if source is None and graph.defaults:
@@ -97,18 +97,21 @@ def _model(
 def _prepare(builder: ProgramBuilder) -> None:
     """Make a program for usual sizes, the first time on a machine: its kernels stay on disk.
 
-    Not where elements decide sizes, which nobody knows, and where candidates would be timed.
+    Not where input elements decide sizes, where candidates would be timed, or for a saved model, which has its layouts,
+    as long as there are kernels.
     """
-    definition = builder.definition
+    definition, no_kernels = builder.definition, nothing_is_there()
     if definition.shape_inputs or builder.target.strategy == "profile":
+        return
+    if definition.saved is not None and not no_kernels:
         return
     from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes alone
 
     for shapes in usual_shapes([*definition.inputs.values()], builder.fits):
-        if builder.is_laid_out(shapes):
+        if not no_kernels and builder.is_laid_out(shapes):
             return
         with contextlib.suppress(CpuconvError), expecting(_usual):  # too large for the memory, perhaps
-            if nothing_is_there():
+            if no_kernels:
                 compile_with_small_tiles(builder.kernels(shapes))
             builder.build(Key(shapes), {})
             return

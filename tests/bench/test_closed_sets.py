@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bench.packs import closed_sets
+from cpuconv.conv import recipe
 from cpuconv.conv.choice.relatives import relatives
 from cpuconv.conv.recipe import Candidate, assemble, operands_of
 from cpuconv.elements import F32
@@ -63,6 +64,18 @@ def test_depthwise_tiles(size, stride):
         assert closed
         for params in closed:
             assert {ref.tile for ref in micro_kernels(problem, Candidate(depthwise, params))} <= known
+
+
+def test_each_instruction_set_has_its_own_closed_set(monkeypatch):
+    """What is memoised for one is no answer for another."""
+    problem, asked = convolution((23, 29), 3, 1, True), []
+    candidate = Candidate(depthwise, next(iter(depthwise.candidates(problem, ISA))))
+    monkeypatch.setattr(depthwise, "is_closed", lambda problem, params, isa: asked.append(isa))
+    isas = list(dict.fromkeys((ISA, AVX2)))
+    for isa in (*isas, *isas):
+        monkeypatch.setattr(recipe, "current", lambda isa=isa: isa)
+        assert not recipe.in_closed_set(problem, candidate)
+    assert asked == isas
 
 
 def test_winograd_transforms():

@@ -141,8 +141,8 @@ _ARITHMETIC = ("add", "sub", "mul", "div")
 def with_parameters(tree: Expression, every: bool = False) -> tuple[Expression, list[float]]:
     """A tree with parameters in the place of its numbers, and these: one kernel serves all scales and offsets.
 
-    `every`: of all numbers. Else those that functions beside the four of arithmetic read stay: bounds are few and known
-    to be no NaN, and slopes may be 0.
+    `every`: replace all numbers. Otherwise arguments of functions other than add, sub, mul and div stay constants:
+    bounds have few values and are known to be no NaN.
     """
     own = {
         each

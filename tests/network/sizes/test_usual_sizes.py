@@ -15,6 +15,7 @@ import cpuconv  # noqa: E402
 from autotune.interpreter import python  # noqa: E402
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.conv.session import Session  # noqa: E402
+from cpuconv.network import compiling  # noqa: E402
 from cpuconv.network.compiling import _prepare  # noqa: E402
 from cpuconv.network.program_builder import Key  # noqa: E402
 from cpuconv.network.sizes.usual_sizes import USUAL_SIZES, usual_shapes  # noqa: E402
@@ -97,6 +98,32 @@ def test_a_program_is_made_once_on_a_machine(builder, monkeypatch, tmp_path):
         _prepare(made)
         counts.append(len(made._templates))
     assert counts == [1, 0]
+
+
+def test_a_layout_without_kernels_does_not_count(builder, monkeypatch):
+    """The folder of kernels was deleted, or a saved model comes to another machine."""
+    kernels = []
+    monkeypatch.setattr(builder, "is_laid_out", lambda shapes: True)
+    _prepare(builder)
+    monkeypatch.setattr(builder.definition, "saved", object())
+    _prepare(builder)
+    assert not len(builder._templates)
+    monkeypatch.setattr(builder.definition, "saved", None)
+    monkeypatch.setattr(compiling, "nothing_is_there", lambda: True)
+    monkeypatch.setattr(builder, "kernels", lambda shapes: kernels.append(shapes) or [])
+    _prepare(builder)
+    assert kernels and len(builder._templates) == 1
+
+
+def test_a_loaded_model_has_kernels_where_there_are_none(here, monkeypatch, tmp_path):
+    model, prepared = cpuconv.compile(parse(SIGMOID), threads=1), []
+    model.save(tmp_path / "model.cpuconv")
+    monkeypatch.setattr(compiling, "_prepare", prepared.append)
+    loaded = cpuconv.load(tmp_path / "model.cpuconv", threads=1)
+    assert prepared == [programs_of(loaded).builder]
+    monkeypatch.setattr(compiling, "nothing_is_there", lambda: True)
+    _prepare(programs_of(loaded).builder)
+    assert len(programs_of(loaded).builder._templates) == 1
 
 
 def test_nothing_is_made_where_candidates_would_be_timed(here):
