@@ -19,6 +19,7 @@ from cpuconv.network import compiling  # noqa: E402
 from cpuconv.network.compiling import _prepare  # noqa: E402
 from cpuconv.network.program_builder import Key  # noqa: E402
 from cpuconv.network.sizes.usual_sizes import USUAL_SIZES, usual_shapes  # noqa: E402
+from cpuconv.network.templating.classes import class_of  # noqa: E402
 from cpuconv.runtime.code import together  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
@@ -133,10 +134,11 @@ def test_nothing_is_made_where_candidates_would_be_timed(here):
 
 
 def test_a_wrong_feed_does_not_represent_its_class(here):
-    """Of sizes that the network cannot have: those that it can have still get a template."""
+    """Of sizes that the network cannot have. Without a representative, the first size would decide for its class."""
     model = cpuconv.compile(parse(MULTIPLES_OF_7), threads=1)
     with pytest.raises(cpuconv.CpuconvError):
         model(np.ones((1, 4, 305, 31), np.float32))
     for size in (280, 287, 294):
         assert model(np.ones((1, 4, size, 28), np.float32)).shape[2:] == (7, 8)
-    assert len(programs_of(model).builder._templates)
+    builder = programs_of(model).builder
+    assert builder.fits(builder._representative(class_of(((1, 4, 280, 28),))))
