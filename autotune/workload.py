@@ -173,6 +173,12 @@ class Searchable(Protocol):
     def sources_of(self, name: str) -> str:
         """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
 
+    def kernels_hash(self, key: str, name: str) -> str:
+        """Hash of the kernel calls of a candidate, equal as long as they do the same; empty where unknown."""
+
+    def same_kernels(self, row: Any) -> bool:
+        """Whether a `Row` of other sources was timed with the kernel calls of today."""
+
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         """Candidates that can solve the problem, the model's choice first, then by estimate; and those that cannot."""
 

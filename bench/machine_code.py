@@ -19,6 +19,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.kernel_body import KernelBody
 
 SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")  # and those whose names begin so; small and large code model
 
@@ -28,7 +29,7 @@ def code_of(file: Path) -> str | None:
     body = checked_file.read(file)
     if body is None:
         return None
-    _, _, code = body.partition(b"\0")
+    code = KernelBody.of(body).code
     found = hashlib.sha256()
     for section in llvm.ObjectFileRef.from_data(code).sections():
         name = (section.name() or b"").decode()

@@ -13,6 +13,7 @@ from tabulate import tabulate
 from autotune.cli.options import FAILED, OK, USAGE, say
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, render
@@ -37,7 +38,7 @@ def _export(options: argparse.Namespace) -> int:
         return say("the workload ships no tables: name a folder after --device-table", USAGE)
     folder.mkdir(parents=True, exist_ok=True)
     for key in wisdom.devices:
-        table = exchange.table_of(wisdom, key, workload.sources)
+        table = exchange.table_of(wisdom, key, RowLimits.of(workload), workload.sources_of)
         write_whole({folder / f"{key}.json": render(table)})
         say(f"{folder / key}.json: {table.count()} rows of {len(table.rows)} problems", OK)
     return OK
@@ -56,7 +57,7 @@ def _import(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"store": str(store.path), **counts}, indent=2))
     trusted, seeds, stale = (counts[name] for name in ("trusted", "seeds", "stale"))
-    return say(f"{trusted} rows of this device, {seeds} of others (seeds of a search), {stale} of older sources", OK)
+    return say(f"{trusted} rows of this device, {seeds} of others (seeds of a search), {stale} of other sources", OK)
 
 
 def _counts(wisdom: Wisdom, workload: Workload) -> dict[str, int]:

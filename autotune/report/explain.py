@@ -222,7 +222,7 @@ def explain_stored(
     store: Store, device: str, workload: Workload, problem: str, flops: float, threads: int, effort: str
 ) -> Explanation:
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
-    tiers, limits = Tiers(workload.tables, store), RowLimits(workload.sources, accuracies=ADMITS["standard"])
+    tiers, limits = Tiers(workload.tables, store), RowLimits.of(workload)._replace(accuracies=ADMITS["standard"])
     best, older = tiers.lookup(device, problem, limits), tiers.older(device, problem, limits)
     algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
     if best is None or older:
@@ -232,7 +232,7 @@ def explain_stored(
     facts = Facts(
         problem,
         flops,
-        tiers.all_rows(device, problem, workload.sources),
+        tiers.all_rows(device, problem, limits),
         *workload.candidates(problem, effort),
         work=lambda name: workload.work(problem, name),
         roofs=roofs_for(store.devices().get(device, {}), threads),

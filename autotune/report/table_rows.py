@@ -195,7 +195,7 @@ def best_lines(
 ) -> list[ProblemRow]:
     """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
     fields, tiers = store.devices().get(device, {}), Tiers(workload.tables, store)
-    limits = RowLimits(workload.sources, accuracies=ADMITS[accuracy])
+    limits = RowLimits.of(workload)._replace(accuracies=ADMITS[accuracy])
     lines = []
     for use in uses:
         found = tiers.lookup(device, use.problem, limits)

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from autotune.files import check_regular, open_regular
 from autotune.paths import is_cached
 from autotune.store.mounts import is_remote
+from autotune.store.rows import checksum
 from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
 
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
@@ -250,7 +251,7 @@ def has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Rename and drop what the version before had; nothing happens to any other file."""
+    """Give the rows of the version before what they lack; nothing happens to any other file."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMER_VERSION:
         return
@@ -259,6 +260,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()  # again: another process may have been first
         tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
         if version == FORMER_VERSION and set(tables) == FORMER_SCHEMA:
+            connection.create_function("checksum_of", -1, checksum, deterministic=True)
             for statement in UPGRADE:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={VERSION}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
 from autotune.data_classes import dataclass
-from autotune.workload import WEIGHTS, Problem
+from autotune.workload import WEIGHTS, Problem, Searchable
 
 WARM, COLD = WEIGHTS
 State = Literal["ok", "provisional", "rejected"]
@@ -24,7 +24,8 @@ class Row(NamedTuple):
     Attributes
     ----------
     sources : str
-        Hash of what the candidate is made from; a row of other sources is stale.
+        Hash of the sources that the candidate is made from. A row of other sources is stale unless its kernels are
+        the same.
     state : {"ok", "provisional", "rejected"}
         Provisional: all candidates were timed once, and the best of them not again yet.
     reason : str
@@ -45,6 +46,8 @@ class Row(NamedTuple):
         One of `WEIGHTS`.
     threads_fraction : float
         Amdahl's serial fraction; NaN where unknown.
+    kernels : str
+        Hash of the kernel calls that were timed (`Searchable.kernels_hash`); empty where unknown.
     """
 
     device: str
@@ -66,6 +69,7 @@ class Row(NamedTuple):
     created: float = 0.0
     weights: str = WARM
     threads_fraction: float = math.nan
+    kernels: str = ""
 
     @property
     def is_timed(self) -> bool:
@@ -146,13 +150,17 @@ class Finished:
         return isinstance(self.threads, int) and isinstance(self.created, float)
 
 
+def _never(row: Row) -> bool:
+    return False
+
+
 class RowLimits(NamedTuple):
     """What a choice among stored rows must keep to.
 
     Attributes
     ----------
     sources : frozenset of str
-        Hashes that are current; rows of others are stale.
+        Hashes that are current; rows of others are stale unless `same_kernels` says otherwise.
     workspace : int or None
         Bytes; None for any.
     accuracies : tuple of str or None
@@ -161,6 +169,8 @@ class RowLimits(NamedTuple):
         Of the candidate's name: its solver, or part of its parameters.
     weights : tuple of str
         In which order rows of these weights are asked for.
+    same_kernels : callable
+        Whether a row of other sources was timed with the kernels of today (`Searchable.same_kernels`).
     """
 
     sources: frozenset[str]
@@ -168,10 +178,20 @@ class RowLimits(NamedTuple):
     accuracies: tuple[str, ...] | None = None
     prefix: str = ""
     weights: tuple[str, ...] = WEIGHTS
+    same_kernels: Callable[[Row], bool] = _never
+
+    @classmethod
+    def of(cls, workload: Searchable) -> RowLimits:
+        """Those that any row keeps to that was timed with the kernels of today."""
+        return cls(workload.sources, same_kernels=workload.same_kernels)
+
+    def is_current(self, row: Row) -> bool:
+        """Whether the row was timed with the kernels of today."""
+        return row.sources in self.sources or self.same_kernels(row)
 
     def admits(self, row: Row) -> bool:
         """Whether the row was timed, is sound, current and keeps the limits."""
-        return row.sources in self.sources and self.admits_any(row)
+        return self.admits_any(row) and self.is_current(row)
 
     def admits_any(self, row: Row) -> bool:
         """The same of a row of whatever sources."""
@@ -191,14 +211,16 @@ def carried(older: Iterable[Row], newer: Sequence[Row]) -> list[Row]:
     """
     import statistics  # takes 5 ms
 
-    known = {(row.candidate, row.sources): row for row in newer}
-    before = {(row.candidate, row.sources): row for row in older}
-    both = known.keys() & before.keys()
-    ratios = [
-        known[name].median / before[name].median for name in both if known[name].is_timed and before[name].is_timed
-    ]
+    known = {(row.candidate, mark): row for row in newer for mark in _marks(row)}
+    found = [(row, [known[key] for mark in _marks(row) if (key := (row.candidate, mark)) in known]) for row in older]
+    ratios = [again[0].median / row.median for row, again in found if again and again[0].is_timed and row.is_timed]
     factor = statistics.median(ratios) if ratios else 1.0
-    return [row.scaled(factor) for name, row in before.items() if name not in known]
+    return [row.scaled(factor) for row, again in found if not again]
+
+
+def _marks(row: Row) -> set[str]:
+    """What rows of the same candidate have in common with this one, of which one is enough."""
+    return {row.sources, row.kernels} - {""}
 
 
 def to_values(row: Row) -> tuple[Any, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-VERSION = 3  # the file's user_version; raise it with every change of a table
+from autotune.store.rows import Row
+
+VERSION = 4  # the file's user_version; raise it with every change of a table
 
 _TABLES = {
     "trials": """CREATE TABLE trials (
     device TEXT, problem TEXT, candidate TEXT, sources TEXT, state TEXT, reason TEXT,
     median REAL, spread REAL, count INTEGER, score REAL, error REAL, error_limit REAL,
     workspace INTEGER, accuracy TEXT, bound REAL, estimate REAL, created REAL, weights TEXT, threads_fraction REAL,
-    checksum INTEGER, PRIMARY KEY (device, problem, weights, candidate, sources)) WITHOUT ROWID""",
+    kernels TEXT, checksum INTEGER, PRIMARY KEY (device, problem, weights, candidate, sources)) WITHOUT ROWID""",
     "finished": """CREATE TABLE finished (
     device TEXT, problem TEXT, weights TEXT, effort TEXT, sources TEXT, threads INTEGER, created REAL,
     PRIMARY KEY (device, problem, weights, effort)) WITHOUT ROWID""",
@@ -20,9 +22,6 @@ _TABLES = {
     "missed": """CREATE TABLE missed (
     device TEXT, problem TEXT, count INTEGER, seen REAL, PRIMARY KEY (device, problem)) WITHOUT ROWID""",
 }
-_CLAIMS = """CREATE TABLE claims (
-    device TEXT, problem TEXT, regime TEXT, owner TEXT, place TEXT, pid INTEGER, started TEXT, renewed REAL,
-    PRIMARY KEY (device, problem, regime)) WITHOUT ROWID"""
 
 
 def _schema(tables: dict[str, str]) -> frozenset[tuple[str, str, str]]:
@@ -33,11 +32,15 @@ STATEMENTS = tuple(_TABLES.values())
 SCHEMA = _schema(_TABLES)
 """What sqlite_master holds of a store."""
 
-FORMER_VERSION = 2
-FORMER = {name: text.replace("weights", "regime") for name, text in _TABLES.items()} | {"claims": _CLAIMS}
+FORMER_VERSION = 3
+FORMER = {name: text.replace("\n    kernels TEXT, checksum", "\n    checksum") for name, text in _TABLES.items()}
 FORMER_SCHEMA = _schema(FORMER)
+_FORMER_FIELDS = ", ".join(name for name in Row._fields if name != "kernels")
 UPGRADE = (
-    "ALTER TABLE trials RENAME COLUMN regime TO weights",
-    "ALTER TABLE finished RENAME COLUMN regime TO weights",
-    "DROP TABLE claims",
+    "ALTER TABLE trials RENAME TO former",
+    _TABLES["trials"],
+    f"""INSERT INTO trials SELECT {_FORMER_FIELDS}, '', checksum_of({_FORMER_FIELDS}, '') FROM former
+        WHERE checksum = checksum_of({_FORMER_FIELDS})""",
+    "DROP TABLE former",
 )
+"""Statements that call `rows.checksum` as `checksum_of`."""

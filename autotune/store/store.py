@@ -19,6 +19,7 @@ from autotune.store import database
 from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
 from autotune.store.rows import (
+    KEY,
     PROVISIONAL,
     TIMED,
     WARM,
@@ -47,6 +48,8 @@ FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
 USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
 ROOFS = "UPDATE devices SET roofs = ? WHERE device = ?"
+REPLACED = f"""DELETE FROM trials WHERE {" AND ".join(f"{name} = ?" for name in KEY[:-1])}
+    AND {KEY[-1]} <> ? AND kernels = ?"""  # rows of the same kernels, of other sources
 INSERT = f"INSERT OR REPLACE INTO trials ({COLUMNS}) VALUES ({', '.join('?' * (len(Row._fields) + 1))})"
 
 
@@ -125,7 +128,8 @@ class Store(Connection):
         return [(problem, candidate) for problem, candidate, _ in self._fetch(query, values)]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none, over those of the same device, problem, weights, candidate and sources."""
+        """Write rows, all or none, over those of the same device, problem, weights, candidate, and sources or
+        kernels."""
         self.write(rows=rows)
 
     def finish(
@@ -143,12 +147,19 @@ class Store(Connection):
         self._write(lambda c: c.execute(FINISH, values))
 
     def is_finished(
-        self, device: str, problem: str, *, efforts: Collection[str], sources: Collection[str], weights: str = WARM
+        self,
+        device: str,
+        problem: str,
+        *,
+        efforts: Collection[str],
+        sources: Collection[str] | None = None,
+        weights: str = WARM,
     ) -> bool:
-        """Whether the problem was tuned with one of the efforts, from these sources."""
-        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND weights = ? AND sources = ?"
-        values = (device, problem, weights, sources_hash(sources))
-        return any(effort in efforts for (effort,) in self._fetch(query, values))
+        """Whether the problem was tuned with one of the efforts, from these sources, or from any."""
+        query = "SELECT effort, sources FROM finished WHERE device = ? AND problem = ? AND weights = ?"
+        known = self._fetch(query, (device, problem, weights))
+        stated = sources and sources_hash(sources)
+        return any(effort in efforts and stated in (None, own) for effort, own in known)
 
     def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
@@ -252,7 +263,9 @@ class Store(Connection):
     ) -> None:
         """Write devices with their roofs, and what belongs to them, all or nothing; no roofs leave those stored."""
         known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
+        rows = [*rows]
         values = _values(rows)
+        same_kernels = [(*(getattr(row, name) for name in KEY), row.kernels) for row in rows if row.kernels]
 
         def work(connection: sqlite3.Connection) -> None:
             for key, fields, roofs in known:
@@ -260,6 +273,7 @@ class Store(Connection):
                 if roofs != "{}":
                     connection.execute(ROOFS, (roofs, key))
             connection.executemany(INSERT, values)
+            connection.executemany(REPLACED, same_kernels)
             connection.executemany(FINISH, map(astuple, finished))
             connection.executemany(USE, ((*astuple(use), position) for position, use in enumerate(uses)))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import DECIDED, WARM
+from autotune.store.rows import DECIDED, WARM, RowLimits
 from autotune.store.store import Row, Store
 from autotune.timing.compare import SAME
 from autotune.tuning.effort import EFFORTS
@@ -28,7 +28,8 @@ def choose(workload: Workload, key: str, store: Store, effort: str, weights: str
 def timed_rows(workload: Searchable, key: str, store: Store, weights: str = WARM) -> list[Row]:
     """The stored times of candidates that are as they were then, best first."""
     rows = store.rows(fingerprint().key, key, weights=weights)
-    return [row for row in rows if row.is_timed and row.sources in workload.sources]
+    limits = RowLimits.of(workload)
+    return [row for row in rows if row.is_timed and limits.is_current(row)]
 
 
 class Timed(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.store.rows import DECIDED
@@ -10,7 +10,7 @@ from autotune.store.store import Row
 from autotune.timing.rounds import Rounds
 from autotune.timing.sample import median_and_spread
 from autotune.tuning.candidates import Timed
-from autotune.workload import Candidate, Verdict
+from autotune.workload import Candidate, Searchable, Verdict
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Findings:
         self,
         blank: Row,
         candidates: Sequence[Candidate],
-        sources_of: Callable[[str], str],
+        workload: Searchable,
         scores: Mapping[str, float],
     ) -> list[Row]:
         """What there is to store; nothing of those left alone for want of time.
@@ -57,7 +57,7 @@ class Findings:
             verdict = self.verdicts.get(name, Verdict())
             row = blank._replace(
                 candidate=name,
-                sources=sources_of(name),
+                sources=workload.sources_of(name),
                 reason=verdict.reason,
                 error=verdict.error,
                 error_limit=verdict.limit,
@@ -76,6 +76,7 @@ class Findings:
                     spread=spread * seconds / middle,
                     count=len(samples),
                     score=scores[name],
+                    kernels=workload.kernels_hash(blank.problem, name),
                 )
             if row.is_timed or row.reason:
                 rows.append(row)

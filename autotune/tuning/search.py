@@ -267,11 +267,13 @@ class Search:
         provisional: whether more is to come; what was decided before then stays as it is.
         """
         blank = Row(fingerprint().key, self.key, "", "", "rejected", weights=self.weights)
-        rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, self.scores())
+        rows = self.findings.rows(blank, self.candidates, self.workload, self.scores())
         stored = timed_rows(self.workload, self.key, store, self.weights)
         if not (provisional and any(row.state == DECIDED for row in stored)):
             state: State = PROVISIONAL if provisional else DECIDED
-            kept = rows + carried(stored, rows)
+            kept = rows + [
+                row._replace(sources=self.workload.sources_of(row.candidate)) for row in carried(stored, rows)
+            ]
             store.put([row._replace(state=state) if row.is_timed else row for row in kept])
         timed = [row for row in rows if row.is_timed]
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)

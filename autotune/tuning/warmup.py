@@ -17,6 +17,7 @@ from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
 from autotune.tuning.candidates import choose
+from autotune.tuning.confirm import is_finished
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.progress import Listener, ProgressEstimate
 from autotune.tuning.search import Search, Tried, settle
@@ -96,7 +97,7 @@ def warmup(
     for threads in sorted({problem.threads for problem in problems}):
         store.note([each for each in problems if each.threads == threads], threads=threads, layouts=layouts)
     unique = {problem.task: problem for problem in problems}.values()
-    pending = [problem for problem in unique if not _is_finished(workload, problem, store, effort)]
+    pending = [problem for problem in unique if not is_finished(workload, problem, store, effort)]
     outcome.left = [problem.task for problem in pending]
     outcome.resumed = [problem.task for problem in unique if problem.task not in set(outcome.left)]
     if pending:
@@ -111,13 +112,6 @@ def warmup(
             work = _Warmup(workload, store, effort, deadline, shape_limit, tried_by, estimate, outcome, families)
             work.run(pending)
     return outcome
-
-
-def _is_finished(workload: Workload, problem: Problem, store: Store, effort: str) -> bool:
-    efforts = list(EFFORTS)[list(EFFORTS).index(effort) :]
-    return store.is_finished(
-        fingerprint().key, problem.key, efforts=efforts, sources=workload.sources, weights=problem.weights
-    )
 
 
 Family = tuple[str, str]  # key for one thread, weights
@@ -204,7 +198,7 @@ class _Warmup:
         with contextlib.ExitStack() as claims:
             mine = [problem for problem in batch if claims.enter_context(self.claimed(problem))]
             limit = None if self.shape_limit is None else time.monotonic() + self.shape_limit
-            todo = [problem for problem in mine if not self.is_finished(problem)]
+            todo = [problem for problem in mine if not self._is_finished(problem)]
             chosen: dict[str, list[Candidate]] = {}
             for each in todo:
                 if self.left() > 0.0:
@@ -232,9 +226,9 @@ class _Warmup:
             if mine:
                 self.store.release(*claim)
 
-    def is_finished(self, problem: Problem) -> bool:
+    def _is_finished(self, problem: Problem) -> bool:
         """Whether another process has finished the problem since this one began."""
-        found = _is_finished(self.workload, problem, self.store, self.effort)
+        found = is_finished(self.workload, problem, self.store, self.effort)
         if found:
             self.outcome.left.remove(problem.task)
             self.outcome.resumed.append(problem.task)

@@ -109,6 +109,7 @@ ROW_RULES: dict[str, Rule] = {
     "created": _real(1e12, unknown=False),
     "weights": _one_of(WEIGHTS),
     "threads_fraction": _real(1.0),
+    "kernels": _text(),
 }
 FINISHED_RULES: dict[str, Rule] = {
     "problem": _text(1),
@@ -150,9 +151,7 @@ DEVICE_RULES: dict[str, Rule] = {
 TOP = ("format", "version", "columns", "devices", "uses", "sha256")
 DEVICE = ("fields", "roofs", "rows", "finished")
 COLUMNS = {"rows": list(ROW_RULES), "finished": list(FINISHED_RULES), "uses": list(USE_RULES)}
-FORMER_COLUMNS = {  # of files written before 2026-11-24
-    table: ["regime" if name == "weights" else name for name in names] for table, names in COLUMNS.items()
-}
+FORMER_COLUMNS = {**COLUMNS, "rows": [name for name in ROW_RULES if name != "kernels"]}  # before 2026-11-28
 assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {column.name for column in fields(Device)}
 
 
@@ -206,6 +205,8 @@ def parse(content: bytes, most_rows: int = MOST_ROWS) -> Wisdom:
 def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
     wisdom = Wisdom()
     left = most_rows
+    columns = document["columns"]["rows"]
+    rules = {name: ROW_RULES[name] for name in columns}
     for at, entry in enumerate(_list(document["devices"], "devices", 4096)):
         where = f"devices[{at}]"
         _keys(entry, DEVICE, where)
@@ -214,7 +215,7 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
             raise WisdomError(f"{where} must differ from the devices before it")
         wisdom.devices[device.key] = device
         wisdom.roofs[device.key] = _roofs(entry["roofs"], f"{where}.roofs")
-        rows = _rows(device.key, _table(entry["rows"], ROW_RULES, f"{where}.rows", left))
+        rows = _rows(device.key, columns, _table(entry["rows"], rules, f"{where}.rows", left))
         for row in rows:
             if not row.is_sound():
                 raise WisdomError(
@@ -229,13 +230,16 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
     return wisdom
 
 
-def _rows(device: str, records: list[list[Any]]) -> list[Row]:
+def _rows(device: str, names: Sequence[str], records: list[list[Any]]) -> list[Row]:
     """The rows of records, column by column: a table is read by every process that looks for a tuned problem."""
-    columns: dict[str, Iterable[Any]] = dict(zip(ROW_RULES, zip(*records, strict=True), strict=True)) if records else {}
+    if not records:
+        return []
+    columns: dict[str, Iterable[Any]] = dict(zip(names, zip(*records, strict=True), strict=True))
     for name in REALS & columns.keys():
         columns[name] = [math.nan if value is None else float(value) for value in columns[name]]
     columns["device"] = [device] * len(records)
-    return [*map(Row._make, zip(*(columns[name] for name in Row._fields if records), strict=True))]
+    columns.setdefault("kernels", [""] * len(records))  # of a former file
+    return [*map(Row._make, zip(*(columns[name] for name in Row._fields), strict=True))]
 
 
 def device_of(fields: Any, where: str) -> Device:

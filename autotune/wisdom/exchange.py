@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.files import open_regular
 from autotune.machine.roofline import newest_roofs
 from autotune.store import database
-from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use, carried
+from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, RowLimits, Use, carried
 from autotune.store.store import Store
 from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, device_of, parse, read, render
 
@@ -104,16 +104,17 @@ def _standing(rows: Sequence[Row]) -> tuple[bool, float]:
     return all(row.state != PROVISIONAL for row in rows), max(row.created for row in rows)
 
 
-def table_of(wisdom: Wisdom, device: str, sources: Collection[str]) -> Wisdom:
-    """What of a device some choice within some limits would take: a table to ship.
+def table_of(wisdom: Wisdom, device: str, limits: RowLimits, sources_of: Callable[[str], str]) -> Wisdom:
+    """What of a device some choice within some limits would take: a table to ship, of today's sources.
 
     A row stays unless a faster one of no more workspace, no laxer accuracy and the same solver makes it needless.
     """
     table = Wisdom({device: wisdom.devices[device]}, {device: wisdom.roofs.get(device, {})})
     for (key, _, _), rows in wisdom.rows.items():
         if key == device:
-            current = [row for row in rows if row.state == DECIDED and row.sources in sources]
-            table.add(_front(sorted(current, key=lambda row: row.rank)))
+            current = [row for row in rows if row.state == DECIDED and limits.is_current(row)]
+            front = _front(sorted(current, key=lambda row: row.rank))
+            table.add(row._replace(sources=sources_of(row.candidate)) for row in front)
     return table
 
 

@@ -23,11 +23,11 @@ from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
 TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")
-OLDER = "older kernels"  # what a row was measured with whose sources are not current
+OLDER = "older kernels"  # what a row was measured with that is not current
 
 
 class Found(NamedTuple):
-    """A row, the tier that it is from, one of `TIERS`, and whether its sources are current."""
+    """A row, the tier that it is from, one of `TIERS`, and whether its kernels are those of today."""
 
     row: Row
     tier: str
@@ -141,7 +141,7 @@ class _Look:
     writes: int  # of this process by then
     answers: dict[tuple[str, RowLimits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
-    problems: frozenset[str] | None = None  # that rows of any sources are of, once somebody asked
+    problems: frozenset[str] | None = None  # that any rows are of, once somebody asked
 
 
 class Tiers:
@@ -191,7 +191,7 @@ class Tiers:
             return answer
 
     def older(self, device: str, problem: str, limits: RowLimits) -> list[Found]:
-        """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
+        """Rows of other kernels that nothing current has replaced, best first: the problem was not tuned since, and
         those that are still current from that tuning are slower than these, or there are none.
 
         Whoever asks should look twice at their candidates, whose times may be others now.
@@ -209,22 +209,23 @@ class Tiers:
                         return [Found(row, name, current=False) for row in rows]
         return []
 
-    def rows(self, device: str, problem: str, sources: Collection[str], weights: str = WARM) -> dict[str, Found]:
-        """Every candidate's row, from the first tier that has a current one; else one that nothing has replaced."""
+    def rows(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> dict[str, Found]:
+        """Every candidate's row, from the first tier that has one within the limits; else one that nothing has
+        replaced."""
         current: dict[str, Found] = {}
         older: dict[str, Found] = {}
         for name, tier in self._look(device).tiers:
             rows = tier.rows(device, problem, weights)
             for row in rows:
-                if row.sources in sources:
+                if limits.is_current(row):
                     current.setdefault(row.candidate, Found(row, name))
-            for row in _older(rows, RowLimits(frozenset(sources))):
+            for row in _older(rows, limits):
                 older.setdefault(row.candidate, Found(row, name, current=False))
         return older | current
 
-    def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
+    def all_rows(self, device: str, problem: str, limits: RowLimits) -> list[Found]:
         """`rows` of every weights, in the order in which a look-up asks them."""
-        return [found for weights in WEIGHTS for found in self.rows(device, problem, sources, weights).values()]
+        return [found for weights in WEIGHTS for found in self.rows(device, problem, limits, weights).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], weights: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first tier that knows it."""
@@ -285,8 +286,8 @@ class Tiers:
 
 
 def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> list[Row]:
-    """The rows of other sources than the limits', but within these, that were measured no earlier than those of a
-    problem (`rows`) that are current, and rank before the best of them."""
+    """The rows of other kernels than today's, but within the limits, that were measured no earlier than those of a
+    problem (`rows`) that are of current sources, and rank before the best of them."""
     tuned = max((row.created for row in rows if row.is_timed and row.sources in limits.sources), default=0.0)
     return [
         row
@@ -295,6 +296,7 @@ def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> l
         and limits.admits_any(row)
         and row.created >= tuned
         and (best is None or row.rank < best.rank)
+        and not limits.same_kernels(row)  # last, as it takes long
     ]
 
 

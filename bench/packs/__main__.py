@@ -28,6 +28,7 @@ from bench.packs.wanted import CLOSED, TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.packs import packing, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
@@ -133,8 +134,8 @@ def collected(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
         body = checked_file.read(files[name])
         if body is None:
             raise OSError(f"{files[name]} is damaged")
-        symbol, _, code = body.partition(b"\0")
-        kernels[name] = SYMBOL.encode() + b"\0" + stripped(code, symbol.decode())
+        kernel = KernelBody.of(body)
+        kernels[name] = kernel._replace(symbol=SYMBOL, code=stripped(kernel.code, kernel.symbol)).to_bytes()
     return kernels
 
 

@@ -9,11 +9,12 @@ instructions in order, and keeps its own.
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
+_TUNE = ' "tune-cpu"="[^"]*"'
 ORDERS = dict.fromkeys(("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1"), "apple-m1")
 
 
@@ -22,8 +23,12 @@ def begin(cpu: CpuClass) -> None:
     if (order := ORDERS.get(cpu.name)) is None:
         return
     optimised = machine_code._optimised
+    machine_code._optimised = lambda machine, text: optimised(machine, with_order(text, order))
 
-    def ordered(machine: Any, name: str, symbol: str, kind: Any, write: machine_code.Write, tune: str) -> Any:
-        return optimised(machine, name, symbol, kind, write, order)
 
-    machine_code._optimised = ordered
+def with_order(text: str, order: str) -> str:
+    """A module of LLVM IR whose function has the instruction order of another CPU."""
+    head, found, rest = text.partition("\n{\n")
+    if not found:
+        raise ValueError("the module defines no function")
+    return f'{re.sub(_TUNE, "", head)} "tune-cpu"="{order}"{found}{rest}'

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine.roofline import Work
+from autotune.store.rows import Row
 from autotune.timing import rounds, sample
 from autotune.tuning import progress, search, warmup
 from autotune.wisdom.tiers import OLDER
@@ -172,6 +173,12 @@ class Fake:
 
     tables = None
     disliked: frozenset[str] = frozenset()  # by the model
+
+    def kernels_hash(self, key: str, name: str) -> str:
+        return os.environ.get("FAKE_KERNELS", "")
+
+    def same_kernels(self, row: Row) -> bool:
+        return row.kernels == self.kernels_hash(row.problem, row.candidate) != ""
 
     def sources_of(self, name: str) -> str:
         return os.environ.get("FAKE_SOURCES", "sources-1")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.runtime import machine_code
-from cpuconv.runtime.code.cache import Code, Compiled, Entries, load_or_compile
+from cpuconv.runtime.code.cache import Code, Compiled, Entries, known_ir_hash, load_or_compile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import inline
 from cpuconv.runtime.front_end.source import NotInSubsetError
@@ -62,6 +62,13 @@ class Kernel:
     def assembly(self, tile: Any) -> str:
         """Assembly text of the specialisation, for tests on the machine code."""
         return machine_code.assembly(self.name, _SYMBOL, _KIND, self._write(tile))
+
+    def ir_hash(self, tile: Any) -> str:
+        """`Code.ir_hash` of the specialisation, of which nothing is compiled; empty if Numba compiles it."""
+        try:
+            return known_ir_hash(self, tile) or machine_code.ir_hash(self.name, _SYMBOL, _KIND, self._write(tile))
+        except NotInSubsetError:
+            return ""
 
     def _write(self, tile: Any) -> machine_code.Write:
         places = {name: place for place, name in enumerate(self.fields)}

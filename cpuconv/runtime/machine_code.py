@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +33,11 @@ def compiled(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
     with _lock:
         imported()
         machine = target_machine()
-        code = machine.emit_object(_optimised(machine, name, symbol, kind, write, tune))
-    return code, symbol, link_object(code, symbol)
+        text = _text(machine, name, symbol, kind, write, tune)
+        code = machine.emit_object(_optimised(machine, text))
+    function = link_object(code, symbol)
+    function.ir_hash = hash_of(text)
+    return code, symbol, function
 
 
 def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:
@@ -40,12 +45,32 @@ def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
     with _lock:
         imported()
         machine = target_machine()
-        return str(machine.emit_assembly(_optimised(machine, name, symbol, kind, write, tune)))
+        return str(machine.emit_assembly(_optimised(machine, _text(machine, name, symbol, kind, write, tune))))
 
 
-def _optimised(machine: Any, name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str) -> Any:
-    import llvmlite.binding as llvm
+def ir_hash(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:
+    """`hash_of` the LLVM IR of the same, which is not compiled."""
+    with _lock:
+        imported()
+        return hash_of(_text(target_machine(), name, symbol, kind, write, tune))
 
+
+_NAMES = re.compile(r'%"([^"]*)"|^([^\s:;]+):', re.MULTILINE)  # values and blocks where they are used; blocks
+
+
+def hash_of(text: str) -> str:
+    """Hash of a module of LLVM IR, whatever it, its values and its blocks are called."""
+    _, _, content = text.partition("\n")  # without the name of the module
+    numbers: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return numbers.setdefault(found[1] or found[2], f"%{len(numbers)}")
+
+    return hashlib.sha256(_NAMES.sub(number, content).encode()).hexdigest()[:16]
+
+
+def _text(machine: Any, name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str) -> str:
+    """The module as LLVM IR."""
     module = ir.Module(name)
     module.triple, module.data_layout = target()[0], str(machine.target_data)
     function = ir.Function(module, kind, symbol)
@@ -57,7 +82,13 @@ def _optimised(machine: Any, name: str, symbol: str, kind: ir.FunctionType, writ
         builder.ret_void()
     else:
         builder.ret(kind.return_type(None))
-    parsed = llvm.parse_assembly(str(module))
+    return str(module)
+
+
+def _optimised(machine: Any, text: str) -> Any:
+    import llvmlite.binding as llvm
+
+    parsed = llvm.parse_assembly(text)
     parsed.verify()
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(parsed, passes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cpuconv.runtime import machine_code
-from cpuconv.runtime.code.cache import Code, Compiled, Entries, link_object, load_or_compile
+from cpuconv.runtime.code.cache import Code, Compiled, Entries, known_ir_hash, link_object, load_or_compile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import Emitted
 from cpuconv.runtime.target import target
@@ -55,6 +55,10 @@ class MicroKernel:
     def assembly(self, tile: Any) -> str:
         """Assembly text for `tile`, for tests on the machine code."""
         return machine_code.assembly(*self._written(tile))
+
+    def ir_hash(self, tile: Any) -> str:
+        """`Code.ir_hash` for `tile`, for which nothing is compiled."""
+        return known_ir_hash(self, tile) or machine_code.ir_hash(*self._written(tile))
 
     def _load(self, tile: Any) -> Code:
         def compiled() -> Compiled:

@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.locks import lazy
 from autotune.machine.device import fingerprint
-from autotune.store.rows import RowLimits
+from autotune.store.rows import Row, RowLimits
 from autotune.store.store import Store
 from autotune.timing.compare import MIN_ROUNDS
 from autotune.timing.sample import clock
@@ -74,7 +74,7 @@ def race_networks(
     for name, graph, shapes in sized(source, batches, inputs):
         target = Target(current(), threads, "cached", precision=precision)
         race = Race(prepared(graph, shapes, Rewriting()).graph, target)
-        asked = RowLimits(race.sources)
+        asked = RowLimits.of(race)
         if not again and store.best(fingerprint().key, race.key, asked) is not None:
             continue
         race.shorten(PATIENCE * EFFORTS[effort].seconds)
@@ -119,6 +119,14 @@ class Race:
     def sources_of(self, name: str) -> str:
         """Of all kernels."""
         return next(iter(self.sources))
+
+    def kernels_hash(self, key: str, name: str) -> str:
+        """Hash of the kernel calls of a plan's convolutions and matrix products."""
+        return winners.plan_hash(self.layouts[name])
+
+    def same_kernels(self, row: Row) -> bool:
+        """Whether a plan raced with the kernels of today."""
+        return row.candidate in self.layouts and row.kernels == self.kernels_hash(row.problem, row.candidate) != ""
 
     def compile(self, key: str, name: str) -> None:
         """Make the program of a plan; plans share packed weights."""

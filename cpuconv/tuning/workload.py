@@ -9,10 +9,12 @@ from typing import Any
 
 import autotune.workload as protocol
 from autotune.machine.roofline import Work
+from autotune.store.rows import Row
 from autotune.store.store import Store
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.kernels_hash import kernels_hash, same_kernels
 from cpuconv.conv.least_work import DTYPES, work_of
 from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.conv.session import TABLES
@@ -55,6 +57,14 @@ class ConvWorkload:
     def sources_of(self, name: str) -> str:
         """Hash of the kernel sources that a candidate is made from."""
         return Candidate.parse(name).sources
+
+    def kernels_hash(self, key: str, name: str) -> str:
+        """Hash of the kernel calls of a candidate (`cpuconv.conv.kernels_hash`)."""
+        return kernels_hash(ConvProblem.parse(key), Candidate.parse(name))
+
+    def same_kernels(self, row: Row) -> bool:
+        """Whether a row was timed with the kernel calls of today."""
+        return same_kernels(row)
 
     def with_threads(self, key: str, threads: int) -> str:
         """The key of the same problem for another number of threads."""

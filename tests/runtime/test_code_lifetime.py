@@ -31,7 +31,7 @@ def gone(what: weakref.ref[Any]) -> bool:
 
 def test_an_address_is_had_only_together_with_its_owner() -> None:
     public = [name for name in dir(Code) if not name.startswith("_")]
-    assert public == ["address_for", "function", "name"]
+    assert public == ["address_for", "function", "ir_hash", "name"]
     readers = [path for path in PACKAGE.rglob("*.py") if re.search(r"\._address\b", path.read_text())]
     assert [path.relative_to(PACKAGE).as_posix() for path in readers] == ["runtime/code/cache.py"]
 

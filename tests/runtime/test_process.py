@@ -316,11 +316,12 @@ import sys
 from pathlib import Path
 import cpuconv
 from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.loading import loader
 kept = []
 for file in sys.stdin.read().splitlines():
-    symbol, _, code = checked_file.read(Path(file)).partition(b"\\0")
-    kept.append(loader.load(code, symbol.decode()))
+    kernel = KernelBody.of(checked_file.read(Path(file)))
+    kept.append(loader.load(kernel.code, kernel.symbol))
 print(len(kept), [name for name in ("numba", "llvmlite") if name in sys.modules])
 """
 

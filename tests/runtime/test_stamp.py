@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -236,6 +237,13 @@ def test_stamps_of_several_modules_know_no_order(stamped: Callable[..., str]) ->
 
 # -- what an edit makes stale
 
+APPLIED = """
+from cpuconv.kernels.transforms.linear import apply
+def _applied(vec, matrices, values):
+    for matrix in matrices:
+        values = apply(vec, matrix, values)
+    return values
+"""
 
 TOLD = """
 import json, sys
@@ -254,8 +262,9 @@ store = Store()
 for solver in ("direct", "winograd", "im2col"):
     name = str(by_model(problem, Limits(), f"{solver}("))
     if sys.argv[1] == "put":
-        sources = workload.sources_of(name)
-        store.put([Row(fingerprint().key, problem.key, name, sources, "ok", median=1e-3, score=1e-3)])
+        sources, kernels = workload.sources_of(name), workload.kernels_hash(problem.key, name)
+        row = Row(fingerprint().key, problem.key, name, sources, "ok", median=1e-3, score=1e-3, kernels=kernels)
+        store.put([row])
     if sys.argv[1] != "rows":
         x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
         cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
@@ -265,8 +274,8 @@ print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
 """
 
 
-def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_path: Path) -> None:
-    """Rows and compiled kernels of the edited solver go, and no others."""
+def test_rows_are_stale_whose_kernels_an_edit_changes(environ: dict[str, str], tmp_path: Path) -> None:
+    """A comment, another name, a moved function and another cost leave all rows; a changed kernel its own alone."""
     for package in ("cpuconv", "autotune", "layouts"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     variables = {**environ, "PYTHONPATH": str(tmp_path), "CPUCONV_CACHE_DIR": str(tmp_path / "cache")}
@@ -281,21 +290,39 @@ def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_p
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def edit(path: str, text: str = "EDITED = 1") -> None:
+    def edit(path: str, text: str) -> None:
         with (tmp_path / "cpuconv" / path).open("a") as file:
             file.write(f"\n{text}\n")
 
-    assert tell("put")["found"] == ["direct", "im2col", "winograd"]
-    assert tell("ask") == {"found": ["direct", "im2col", "winograd"], "compiled": 0}
+    def change(path: str, pattern: str, new: str) -> None:
+        file = tmp_path / "cpuconv" / path
+        text, count = re.subn(pattern, new, file.read_text())
+        assert count
+        file.write_text(text)
+
+    everything = ["direct", "im2col", "winograd"]
+    transforms = "kernels/transforms/winograd.py"
+    assert tell("put")["found"] == everything
+    assert tell("ask") == {"found": everything, "compiled": 0}
     edit("runtime/kernel.py", "# edited")
     edit("solvers/direct.py", '"""Edited."""')
-    assert tell("ask") == {"found": ["direct", "im2col", "winograd"], "compiled": 0}
-    edit("solvers/direct.py")
-    assert tell("ask") == {"found": ["im2col", "winograd"], "compiled": 0}
-    edit("kernels/transforms/winograd.py")
-    assert tell("ask") == {"found": ["im2col"], "compiled": 3}  # the transforms: forward, back, of weights
-    edit("runtime/kernel.py")
-    assert tell("rows")["found"] == []
+    assert tell("ask") == {"found": everything, "compiled": 0}
+    edit("solvers/direct.py", "_cost = cost\ndef cost(*given):\n    return _cost(*given)")
+    edit("runtime/launch.py", "EDITED = 1")
+    assert tell("ask") == {"found": everything, "compiled": 1}  # what launches kernels
+    change(transforms, r"\bline\b", "row")  # a parameter's name is a name in the IR, too
+    edit(transforms.replace("winograd", "moved"), APPLIED)
+    change(transforms, r"def _applied\(", "def _forgotten(")
+    change(
+        transforms,
+        r"\nfrom cpuconv.kernels.transforms.linear ",
+        r"\nfrom cpuconv.kernels.transforms.moved import _applied\g<0>",
+    )
+    assert tell("ask") == {"found": everything, "compiled": 3}  # the transforms: forward, back, of weights
+    change(transforms, r"j \+ size - 2", "j + size - 1")  # the distance of a prefetch
+    assert tell("ask") == {"found": ["direct", "im2col"], "compiled": 3}
+    edit("runtime/kernel.py", "EDITED = 1")
+    assert tell("rows")["found"] == ["direct", "im2col"]
 
 
 @pytest.fixture

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
-from cpuconv.conv.recipe import current_sources
 from cpuconv.conv.session import TABLES
+from support.running.processes import python
 
 OLDER = {
     "0843221d9ce186b7": "AMD EPYC (Zen 4) without AVX-512, measured on 2026-11-27",
@@ -17,17 +18,38 @@ OLDER = {
 }
 """Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""
 
-RENEW = """tune on this machine, and write the table again:
+RENEW = """tune on this machine what is stale, and write the table again:
+    autotune import cpuconv/wisdom/KEY.json
     autotune warmup bench/shapes/canonical.txt --layouts auto,auto --threads auto --effort normal
     autotune export --device-table"""
 ELSEWHERE = f"""on a machine of this kind {RENEW}
 or list it in `OLDER`, if none is at hand: until then its rows decide as those of tuned neighbours do"""
 
 
-def age(path: Path) -> str:
-    """ "current", or how many rows of a table were measured with older kernels."""
-    rows = [row.sources in current_sources() for row in read(path)]
-    return "current" if all(rows) else f"{rows.count(False)} of {len(rows)} rows measured with older kernels"
+STALE = """
+import sys
+from pathlib import Path
+from autotune.machine import device
+from autotune.wisdom.document import read
+wisdom = read(Path(sys.argv[1]))
+(of,) = wisdom.devices.values()
+device.fingerprint = lambda: of  # this process runs as if on the table's device
+from cpuconv.conv.kernels_hash import same_kernels
+from cpuconv.conv.recipe import current_sources
+print(sum(row.sources not in current_sources() and not same_kernels(row) for row in wisdom))
+"""
+
+
+def age(path: Path, environ: dict[str, str]) -> str:
+    """ "current", or how many rows of a table were measured with other kernels than those of its device today."""
+    wisdom = read(path)
+    (device,) = wisdom.devices.values()
+    target = {"NUMBA_CPU_NAME": device.cpu_name, "NUMBA_CPU_FEATURES": device.features}
+    done = subprocess.run(
+        python("-c", STALE, str(path)), env={**environ, **target}, capture_output=True, text=True, check=True
+    )
+    stale = int(done.stdout)
+    return f"{stale} of {wisdom.count()} rows measured with older kernels" if stale else "current"
 
 
 def judge(name: str, found: str, here: str) -> tuple[str, str]:
@@ -42,8 +64,8 @@ def judge(name: str, found: str, here: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
-def test_a_table_is_current_or_known_to_be_older(path: Path) -> None:
-    outcome, why = judge(path.stem, age(path), fingerprint().key)
+def test_a_table_is_current_or_known_to_be_older(path: Path, environ: dict[str, str]) -> None:
+    outcome, why = judge(path.stem, age(path, environ), fingerprint().key)
     if outcome == "fails":
         pytest.fail(why, pytrace=False)
     if outcome == "is expected to fail":

@@ -11,6 +11,7 @@ from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS, WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, Limits, alike_in_rounding
+from cpuconv.conv.kernels_hash import same_kernels
 from cpuconv.conv.recipe import Candidate, current_sources, in_closed_set
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
@@ -69,7 +70,8 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
 
 def rows(problem: ConvProblem) -> list[Found]:
     """Every row of the problem that no other replaces, warm before cold, with its tier."""
-    return session.current.tiers.all_rows(session.current.device, problem.key, current_sources())
+    limits = stored.RowLimits(current_sources(), same_kernels=same_kernels)
+    return session.current.tiers.all_rows(session.current.device, problem.key, limits)
 
 
 def winners(like: str, weights: str) -> list[tuple[str, str]]:
@@ -85,4 +87,5 @@ def roofs(threads: int) -> Roofs | None:
 @functools.lru_cache(maxsize=64)
 def _stored_limits(limits: Limits, prefix: str) -> stored.RowLimits:
     weights = WEIGHTS[::-1] if limits.cold else WEIGHTS
-    return stored.RowLimits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)
+    admitted = ADMITS[limits.accuracy]
+    return stored.RowLimits(current_sources(), limits.workspace, admitted, prefix, weights, same_kernels)

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from autotune.store.rows import RowLimits
+from autotune.store.rows import Row, RowLimits
 from autotune.store.store import sources_hash
 from autotune.workload import WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.choice.target import FULL, IN_NETWORK, Target
+from cpuconv.conv.choice.ways import Convolution
+from cpuconv.conv.kernels_hash import kernels_hash
 from cpuconv.conv.recipe import current_sources
 from cpuconv.graph.ir import Graph
+from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.planning import PLANS
 
 
@@ -51,9 +54,25 @@ def winner(graph: Graph, target: Target) -> str | None:
     device, tiers, kind = session.current.device, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
         return None  # no network has raced, and hashing this one would take longer than laying it out
-    asked = RowLimits(frozenset({sources()}))
-    found = tiers.lookup(device, key_of(graph, target), asked)
-    return found.row.candidate if found is not None and found.row.candidate in PLANS else None
+    asked, key = RowLimits(frozenset({sources()})), key_of(graph, target)
+    found = tiers.lookup(device, key, asked)
+    faster = tiers.older(device, key, asked)
+    rows = [each.row for each in (*faster, found) if each is not None and each.row.candidate in PLANS]
+    return next((row.candidate for row in rows if is_current(row, graph, target)), None)
+
+
+def is_current(row: Row, graph: Graph, target: Target) -> bool:
+    """Whether a plan that raced runs the kernels of today."""
+    if row.sources == sources() or not row.kernels:
+        return row.sources == sources()
+    return row.kernels == plan_hash(lay_out(graph, target, plan=row.candidate))
+
+
+def plan_hash(plan: NetworkPlan) -> str:
+    """Hash of the kernel calls of a plan's convolutions and matrix products; empty where one is not known."""
+    details = (each.offer.detail for each in plan.nodes if each.offer is not None)
+    told = [kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, Convolution)]
+    return hashlib.sha256("\n".join((plan.plan, *told)).encode()).hexdigest()[:16] if all(told) else ""
 
 
 def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, object]]:

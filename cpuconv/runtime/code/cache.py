@@ -26,6 +26,7 @@ from autotune.signals import interrupts_delayed
 from cpuconv.errors import CpuconvError
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.kernel_files import KernelFile
 from cpuconv.runtime.code.loading import loader, object_file
 from cpuconv.runtime.code.packs import serving
@@ -44,13 +45,20 @@ class Code:
     address : int
     holds : object
         What the machine code is freed with.
+
+    Attributes
+    ----------
+    name : str
+        `KernelFile.name`.
+    ir_hash : str
+        `machine_code.hash_of` the LLVM IR that it was compiled from; empty if it was none of ours.
     """
 
-    __slots__ = ("__weakref__", "_address", "_holds", "name")
+    __slots__ = ("__weakref__", "_address", "_holds", "ir_hash", "name")
 
     def __init__(self, address: int, holds: Any) -> None:
         self._address, self._holds = address, holds
-        self.name = ""  # `KernelFile.name`
+        self.name = self.ir_hash = ""
 
     def address_for(self, keeper: list[Any]) -> int:
         """The address, which may be called as long as `keeper` is kept; this object is put into it."""
@@ -124,6 +132,15 @@ def name_of(kernel: Any, tile: Any) -> str:
         return error.file.name
     finally:
         _asks.reset(asked)
+
+
+def known_ir_hash(kernel: Any, tile: Any) -> str:
+    """`Code.ir_hash` of a kernel in memory, in the cache folder or a pack; empty if it is nowhere, or not told."""
+    try:
+        with compiling_nothing():
+            return str(kernel.entry(tile).ir_hash)
+    except NotCompiled:
+        return ""
 
 
 def is_in_memory(file_name: str) -> bool:
@@ -300,7 +317,7 @@ def _compile(key: Any, file: KernelFile, compile_: Callable[[], Compiled], load:
             with _uncollected(), _waiting.compiling(where):
                 content, symbol, code = compile_()
             Statistics.compiled += 1
-            file.write(symbol.encode() + b"\0" + content)
+            file.write(KernelBody(symbol, code.ir_hash, content).to_bytes())
         code.name = file.name
         _alive[key] = code
         return code
@@ -321,8 +338,10 @@ def _unpacked(file: KernelFile, load: Load) -> Code | None:
 def _function(body: bytes | None, load: Load) -> Code | None:
     if body is None:
         return None
-    symbol, _, code = body.partition(b"\0")
+    symbol, ir_hash, content = KernelBody.of(body)
     try:
-        return load(code, symbol.decode())
+        code = load(content, symbol)
     except object_file.Malformed:
         return None
+    code.ir_hash = ir_hash
+    return code

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.store import database, schema
 from autotune.store.database import StoreWarning
-from autotune.store.rows import RowLimits, to_values
+from autotune.store.rows import Row, RowLimits, checksum, to_values
 from autotune.store.store import Store
 from support.tuner.stored import row
 
@@ -254,8 +254,11 @@ def test_a_store_of_the_version_before_keeps_its_rows(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         for statement in schema.FORMER.values():
             connection.execute(statement)
-        values = to_values(stored)
-        connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * len(values))})", values)
+        *values, kernels, _ = to_values(stored)
+        assert kernels == ""
+        for candidate, check in ((stored.candidate, checksum(*values)), ("damaged", 1)):
+            values[Row._fields.index("candidate")] = candidate
+            connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * (len(values) + 1))})", (*values, check))
         connection.execute("INSERT INTO finished VALUES ('d', 'p', 'cold', 'quick', 's', 1, 5.0)")
         connection.execute(f"PRAGMA application_id={database.APPLICATION}")
         connection.execute(f"PRAGMA user_version={schema.FORMER_VERSION}")

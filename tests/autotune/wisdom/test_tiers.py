@@ -70,7 +70,7 @@ def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.M
     assert ask("q") == ("shipped", "only shipped")
     assert ask(sources=frozenset({"new"})) is None
     assert ask(prefix="st") == ("store", "stored")
-    assert {name: each.tier for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
+    assert {name: each.tier for name, each in asked.rows(HERE.key, "p", LIMITS).items()} == {
         "pinned": "pinned",
         "stored": "store",
         "shipped": "shipped",

@@ -112,7 +112,7 @@ def test_differences(kept: Store) -> None:
 
 def test_a_table_holds_what_some_limit_would_choose(kept: Store) -> None:
     kept.put([row("direct(v=3)", 4e-3, workspace=64), row("direct(v=4)", 5e-3, workspace=0)])
-    table = exchange.table_of(exchange.from_store(kept), HERE.key, SOURCES)
+    table = exchange.table_of(exchange.from_store(kept), HERE.key, RowLimits(SOURCES), lambda name: "s")
     assert {each.candidate for each in table} == {"direct(v=2)", "direct(v=4)", "winograd(rows=4)", "x"}
     assert (table.finished, table.uses) == ([], [])
 
@@ -288,13 +288,14 @@ def test_thousands_of_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
     assert tally.taken > 1500 and tally.written > 10 and tally.longest < 5.0
 
 
-def test_files_of_the_former_column_names_are_read(store: Store, tmp_path: Path, monkeypatch) -> None:
+def test_files_of_the_former_columns_are_read(store: Store, tmp_path: Path, monkeypatch) -> None:
     store.register(HERE)
     store.put([row("a", 1e-3, weights=COLD)])
     with monkeypatch.context() as patch:
         patch.setattr(wisdom, "COLUMNS", wisdom.FORMER_COLUMNS)
+        patch.setattr(wisdom, "ROW_RULES", {name: wisdom.ROW_RULES[name] for name in wisdom.FORMER_COLUMNS["rows"]})
         path = tmp_path / "former.json"
         path.write_text(wisdom.render(exchange.from_store(store)))
-    assert '"regime"' in path.read_text()
+    assert '"kernels"' not in path.read_text()
     (known,) = wisdom.read(path)
     assert (known.candidate, known.weights) == ("a", COLD)

@@ -11,6 +11,7 @@ import pytest
 
 import cpuconv
 from autotune.machine.device import fingerprint
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from autotune.wisdom import exchange
 from autotune.wisdom.document import render
@@ -18,10 +19,11 @@ from autotune.wisdom.tiers import Tiers
 from cpuconv.conv import session
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import Limits
-from cpuconv.conv.recipe import Candidate, current_sources, workspace_bytes
+from cpuconv.conv.recipe import Candidate, workspace_bytes
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.tuning.workload import workload
 from support import oracle
 from support.example import BLOCKED, PROBLEM, W, X
 from support.tuner.stored import DEVICE, row, timed
@@ -155,7 +157,7 @@ def test_the_layer_that_decides_is_told(our_store: Store, tmp_path: Path, monkey
 
     put(our_store, PROBLEM, {first: 1e-3})
     (tmp_path / "tables").mkdir()
-    table = exchange.table_of(exchange.from_store(our_store), DEVICE, current_sources())
+    table = exchange.table_of(exchange.from_store(our_store), DEVICE, RowLimits.of(workload), workload.sources_of)
     (tmp_path / "tables" / f"{DEVICE}.json").write_text(render(table))
     our_store.prune(DEVICE, keep=False)
     assert decided() == (first, "shipped")

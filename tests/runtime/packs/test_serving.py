@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.packs import pack_file, packing, serving
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.target import target
@@ -52,8 +53,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes]
     assert first["compiled"] == len(files) and first["packed"] == 0 and "there is no file" in first["why"]
     kernels = {}
     for name in first["names"]:
-        symbol, _, code = checked_file.read(files[name]).partition(b"\0")
-        kernels[name] = SYMBOL.encode() + b"\0" + stripped(code, symbol.decode())
+        kernel = KernelBody.of(checked_file.read(files[name]))
+        kernels[name] = kernel._replace(symbol=SYMBOL, code=stripped(kernel.code, kernel.symbol)).to_bytes()
     shutil.rmtree(folder)
     return kernels, first["compiled"]
 

@@ -9,6 +9,7 @@ import pytest
 
 import cpuconv
 from cpuconv.runtime.code import checked_file, kernel_files
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.loading import loader, object_file
 from cpuconv.runtime.code.loading.object_file import Malformed, Unsupported
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
@@ -22,8 +23,8 @@ def files() -> list[tuple[bytes, str]]:
     cpuconv.conv2d(np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32), threads=1)
     found = []
     for path in sorted(kernel_files.folder().path.glob("*.o"))[:40]:
-        symbol, _, code = checked_file.read(path).partition(b"\0")
-        found.append((code, symbol.decode()))
+        kernel = KernelBody.of(checked_file.read(path))
+        found.append((kernel.code, kernel.symbol))
     return found
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.files import open_regular
+from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
 
-MAGIC, FORMAT = b"\x89cpupack", 2
+MAGIC, FORMAT = b"\x89cpupack", 3
 PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _START = PREFIX.size + _DIGEST
@@ -35,21 +36,24 @@ class Damaged(ValueError):
 
 
 _WHOLE, _BARE = b"\0", b"\1"  # what a kernel begins with in its block
-_MACHINE = struct.Struct("<H")
-_HEAD = f"{SYMBOL}\0".encode()
+_BARE_HEAD = struct.Struct("<H8s")  # architecture, hash of the IR
 
 
 def as_stored(content: bytes) -> bytes:
-    """A kernel as it lies in its block: of one that asks for nothing the architecture and the code alone."""
-    found = bare(content.removeprefix(_HEAD)) if content.startswith(_HEAD) else None
-    return _WHOLE + content if found is None else _BARE + _MACHINE.pack(found[0]) + found[1]
+    """A kernel as it lies in its block: of one that asks for nothing architecture, hash and code alone."""
+    kernel = KernelBody.of(content)
+    found = bare(kernel.code) if kernel.symbol == SYMBOL and len(kernel.ir_hash) in (0, 16) else None
+    if found is None:
+        return _WHOLE + content
+    return _BARE + _BARE_HEAD.pack(found[0], bytes.fromhex(kernel.ir_hash)) + found[1]
 
 
 def _restored(stored: bytes) -> bytes:
     if stored[:1] == _WHOLE:
         return stored[1:]
-    (machine,) = _MACHINE.unpack_from(stored, 1)
-    return _HEAD + clothed(machine, stored[1 + _MACHINE.size :])
+    machine, ir_hash = _BARE_HEAD.unpack_from(stored, 1)
+    code = clothed(machine, stored[1 + _BARE_HEAD.size :])
+    return KernelBody(SYMBOL, ir_hash.hex() if any(ir_hash) else "", code).to_bytes()
 
 
 def checksum(content: bytes) -> str:

@@ -33,6 +33,7 @@ BESIDE = (
     "cache",
     "checked_file",
     "compiler_lock",
+    "kernel_body",
     "kernel_files",
     "llvm",
     "llvm_loader",

@@ -1,0 +1,66 @@
+"""A hash of all that a candidate executes: where two versions of the sources give the same, they run the same code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from autotune.store.rows import Row
+from cpuconv.conv.recipe import Candidate, assemble
+from cpuconv.conv.remembering.kept_hashes import kept
+from cpuconv.isa import current
+from cpuconv.kernels.binding.steps import MicroRef, Ref, Step
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.kernel import Kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+def kernels_hash(problem: ConvProblem, candidate: Candidate) -> str:
+    """Hash of the kernel calls of a candidate for C-contiguous arrays; empty where it is not known.
+
+    Of each call count the LLVM IR of its kernels, whatever they and their values are called, the words of its argument
+    block, in order, and the number of its parts. Nothing is compiled.
+    """
+    key = f"{candidate.sources} {current().name} {problem.key} {candidate}"
+    return kept(hashlib.sha256(key.encode()).hexdigest()[:20], lambda: _computed(problem, candidate))
+
+
+def same_kernels(row: Row) -> bool:
+    """Whether a row of this device was timed with the kernel calls of today, whatever its sources."""
+    if not row.kernels or row.device != fingerprint().key:
+        return False
+    try:
+        return row.kernels == kernels_hash(ConvProblem.parse(row.problem), Candidate.parse(row.candidate))
+    except (ValueError, LookupError, TypeError, ArithmeticError):  # what no solver of these sources wrote
+        return False
+
+
+def _computed(problem: ConvProblem, candidate: Candidate) -> str:
+    told = [_told(step) for step in assemble(problem, candidate).steps]
+    return "" if None in told else hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _told(step: Step) -> tuple[Any, ...] | None:
+    """What identifies a call; None where Numba compiles its kernel."""
+    words = [_word(step.args[name]) for name in step.kernel.fields]
+    driver = _ir_hash(step.kernel, step.tile)
+    return (driver, step.parts, words) if driver else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _ir_hash(kernel: Kernel | MicroKernel, tile: Any) -> str:
+    return kernel.ir_hash(tile)
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, MicroRef):
+        return _ir_hash(value.kernel, value.tile)
+    if isinstance(value, tuple):
+        return [_word(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return hashlib.sha256(value.tobytes()).hexdigest()
+    return (value.name, value.offset) if isinstance(value, Ref) else int(value)

@@ -1,0 +1,62 @@
+"""Hashes of kernel calls that earlier processes have computed: emitting the IR of kernels takes a tenth of a second.
+
+They are kept in one file of the cache folder, under what they follow from, and written at the end of a process. What is
+kept is read under the rules of kernels (`checked_file`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+from collections.abc import Callable
+
+from autotune.machine.device import fingerprint
+from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.sources import parsed
+
+NAME = "hashes"
+MOST = 8192  # that are kept
+_MOST_BYTES = 1 << 24
+
+
+def kept(key: str, compute: Callable[[], str]) -> str:
+    """The hash of this key, on this device: kept, or computed now."""
+    known = _kept()
+    found = known.get(f"{fingerprint().key} {key}")
+    if found is None:
+        found = known[f"{fingerprint().key} {key}"] = compute()
+        _register()
+    return found
+
+
+def write() -> None:
+    """Keep those of this process for later ones."""
+    path = parsed.kept_path()
+    if path is None:
+        return
+    path = path.with_name(NAME)
+    text = json.dumps(dict([*(_read() | _kept()).items()][-MOST:]))
+    with contextlib.suppress(OSError):  # then the next process computes them again
+        checked_file.write(path, text.encode())
+
+
+@functools.cache
+def _register() -> None:
+    atexit.register(write)
+
+
+@functools.cache
+def _kept() -> dict[str, str]:
+    return _read()
+
+
+def _read() -> dict[str, str]:
+    path = parsed.kept_path()
+    text = None if path is None else checked_file.read(path.with_name(NAME), _MOST_BYTES)
+    try:
+        known = json.loads(text or b"{}")
+        return {str(key): str(value) for key, value in known.items()}
+    except (ValueError, AttributeError):  # of another version
+        return {}
