@@ -143,7 +143,7 @@ def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
                 params = next(iter(solver.candidates(line.problem, isa)))
                 form = solver.packing(line.problem, params, isa)
                 pack, copy = in_turn(functools.partial(form.pack, weight, threads), copier(weight, form, threads))
-                yield Figure(line.label, solver.NAME, weight.nbytes, form.size, pack, copy)
+                yield Figure(line.label, solver.name, weight.nbytes, form.size, pack, copy)
 
 
 def random_weight(problem: ConvProblem, seed: int = 0) -> np.ndarray:

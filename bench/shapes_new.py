@@ -15,6 +15,7 @@ import math
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -65,7 +66,8 @@ def lists(threads: int) -> dict[str, list[ConvProblem]]:
 
 def forget() -> None:
     """Empty what solvers remember, choices, and answers of the store."""
-    for module in (*TABLE, blocked, lanewise, tiling, transformed):
+    solvers = [sys.modules[solver.module] for solver in TABLE]
+    for module in (*solvers, blocked, lanewise, tiling, transformed):
         for value in vars(module).values():
             if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
                 value.cache_clear()

@@ -84,7 +84,7 @@ def ending_block(
     if not problem.types.sum.integer:
         return padded_bias(problem.k, bias, problem.groups)
     assert numbers is not None
-    groups = 1 if getattr(candidate.solver, "SHARED_VECTORS", False) else problem.groups
+    groups = 1 if candidate.solver.shared_vectors else problem.groups
     added = candidate.solver.offset(problem, replace(current(), closed=closed))
     return _laid_out(_rows(problem, bias, numbers, added), problem.k, groups, current().lanes)
 

@@ -11,7 +11,6 @@ from autotune.machine.roofline import DTYPE, Work
 from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import BF16, F16, F32, S8, S16, U8, Element
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import least_work
 
 DTYPES: dict[Element, str] = {F32: DTYPE, F16: "float16", BF16: "bfloat16", U8: "int8", S8: "int8", S16: "int16"}
 """What roofs call the data type that an element is multiplied as."""
@@ -19,8 +18,8 @@ DTYPES: dict[Element, str] = {F32: DTYPE, F16: "float16", BF16: "bfloat16", U8: 
 
 def work(problem: ConvProblem, candidate: Candidate) -> Work:
     """The operations and bytes of a candidate on a problem."""
-    flops, weights = least_work(candidate.solver, problem, candidate.params)
-    element = getattr(candidate.solver, "MULTIPLIES", problem.types.x)
+    flops, weights = candidate.solver.least_work(problem, candidate.params)
+    element = candidate.solver.multiplies or problem.types.x
     return Work(flops, touched_bytes(problem), weights, problem.out_bytes, DTYPES[element])
 
 

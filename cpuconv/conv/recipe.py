@@ -6,7 +6,6 @@ import functools
 import math
 import re
 from dataclasses import fields, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared.base import contiguous
+from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats
@@ -40,16 +40,16 @@ _DRIVEN = frozenset(("block", "chunk", "parts"))  # parameters of candidates tha
 class Candidate:
     """A solver with its parameters; as text, its name in the store and in `plan.algorithm`."""
 
-    solver: ModuleType
+    solver: Solver
     params: Any
 
     def __str__(self) -> str:
-        return f"{self.solver.NAME}({','.join(f'{name}={value}' for name, value in vars(self.params).items())})"
+        return f"{self.solver.name}({','.join(f'{name}={value}' for name, value in vars(self.params).items())})"
 
     @property
     def accuracy(self) -> str:
         """The strictest accuracy class that admits it."""
-        rule = self.solver.ACCURACY
+        rule = self.solver.accuracy
         return rule if isinstance(rule, str) else rule(self.params)
 
     @property
@@ -60,8 +60,8 @@ class Candidate:
     @property
     def rounding(self) -> str:
         """The beginning of its name; candidates that share it give results that are equal to the last bit."""
-        fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
-        return f"{self.solver.NAME}({fields}"
+        fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.rounding)
+        return f"{self.solver.name}({fields}"
 
     @property
     def micro_kernels(self) -> dict[str, int]:
@@ -89,9 +89,9 @@ class Candidate:
         solver = BY_NAME.get(text.partition("(")[0])
         if solver is None or not text.endswith(")"):
             raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
-        names = [field.name for field in fields(solver.Params)]
+        names = [field.name for field in fields(solver.params)]
         values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", text)}
-        if list(values) == names and str(candidate := cls(solver, solver.Params(**values))) == text:
+        if list(values) == names and str(candidate := cls(solver, solver.params(**values))) == text:
             return candidate
         raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
@@ -103,7 +103,7 @@ def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
 
 @remembered(4096)
 def _in_closed_set(problem: ConvProblem, candidate: Candidate, isa: Isa) -> bool:
-    own = getattr(candidate.solver, "is_closed", None)
+    own = candidate.solver.is_closed
     if own is not None and not own(problem, candidate.params, isa):
         return False
     try:
@@ -134,8 +134,8 @@ def current_sources() -> frozenset[str]:
 
 
 @functools.cache
-def _sources(solver: ModuleType) -> str:
-    return stamp(solver.__name__, transposing.__name__, zero_padded_lanes.__name__, launch.__name__)
+def _sources(solver: Solver) -> str:
+    return stamp(solver.module, transposing.__name__, zero_padded_lanes.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:
@@ -216,12 +216,11 @@ def assemble(
             target = Operand(space.reserve(_size(need_out, problem.out_shape, types.y)), wanted)
         if residual is not None and residual.strides != target.strides:
             residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, types.y, whole=True)
-    own = candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
-    if closed:
-        own = list(map(closed_step, own))
-        if None in own:
+    for step in candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual)):
+        own = closed_step(step) if closed else step
+        if own is None:
             raise OutsideClosedSetError(str(candidate))
-    steps += own
+        steps.append(own)
     if target is not y:
         steps.append(transpose_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
     elif need_out is not None and problem.k % isa.block(types.y) and not steps[-1].clears_tail:

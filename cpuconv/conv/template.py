@@ -18,7 +18,6 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.solvers import why_not
-from cpuconv.solvers.shared.base import least_work
 
 Sizes = tuple[int, int, int]  # batch, height, width
 Padding = Callable[[Any, Any], Pads]
@@ -127,7 +126,7 @@ class Algorithm(NamedTuple):
 
     def seconds(self, problem: ConvProblem) -> float:
         """An estimate for another size, in proportion to its operations."""
-        operations: float = least_work(self.candidate.solver, problem, self.candidate.params)[0]
+        operations: float = self.candidate.solver.least_work(problem, self.candidate.params)[0]
         return self.rate * operations
 
 

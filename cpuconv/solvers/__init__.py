@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from cpuconv.isa import Isa
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -26,31 +24,32 @@ from cpuconv.solvers import (
     winograd,
     winograd_integer,
 )
+from cpuconv.solvers.shared.solver import Solver
 
-TABLE: tuple[ModuleType, ...] = (
-    pointwise,
-    direct,
-    amx,
-    first_layer,
-    row_patches,
-    depthwise,
-    depthwise_taps,
-    grouped,
-    winograd,
-    winograd_integer,
-    fft,
-    folded,
-    planar,
-    plane_words,
-    channels_last,
-    im2col,  # takes every problem of float32
-    patches,  # and of other types
+TABLE: tuple[Solver, ...] = (
+    pointwise.SOLVER,
+    direct.SOLVER,
+    amx.SOLVER,
+    first_layer.SOLVER,
+    row_patches.SOLVER,
+    depthwise.SOLVER,
+    depthwise_taps.SOLVER,
+    grouped.SOLVER,
+    winograd.SOLVER,
+    winograd_integer.SOLVER,
+    fft.SOLVER,
+    folded.SOLVER,
+    planar.SOLVER,
+    plane_words.SOLVER,
+    channels_last.SOLVER,
+    im2col.SOLVER,  # takes every problem of float32
+    patches.SOLVER,  # and of other types
 )
-BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}
+BY_NAME: dict[str, Solver] = {solver.name: solver for solver in TABLE}
 
 
-def why_not(solver: ModuleType, problem: ConvProblem, isa: Isa) -> str | None:
+def why_not(solver: Solver, problem: ConvProblem, isa: Isa) -> str | None:
     """Why a solver cannot run a problem, in words, or None."""
-    if problem.types != ALL_F32 and not getattr(solver, "TYPED", False):
+    if problem.types != ALL_F32 and not solver.low_precision:
         return f"it computes {ALL_F32}, not {problem.types}"
     return solver.applicable(problem, isa)

@@ -22,13 +22,8 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import blocked, geometry, words
 from cpuconv.solvers.shared.merged import merged, packed
+from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides
-
-NAME = "amx"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
-SHARED_VECTORS = True
 
 
 @dataclass(frozen=True)
@@ -147,3 +142,19 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
     flat, own = bool(params.flat), _product(problem)
     return [blocked.convolve_step(problem, params.as_blocked, isa, space, operands, band, flat, own)]
+
+
+SOLVER = Solver(
+    name="amx",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+)

@@ -25,11 +25,8 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, gemm_call, geometry, images, words
+from cpuconv.solvers.shared.solver import Solver
 
-NAME = "channels_last"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 
@@ -143,3 +140,18 @@ def _in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:
     """The same view with channels counted in vectors."""
     strides, block = operand.strides, isa.block(element)
     return replace(operand, strides=strides._replace(block=block, cb=block * strides.cb, c=strides.cb))
+
+
+SOLVER = Solver(
+    name="channels_last",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+)

@@ -21,12 +21,8 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.lanes import lane_set, lane_tiles, lanewise
+from cpuconv.solvers.shared.solver import Solver
 
-NAME = "depthwise"
-ACCURACY = "exact"
-ROUNDING = ()
-SHARED_VECTORS = True
-TYPED = True
 _EXACT = 1 << 24  # integers that float32 holds
 _LARGEST_WEIGHT = 255  # of int16 weights, which are uint8 ones less their zero point
 
@@ -119,3 +115,20 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 def _shape(params: Params) -> lane_tiles.Shape:
     return lane_tiles.Shape(params.rows, params.cols, bool(params.held), params.block)
+
+
+SOLVER = Solver(
+    name="depthwise",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+    is_closed=is_closed,
+)

@@ -35,12 +35,7 @@ from cpuconv.problem.types import Types
 from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
-
-NAME = "depthwise_taps"
-ACCURACY = "exact"
-ROUNDING = ()
-SHARED_VECTORS = True
-TYPED = True
+from cpuconv.solvers.shared.solver import Solver
 
 _MOST_ROWS = 2
 _MOST_COLUMNS = 16
@@ -286,3 +281,20 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     }
     tile = TapsTile(lanes, _VECTORS, isa.block(types.x) // channels, isa.block(types.y) // lanes)
     return [Step(taps, tile, args, parts_each(problem, problem.n * blocks * row_blocks), clears_tail=ending.bytes_)]
+
+
+SOLVER = Solver(
+    name="depthwise_taps",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+    is_closed=is_closed,
+)

@@ -18,12 +18,8 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, geometry, words
+from cpuconv.solvers.shared.solver import Solver
 
-NAME = "direct"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
-SHARED_VECTORS = True
 Params = geometry.Params
 
 
@@ -76,3 +72,19 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the convolve kernel."""
     in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]
+
+
+SOLVER = Solver(
+    name="direct",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+)

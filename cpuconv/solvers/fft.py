@@ -27,14 +27,9 @@ from cpuconv.kernels.transforms.fft_weights import FftWeights, fft_weights
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.tiled_call import Transform
 from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
-
-NAME = "fft"
-ACCURACY = "standard"
-ROUNDING = ("rows", "cols", "products")
-MULTIPLIES = F32
-TYPED = True
 
 # Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
 SIZES: dict[int, tuple[int, int, int]] = {
@@ -285,3 +280,23 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols, last=last)
     return [tiled_call.step(problem, params, transform, isa, space, operands)]
+
+
+SOLVER = Solver(
+    name="fft",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    accuracy="standard",
+    rounding=("rows", "cols", "products"),
+    low_precision=True,
+    least_work=least_work,
+    multiplies=F32,
+    alike=alike,
+    is_closed=is_closed,
+)

@@ -18,10 +18,8 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, geometry
+from cpuconv.solvers.shared.solver import Solver
 
-NAME = "first_layer"
-ACCURACY = "exact"
-ROUNDING = ()
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 _FAR_APART = 0.08  # of the estimate: a float of each plane, where input channels fill a block
 
@@ -74,3 +72,16 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel on planar bands."""
     return [blocked.convolve_step(problem, params, isa, space, operands, PLANAR_BAND)]
+
+
+SOLVER = Solver(
+    name="first_layer",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+)

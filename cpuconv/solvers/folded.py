@@ -30,11 +30,7 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import blocked, words
-
-NAME = "folded"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
+from cpuconv.solvers.shared.solver import Solver
 
 _LAST = "NHWC"
 _MOST_TOGETHER = 8  # output channels of a tile
@@ -245,3 +241,18 @@ def _range(inside: list[bool]) -> tuple[int, int]:
     """The range of those that are, which follow one another."""
     found = list(itertools.compress(range(len(inside)), inside))
     return (found[0], found[-1] + 1) if found else (0, 0)
+
+
+SOLVER = Solver(
+    name="folded",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+)

@@ -24,12 +24,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.lanes import lane_set, lane_tiles, lanewise
-
-NAME = "grouped"
-ACCURACY = "exact"
-ROUNDING = ()
-SHARED_VECTORS = True
-TYPED = True
+from cpuconv.solvers.shared.solver import Solver
 
 
 @dataclass(frozen=True)
@@ -143,3 +138,20 @@ def _shape(problem: ConvProblem, params: Params, isa: Isa) -> lane_tiles.Shape:
     groups = _words(problem, isa)
     mix = groups.count if groups else problem.cg
     return lane_tiles.Shape(params.rows, params.cols, False, params.block, mix, groups)
+
+
+SOLVER = Solver(
+    name="grouped",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+    is_closed=is_closed,
+)

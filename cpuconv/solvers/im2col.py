@@ -32,11 +32,8 @@ from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
+from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides
-
-NAME = "im2col"
-ACCURACY = "exact"
-ROUNDING = ()
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)
@@ -240,3 +237,16 @@ def _packing(problem: ConvProblem, isa: Isa) -> float:
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
     return _RUN_CYCLES + problem.ow * pixel
+
+
+SOLVER = Solver(
+    name="im2col",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+)

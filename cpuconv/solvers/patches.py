@@ -34,12 +34,8 @@ from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
+from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides, get
-
-NAME = "patches"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
 
 _SHARES = (0.5, 0.15)  # of L2, for the patches of a block
 _TAP_CYCLES = (24.0, 4.0)  # to copy a tap whose channels lie side by side, and each 64 bytes of it (all: Zen 5)
@@ -265,3 +261,18 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
     return blocks, grid
+
+
+SOLVER = Solver(
+    name="patches",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+)

@@ -32,10 +32,7 @@ from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-
-NAME = "planar"
-ACCURACY = "exact"
-ROUNDING = ()
+from cpuconv.solvers.shared.solver import Solver
 
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
@@ -319,3 +316,16 @@ def _pages_apart(problem: ConvProblem) -> bool:
 def _most_parts(depth: int) -> int:
     """Most parts of a reduction: each has a whole segment, and the last one the rest."""
     return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
+
+
+SOLVER = Solver(
+    name="planar",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+)

@@ -25,11 +25,7 @@ from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-
-NAME = "plane_words"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
+from cpuconv.solvers.shared.solver import Solver
 
 _PLANES = "NCHW"
 _LINE = 64
@@ -175,3 +171,18 @@ def _run(problem: ConvProblem, tiles: int, pixels: int) -> int:
     """Tiles of a run: as many as leave the planes of a step in L1, or fewer where several workers share images."""
     run = max(1, _RUN_PIXELS // pixels)
     return min(run, divide(tiles, _RUNS * problem.threads)) if problem.threads > 1 else run
+
+
+SOLVER = Solver(
+    name="plane_words",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+)

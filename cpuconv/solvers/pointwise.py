@@ -18,12 +18,8 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, geometry, images, words
+from cpuconv.solvers.shared.solver import Solver
 
-NAME = "pointwise"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
-SHARED_VECTORS = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 Params = geometry.Params
@@ -91,3 +87,19 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the convolve kernel on the input in place."""
     rows, views = images.as_rows(problem), images.operands_as_rows(problem, operands)
     return [blocked.convolve_step(rows, params, isa, space, views, NO_BAND, flat=_is_row(problem))]
+
+
+SOLVER = Solver(
+    name="pointwise",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    shared_vectors=True,
+)

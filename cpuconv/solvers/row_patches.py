@@ -34,12 +34,8 @@ from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout, least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
+from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides
-
-NAME = "row_patches"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band
 _LINE_CYCLES = 1.0  # of a pixel of a line
@@ -263,3 +259,18 @@ def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[i
             return BESIDE, x.w // size
     whole = x.c == size and problem.c <= x.block and x.block * size == x.w == WORD * isa.lanes
     return (WHOLE if whole else APART), 0
+
+
+SOLVER = Solver(
+    name="row_patches",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+)

@@ -33,14 +33,9 @@ from cpuconv.problem.activation import Activation
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.tiled_call import Transform
 from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
-
-NAME = "winograd"
-ACCURACY = "standard"
-ROUNDING = ("rows", "cols")
-MULTIPLIES = F32
-TYPED = True
 
 _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
     1: (),
@@ -346,3 +341,23 @@ def _constants(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     """Aᵀ, G and Bᵀ as kernels hold them."""
     at, g, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
     return at, g, bt
+
+
+SOLVER = Solver(
+    name="winograd",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    accuracy="standard",
+    rounding=("rows", "cols"),
+    low_precision=True,
+    least_work=least_work,
+    multiplies=F32,
+    alike=alike,
+    is_closed=is_closed,
+)

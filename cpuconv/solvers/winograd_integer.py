@@ -37,14 +37,9 @@ from cpuconv.kernels.transforms.winograd_integer import (
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
+from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.tiled_call import Transform
 from cpuconv.solvers.shared.transformed import Planes, Size
-
-NAME = "winograd_integer"
-ACCURACY = "exact"
-ROUNDING = ()
-TYPED = True
-MULTIPLIES = S16
 
 POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
     4: ((0, 1), (1, 1), (-1, 1), (1, 0)),
@@ -375,3 +370,20 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     planes = _planes(each, isa)
     transform = Transform(each.size, each.outer, planes, *micro, dilation=problem.dilation, last=last)
     return [tiled_call.step(problem, params, transform, isa, space, operands)]
+
+
+SOLVER = Solver(
+    name="winograd_integer",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    low_precision=True,
+    offset=offset,
+    least_work=least_work,
+    multiplies=S16,
+)

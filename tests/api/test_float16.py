@@ -15,7 +15,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE, why_not
 from support import typed
 
-SOLVERS = [solver for solver in TABLE if getattr(solver, "TYPED", False)]
+SOLVERS = [solver for solver in TABLE if solver.low_precision]
 EVERY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 

@@ -44,7 +44,7 @@ def all_at_once(tasks: list[Callable[[], Any]]) -> list[Any]:
 @pytest.mark.parametrize("algorithm", ["direct", "winograd", "im2col"])
 def test_one_plan(algorithm, threads):
     """Each caller has its own input; its result is that of a lone caller, bit for bit, every time."""
-    if algorithm not in {solver.NAME for solver in oracle.SOLVERS}:
+    if algorithm not in {solver.name for solver in oracle.SOLVERS}:
         return
     problem = replace(PROBLEM, threads=threads, out_layout="NHWC", residual=True)
     given = [oracle.operands(problem, seed) for seed in range(CALLERS)]
@@ -66,7 +66,7 @@ def test_different_plans(threads):
     problems = [replace(oracle.home(solver), threads=threads) for solver in oracle.SOLVERS]
     given = [oracle.operands(problem) for problem in problems]
     plans = [
-        oracle.plan(problem, each, solver.NAME)
+        oracle.plan(problem, each, solver.name)
         for problem, each, solver in zip(problems, given, oracle.SOLVERS, strict=True)
     ]
     alone = [plan(each.x) for plan, each in zip(plans, given, strict=True)]

@@ -63,14 +63,14 @@ def test_depthwise_tiles(size, stride):
         closed = [each for each in depthwise.candidates(problem, ISA) if depthwise.is_closed(problem, each, ISA)]
         assert closed
         for params in closed:
-            assert {ref.tile for ref in micro_kernels(problem, Candidate(depthwise, params))} <= known
+            assert {ref.tile for ref in micro_kernels(problem, Candidate(depthwise.SOLVER, params))} <= known
 
 
 def test_each_instruction_set_has_its_own_closed_set(monkeypatch):
     """What is memoised for one is no answer for another."""
     problem, asked = convolution((23, 29), 3, 1, True), []
-    candidate = Candidate(depthwise, next(iter(depthwise.candidates(problem, ISA))))
-    monkeypatch.setattr(depthwise, "is_closed", lambda problem, params, isa: asked.append(isa))
+    solver = replace(depthwise.SOLVER, is_closed=lambda problem, params, isa: asked.append(isa))
+    candidate = Candidate(solver, next(iter(depthwise.candidates(problem, ISA))))
     isas = list(dict.fromkeys((ISA, AVX2)))
     for isa in (*isas, *isas):
         monkeypatch.setattr(recipe, "current", lambda isa=isa: isa)
@@ -85,7 +85,7 @@ def test_winograd_transforms():
         closed = [each for each in winograd.candidates(problem, ISA) if winograd.is_closed(problem, each, ISA)]
         assert closed
         for params in closed:
-            candidate = Candidate(winograd, params)
+            candidate = Candidate(winograd.SOLVER, params)
             assert micro_kernels(problem, candidate) | {candidate.packing(problem).transform} <= known
 
 
@@ -107,7 +107,7 @@ def test_one_size_tells_the_kernels_of_all(size, stride):
     for plane in planes(3):
         problem = convolution(plane, size, stride, True)
         params = next(each for each in depthwise.candidates(problem, ISA) if depthwise.is_closed(problem, each, ISA))
-        (ref,) = micro_kernels(problem, Candidate(depthwise, params))
+        (ref,) = micro_kernels(problem, Candidate(depthwise.SOLVER, params))
         asked.add(ref)
         found.append(relatives(ref, ISA))
     assert all(set(each) == set(found[0]) for each in found) and asked <= set(found[0])
@@ -134,7 +134,7 @@ def test_drivers_are_those_that_convolutions_and_reorders_call():
     assert all(kernel.entry(tile).name for kernel, tile in known)
     for layout, other in itertools.permutations(("NHWC", BLOCKED)):
         problem = replace(convolution((20, 30), 3, 1, False), in_layout=layout, out_layout=layout)
-        *_, step = assemble(problem, Candidate(im2col, next(iter(im2col.candidates(problem, ISA))))).steps
+        *_, step = assemble(problem, Candidate(im2col.SOLVER, next(iter(im2col.candidates(problem, ISA))))).steps
         assert (step.kernel, step.tile) in known
         far = replace(problem, c=1024, k=1024, out_layout=other)  # pixels that share sets of the caches
         operands = operands_of(far)
@@ -151,4 +151,4 @@ def test_tiles_at_their_ends(size, stride):
         for params in depthwise.candidates(problem, ISA):
             if depthwise.is_closed(problem, params, ISA) and (high, wide, params.cols) not in done:
                 done.add((high, wide, params.cols))
-                oracle.check(problem, Candidate(depthwise, params))
+                oracle.check(problem, Candidate(depthwise.SOLVER, params))

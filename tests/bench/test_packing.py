@@ -22,7 +22,7 @@ def test_a_small_run(capsys, tmp_path):
     content = json.loads(target.read_text())
     assert content["threads"] == 2 and content["plans"] == []
     for form in content["forms"]:
-        assert form["solver"] in {solver.NAME for solver in TABLE}
+        assert form["solver"] in {solver.name for solver in TABLE}
         assert form["pack"] > 0 and form["copy"] > 0 and form["written"] >= form["read"] > 0
 
 
@@ -30,7 +30,7 @@ def test_every_solver_that_runs_a_line_is_there(monkeypatch):
     monkeypatch.setattr(packing, "SECONDS", 0)
     (line,) = shapes.load(pattern="res2a_2b")
     found = list(packing.figures([line], 1))
-    able = [solver.NAME for solver in TABLE if solver.applicable(line.problem, current()) is None]
+    able = [solver.name for solver in TABLE if solver.applicable(line.problem, current()) is None]
     assert [figure.solver for figure in found] == able and "winograd" in able
     assert all(figure.read == line.problem.weight_bytes for figure in found)
 

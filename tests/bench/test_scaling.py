@@ -43,7 +43,7 @@ def test_the_slowest_of_uneven_units():
 
 
 @pytest.mark.usefixtures("small_work_is_shared")
-@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 def test_every_driver_is_known(solver):
     """Its number of units is the kernel's own, for which the steps were cut."""
     problem = replace(oracle.home(solver), threads=3)

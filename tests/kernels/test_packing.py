@@ -24,7 +24,7 @@ from support.guarded import EDGES, named, place
 from support.strided import VIEWS
 
 ISA = current()
-SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 ALIGNED = [name for name in VIEWS if name != "unaligned"]  # what is not is copied before
 
 
@@ -161,7 +161,7 @@ def test_not_finite(solver):
             np.isfinite(expected)
         ].all()  # and where coefficients are zero, which NumPy multiplies
     else:
-        same(found, expected, True, solver.NAME)
+        same(found, expected, True, solver.name)
 
 
 @pytest.mark.parametrize("a", [a for a in winograd.POINTS if a > 1])
@@ -172,7 +172,7 @@ def test_every_winograd_tile(a, r, s):
     rows, cols = (a - r + 1 if r > 1 else 1), (a - s + 1 if s > 1 else 1)
     problem = ConvProblem(1, 2 * ISA.lanes + 1, 24, 24, ISA.lanes + 3, r, s)
     params = winograd.Params(rows, cols, 2, 1, 1, 1)
-    check(problem, Candidate(winograd, params), oracle.normal(problem.weight_shape))
+    check(problem, Candidate(winograd.SOLVER, params), oracle.normal(problem.weight_shape))
 
 
 @pytest.mark.exhaustive(5)
@@ -182,7 +182,7 @@ def test_every_fft_tile(form, products):
     for taps, dilation in (((min(7, form[0]), min(5, form[1])), (1, 1)), ((1, 1), (3, 2)), ((2, 1), (form[0] - 1, 1))):
         problem = ConvProblem(1, 5, 70, 70, ISA.lanes + 3, *taps, dilation=dilation)
         params = fft.Params(*form, products, 2, 1, 1, 1)
-        check(problem, Candidate(fft, params), oracle.normal(problem.weight_shape))
+        check(problem, Candidate(fft.SOLVER, params), oracle.normal(problem.weight_shape))
 
 
 @st.composite
@@ -217,7 +217,7 @@ def test_equal_forms_are_equal_bytes(r, s):
                     for params in list(solver.candidates(problem, ISA))[:8]:
                         form = solver.packing(problem, params, ISA)
                         found = form.pack(w).tobytes()
-                        assert bytes_of.setdefault(form, found) == found, (solver.NAME, params)
+                        assert bytes_of.setdefault(form, found) == found, (solver.name, params)
         kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two
         forms_of = set(bytes_of)
         if cg == 1:  # panels of a single row are alike, however many vectors or filters they have
@@ -236,7 +236,7 @@ def test_panels_are_in_blocks_of_channels_but_where_solvers_read_planes():
         if solver.applicable(problem, ISA) is None:
             form = candidates(solver, problem)[0].packing(problem)
             if isinstance(form, Panels):
-                found[solver.NAME] = form.block, form.rows - 27 * lanes
+                found[solver.name] = form.block, form.rows - 27 * lanes
     step = im2col.unroll(27 * lanes)
     assert found["direct"] == (lanes, 0) and found["first_layer"] == (1, 0)
     assert found["im2col"] == (1, -27 * lanes % step)
@@ -246,7 +246,7 @@ def test_forms_are_shared():
     """Between solvers, sizes of planes, blocks and paddings."""
     problem = ConvProblem(1, 4 * ISA.lanes, 14, 14, 4 * ISA.lanes, 1, 1)
     wide = replace(problem, h=56, w=31, n=3, stride=(2, 2))
-    by_name = {solver.NAME: solver for solver in oracle.SOLVERS}
+    by_name = {solver.name: solver for solver in oracle.SOLVERS}
     forms = {
         by_name[name].packing(option, by_name[name].Params(2, 1, cols, block), ISA)
         for name in ("pointwise", "direct", "first_layer")

@@ -42,7 +42,7 @@ def crowd() -> Iterator[None]:
         made.close(os.getpid())
 
 
-@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 def test_a_convolution(solver):
     home = oracle.home(solver)
     for problem in (home, replace(home, n=3)):

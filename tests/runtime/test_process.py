@@ -296,7 +296,7 @@ def test_avx2():
     """Every solver with the code of an AVX2 machine."""
     said = told(processes.run("-m", "support.running.run_reduced", NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES=""))
     assert (said["isa"], said["lanes"]) == ("avx2", 8)
-    assert set(said["ran"]) == {solver.NAME for solver in oracle.SOLVERS}
+    assert set(said["ran"]) == {solver.name for solver in oracle.SOLVERS}
 
 
 GENERATED = """

@@ -157,7 +157,7 @@ class TestKernels:
                 workspaces = oracle.Spoilt()
                 yield oracle.plan(problem, given, Candidate(solver, params), workspaces=workspaces), given, workspaces
 
-    @pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+    @pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
     @cut_finely(3)
     def test_any_cut_and_any_order_give_the_same_bits(self, solver):
         rng = random.Random(7)

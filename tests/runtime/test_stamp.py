@@ -269,7 +269,7 @@ for solver in ("direct", "winograd", "im2col"):
         x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
         cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
 current = [each.row.candidate for each in tuned.rows(problem) if each.current]
-found = {Candidate.parse(name).solver.NAME for name in current}
+found = {Candidate.parse(name).solver.name for name in current}
 print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
 """
 

@@ -51,7 +51,7 @@ def problems(threads: int = 1, residual: bool = False) -> list[ConvProblem]:
 
 
 def several(problem: ConvProblem) -> list[str]:
-    names = [str(Candidate(direct, params)) for params in direct.candidates(problem, current())]
+    names = [str(Candidate(direct.SOLVER, params)) for params in direct.candidates(problem, current())]
     return list(dict.fromkeys((names[0], names[len(names) // 2], names[-1])))
 
 
@@ -79,7 +79,7 @@ def test_parts_of_a_pointwise_panel(monkeypatch):
     problem = ConvProblem(1, 9 * LANES, 7, 7, 5 * LANES + 2, 1, 1, in_layout=BLOCKED, out_layout=BLOCKED)
     monkeypatch.setattr(blocked, "_PART_SHARE", PART / blocked.machine().l2)
     for params in list(pointwise.candidates(problem, current()))[:3]:
-        made = oracle.check(problem, str(Candidate(pointwise, params)))
+        made = oracle.check(problem, str(Candidate(pointwise.SOLVER, params)))
         assert assemble(problem, Candidate.parse(made.algorithm)).steps[0].args["parts"] > 2
 
 
@@ -104,7 +104,7 @@ def test_tiles_in_place_give_the_same_bits(index, monkeypatch):
 @pytest.mark.parametrize("channels", [1, LANES - 1, LANES, LANES + 1, 3 * LANES - 1])
 def test_a_reduction_is_as_long_as_there_are_channels(channels):
     problem = ConvProblem(1, channels, 9, 9, LANES, 3, 3, pads=(1, 1, 1, 1), in_layout=BLOCKED, out_layout=BLOCKED)
-    names = several(problem) + [str(Candidate(winograd, next(iter(winograd.candidates(problem, current())))))]
+    names = several(problem) + [str(Candidate(winograd.SOLVER, next(iter(winograd.candidates(problem, current())))))]
     for name in names:
         args = assemble(problem, Candidate.parse(name)).steps[0].args
         taps = 1 if name.startswith("winograd") else 9

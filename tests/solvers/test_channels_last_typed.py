@@ -43,9 +43,9 @@ def test_rows_depths_and_columns(types, rows, more):
     more = _no_residual_of_sums(types, more)
     for depth, columns in ((1, 1), (3, 5)):
         made = replace(problem(types, rows, depth, columns), **more)
-        assert why_not(channels_last, made, ISA) is None
+        assert why_not(channels_last.SOLVER, made, ISA) is None
         for params in itertools.islice(channels_last.candidates(made, ISA), 2):
-            typed.check(made, Candidate(channels_last, params))
+            typed.check(made, Candidate(channels_last.SOLVER, params))
 
 
 @pytest.mark.parametrize("types", WORDS)
@@ -55,13 +55,13 @@ def test_depths_that_fill_words_only(types, words):
     made = problem(types, 13, columns=2)
     each = 4 // made.types.x.bytes * product_of(made.types, ISA).words_at_once(ISA.lanes)
     made = replace(made, c=words * each)
-    assert why_not(channels_last, made, ISA) is None
+    assert why_not(channels_last.SOLVER, made, ISA) is None
     for params in itertools.islice(channels_last.candidates(made, ISA), 2):
-        typed.check(made, Candidate(channels_last, params))
+        typed.check(made, Candidate(channels_last.SOLVER, params))
 
 
 def test_what_does_not_fill_vectors_is_refused_in_words():
     made = problem("bf16:bf16:f32", 5)
-    assert "input channels do not fill" in (why_not(channels_last, replace(made, c=made.c + 1), ISA) or "")
-    assert "output channels" in (why_not(channels_last, replace(made, k=made.k + 1), ISA) or "")
-    assert "channels last in and out" in (why_not(channels_last, replace(made, out_layout="NCHW"), ISA) or "")
+    assert "input channels do not fill" in (why_not(channels_last.SOLVER, replace(made, c=made.c + 1), ISA) or "")
+    assert "output channels" in (why_not(channels_last.SOLVER, replace(made, k=made.k + 1), ISA) or "")
+    assert "channels last in and out" in (why_not(channels_last.SOLVER, replace(made, out_layout="NCHW"), ISA) or "")

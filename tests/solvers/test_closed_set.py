@@ -95,7 +95,7 @@ def tiles(problem: ConvProblem, limits: Limits) -> tuple[float, set[ClosedTile]]
 
 def is_whole(problem: ConvProblem, candidate: Candidate) -> bool:
     """Whether its strips alone may be outside the set: not so of FFTs that a plane cuts short."""
-    return candidate.solver is not fft or fft.is_closed(problem, candidate.params, ISA)
+    return candidate.solver is not fft.SOLVER or fft.is_closed(problem, candidate.params, ISA)
 
 
 @pytest.mark.parametrize("text", ["f32", "bf16", "u8"])

@@ -76,7 +76,7 @@ def test_sums_far_beyond_the_result_are_clamped(types, activation):
     )
     expected = reference.conv2d(x, w, bias, problem, None, scales)
     for params in depthwise_taps.candidates(problem, ISA):
-        candidate = Candidate(depthwise_taps, params)
+        candidate = Candidate(depthwise_taps.SOLVER, params)
         plan = cpuconv.plan(
             problem.in_shape, w, bias, padding=1, groups=70, activation=activation, quantization=scales,
             x_dtype=problem.types.x.dtype, in_layout=problem.in_layout, out_layout=problem.out_layout,
@@ -92,7 +92,7 @@ def test_machine_code(line):
     which tiles have a second body."""
     problem = typed.blocked(ConvProblem.parse(line), "u8:s8:u8")
     params = next(iter(depthwise_taps.candidates(problem, ISA)))
-    (step,) = assemble(problem, Candidate(depthwise_taps, params)).steps
+    (step,) = assemble(problem, Candidate(depthwise_taps.SOLVER, params)).steps
     strips = step.args["strips"]
     assert isinstance(strips, tuple) and problem.types.x == U8
     tile = strips[1].tile

@@ -33,7 +33,7 @@ def test_weights_that_one_tile_meets_are_one_stream(images: int) -> None:
     """Those that many tiles meet, and that do not stay in L1, are prefetched."""
     for width, streamed in ((1, False), (64, True)):
         problem = ConvProblem.parse(f"mb{images}ic4096ih1iw{width}oc{8 * ISA.lanes}kh1")
-        assert tile(pointwise, typed.blocked(problem, "f32:f32:f32")).stream is streamed
+        assert tile(pointwise.SOLVER, typed.blocked(problem, "f32:f32:f32")).stream is streamed
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_weights_that_one_tile_meets_are_one_stream(images: int) -> None:
 )
 def test_tiles_fetch_six_lines_of_planes_that_are_pages_apart(side: int, kernels: int, lines: int) -> None:
     problem = ConvProblem.parse(f"ic8ih{side}oc{kernels}kh1")
-    assert tile(planar, problem, n=1, packed=0).fetch == lines
+    assert tile(planar.SOLVER, problem, n=1, packed=0).fetch == lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,14 +21,15 @@ from cpuconv.kernels.packing.folded_words import FoldedWords
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import folded, plane_words, why_not
+from cpuconv.solvers.shared.solver import Solver
 from support import typed
 from support.asm import loops, vector_spills
 
 ISA = current()
 BLOCK, LANES = ISA.block(U8), ISA.lanes
 LAYOUTS = {
-    folded: (typed.blocked(ConvProblem(1, 1, 1, 1, 1, 1, 1), "u8:s8:u8").in_layout, "NHWC"),
-    plane_words: ("NCHW",),
+    folded.SOLVER: (typed.blocked(ConvProblem(1, 1, 1, 1, 1, 1, 1), "u8:s8:u8").in_layout, "NHWC"),
+    plane_words.SOLVER: ("NCHW",),
 }
 TYPES = ("u8:s8:u8", "s8:s8:s8", "s8:s8:f32", "u8:s16:u8")
 MORE = ({"activation": ("silu",), "residual": True}, {"threads": 2}, {"activation": ("relu",)}, {})
@@ -49,13 +49,13 @@ EDGES = [
 ]
 
 
-def made(solver: ModuleType, text: str, types: str = "u8:s8:u8") -> ConvProblem:
+def made(solver: Solver, text: str, types: str = "u8:s8:u8") -> ConvProblem:
     """The problem in the solver's first layout."""
     return replace(ConvProblem.parse(text), types=Types.parse(types), in_layout=LAYOUTS[solver][0])
 
 
-@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
-def test_edges_of_tiles(solver: ModuleType) -> None:
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.name)
+def test_edges_of_tiles(solver: Solver) -> None:
     able = [text for text in EDGES if why_not(solver, made(solver, text), ISA) is None]
     assert len(able) >= 5
     layouts = list(itertools.product(LAYOUTS[solver], ("NCHW", "NHWC")))
@@ -96,8 +96,8 @@ def test_packed_words(product, lanes, copies):
 
 @pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="read from machine code for AVX")
 @pytest.mark.parametrize("k", [1, 2, 4])
-@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
-def test_sums_stay_in_registers(solver: ModuleType, k: int) -> None:
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.name)
+def test_sums_stay_in_registers(solver: Solver, k: int) -> None:
     problem = made(solver, f"ic{4 * BLOCK}ih{BLOCK}oc{k}kh1")
     for params in solver.candidates(problem, ISA):
         (step,) = assemble(problem, Candidate(solver, params)).steps
@@ -110,20 +110,20 @@ def test_sums_stay_in_registers(solver: ModuleType, k: int) -> None:
 
 
 @pytest.mark.parametrize("x", (0, 255, 127, 128, -128, -1))
-@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
-def test_ends_of_both_types(solver: ModuleType, x: int) -> None:
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.name)
+def test_ends_of_both_types(solver: Solver, x: int) -> None:
     """Products of pairs that leave 16 bits, and the byte that has no magnitude among signed ones."""
     w = np.array([-128, 127, -127, -1], np.int8).reshape(-1, 1, 1, 1).repeat(70, 1)
     pixels = np.full((1, 70, 1, 4 * LANES), x, np.int8 if x < 0 else np.uint8)
-    plan = cpuconv.plan(pixels.shape, w, x_dtype=pixels.dtype, y_dtype="int32", algorithm=solver.NAME)
-    assert plan.algorithm.startswith(solver.NAME)
+    plan = cpuconv.plan(pixels.shape, w, x_dtype=pixels.dtype, y_dtype="int32", algorithm=solver.name)
+    assert plan.algorithm.startswith(solver.name)
     expected = np.broadcast_to(70 * x * w[:, 0].astype(np.int32), (4, 1, 4 * LANES))
     np.testing.assert_array_equal(plan(pixels)[0], expected)
 
 
 @pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="measured with AVX2")
-@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.NAME)
-def test_the_model_takes_it_for_one_output_channel_and_not_for_many(solver: ModuleType) -> None:
+@pytest.mark.parametrize("solver", LAYOUTS, ids=lambda solver: solver.name)
+def test_the_model_takes_it_for_one_output_channel_and_not_for_many(solver: Solver) -> None:
     for k, taken in ((1, True), (2 * BLOCK, False)):
         found = search(made(solver, f"ic{2 * BLOCK}ih64oc{k}kh1"), Limits("fast"))
         assert found is not None and (found.candidate.solver is solver) == taken, k

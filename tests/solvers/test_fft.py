@@ -99,7 +99,7 @@ def test_every_tile_size(size, products):
     reach = [min(7, extent - 1) for extent in size]
     problem = ConvProblem(2, 19, 37, 41, 35, *reach, pads=(3, 3, 3, 3), in_layout=BLOCKED, out_layout=BLOCKED)
     params = fft.Params(*size, products, v=1, n=2, block=7, chunk=1)  # the largest have two tiles
-    oracle.check(problem, Candidate(fft, params))
+    oracle.check(problem, Candidate(fft.SOLVER, params))
 
 
 @pytest.mark.parametrize("off", (-1, 0, 1))
@@ -109,7 +109,7 @@ def test_around_a_tile(products, off):
     lanes, v, n = current().lanes, 2, current().pairs[1]
     tiles = 2 * n + off
     problem = ConvProblem(1, lanes + off, 16 + off, tiles * 10 + 6, v * lanes + off, 7, 7, threads=2)
-    oracle.check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1)))
+    oracle.check(problem, Candidate(fft.SOLVER, fft.Params(16, 16, products, v, n, block=tiles, chunk=1)))
 
 
 def test_both_forms_are_tried(described):
@@ -125,7 +125,7 @@ def test_both_forms_are_tried(described):
 def test_the_tiles_of_a_block_fetch_all_weights_of_a_panel(size):
     problem = ConvProblem(1, 64, size, size, 128, 7, 7, in_layout=BLOCKED, out_layout=BLOCKED)
     for params in fft.candidates(problem, current()):
-        (step,) = assemble(problem, Candidate(fft, params)).steps
+        (step,) = assemble(problem, Candidate(fft.SOLVER, params)).steps
         assert step.args["total"] // step.args["blocks"] >= params.n
         for ref in (step.args[name] for name in ("gemm", "pair_gemm")):
             if ref and ref.tile.fetch:

@@ -32,10 +32,10 @@ def of_groups(groups: int, cg: int, kg: int, **fields: object) -> ConvProblem:
 
 
 def check(problem: ConvProblem, seed: int = 0) -> bool:
-    if why_not(grouped, problem, ISA) is not None:
+    if why_not(grouped.SOLVER, problem, ISA) is not None:
         return False
     for params in itertools.islice(grouped.candidates(problem, ISA), 3):
-        typed.check(problem, Candidate(grouped, params), seed)
+        typed.check(problem, Candidate(grouped.SOLVER, params), seed)
     return True
 
 
@@ -106,7 +106,7 @@ def test_products_that_are_not_the_fastest(name: str, monkeypatch: pytest.Monkey
 )
 def test_grouped_words_refuse(cg: int, kg: int, reason: str) -> None:
     problem = typed.blocked(of_groups(3, cg, kg), "u8:s8:u8")
-    assert reason in str(why_not(grouped, problem, ISA))
+    assert reason in str(why_not(grouped.SOLVER, problem, ISA))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ BLOCKED = layouts.blocked(ISA.lanes).name
 
 def check(problem: ConvProblem, params: im2col.Params, slices: bool = False) -> int:
     """Compare with the oracle, perhaps on slices of larger arrays; gives the bytes of workspace."""
-    made = oracle.check(problem, Candidate(im2col, params), view=sliced if slices else np.asarray)
+    made = oracle.check(problem, Candidate(im2col.SOLVER, params), view=sliced if slices else np.asarray)
     return made.workspace_bytes
 
 
@@ -87,7 +87,7 @@ def test_mixed_layouts_with_residual(in_layout, out_layout):
 def test_candidates(text):
     problem = ConvProblem.parse(text)
     for params in list(im2col.candidates(problem, ISA))[::2][:2]:
-        assert Candidate.parse(str(Candidate(im2col, params))).params == params
+        assert Candidate.parse(str(Candidate(im2col.SOLVER, params))).params == params
         cost = im2col.cost(problem, params, machine())
         assert 0 < cost.bound < cost.estimate
         check(problem, params)
@@ -100,7 +100,7 @@ def test_the_last_panel_of_a_group_overlaps_the_one_before():
 
 def test_a_few_pixels_share_their_panels_among_threads():
     problem = ConvProblem(1, 9, 3, 3, 4 * ISA.lanes, 3, 3, threads=2)
-    (step,) = assemble(problem, Candidate(im2col, im2col.Params(1, 1, 1))).steps
+    (step,) = assemble(problem, Candidate(im2col.SOLVER, im2col.Params(1, 1, 1))).steps
     assert step.args["chunks"] == 2
     check(problem, im2col.Params(1, 1, 1))
 
@@ -133,5 +133,5 @@ def test_the_matrix_never_exists_as_a_whole():
 )
 def test_how_columns_come_about(text, layout, load):
     problem = dataclasses.replace(ConvProblem.parse(text), in_layout=layout)
-    (step,) = assemble(problem, Candidate(im2col, im2col.Params(1, 4, 1))).steps
+    (step,) = assemble(problem, Candidate(im2col.SOLVER, im2col.Params(1, 4, 1))).steps
     assert step.tile.load == load

@@ -27,13 +27,13 @@ SHAPES = ["ih7kh3ph1", "ih9kh5ph2sh2", "ih9kh3ph4dh3", "ih5kh3ph3", "ih2iw7kh7ph
 def test_sums_without_padding_are_right(shape: str, rows: int, types: str) -> None:
     problem = problem_of(f"mb2ic{2 * BLOCK}oc{BLOCK + 3}{shape}", types)
     for block in (1, 3):
-        typed.check(problem, Candidate(direct, geometry.Params(1, rows, min(4, problem.ow), block)), rows)
+        typed.check(problem, Candidate(direct.SOLVER, geometry.Params(1, rows, min(4, problem.ow), block)), rows)
 
 
 def test_a_panel_in_parts_leaves_rows_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "_PART_SHARE", 0.002)  # of L2
     problem = problem_of(f"ic{8 * BLOCK}ih5oc{2 * BLOCK}kh3ph1")
-    candidate = Candidate(direct, geometry.Params(2, 1, 3, 5))
+    candidate = Candidate(direct.SOLVER, geometry.Params(2, 1, 3, 5))
     parts = assemble(problem, candidate).steps[0].args["parts"]
     assert isinstance(parts, int) and parts > 1
     typed.check(problem, candidate)

@@ -35,7 +35,7 @@ def test_outputs_over_padding_alone():
         2, 5, 3, 2, 5, 2, 2, (3, 3), (7, 8, 7, 9), groups=5, in_layout=BLOCKED, out_layout=BLOCKED, residual=True
     )
     for params in depthwise.candidates(problem, ISA):
-        oracle.check(problem, Candidate(depthwise, params))
+        oracle.check(problem, Candidate(depthwise.SOLVER, params))
 
 
 @given(st.integers(1, 40), st.integers(1, 9), small, small, st.integers(0, 9), st.integers(0, 9), st.integers(1, 16))

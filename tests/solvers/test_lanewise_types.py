@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import depthwise, depthwise_taps, why_not
+from cpuconv.solvers.shared.solver import Solver
 from support import geometry, typed
 from support.geometry import of, upto
 
@@ -22,8 +22,10 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_sha
 ISA = current()
 FLOATS = ["bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16"]
 INTEGERS = ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
-TAKEN = [(depthwise, types) for types in FLOATS + INTEGERS] + [(depthwise_taps, types) for types in INTEGERS]
-EACH = pytest.mark.parametrize("solver, types", TAKEN, ids=lambda each: getattr(each, "NAME", each))
+TAKEN = [(depthwise.SOLVER, types) for types in FLOATS + INTEGERS] + [
+    (depthwise_taps.SOLVER, types) for types in INTEGERS
+]
+EACH = pytest.mark.parametrize("solver, types", TAKEN, ids=lambda each: getattr(each, "name", each))
 BASE = ConvProblem(2, 9, 9, 11, 9, 3, 3, pads=(1, 1, 1, 1), groups=9)
 
 
@@ -31,7 +33,7 @@ def of_channels(count: int, **fields: object) -> ConvProblem:
     return replace(BASE, c=count, k=count, groups=count, **fields)
 
 
-def check(solver: ModuleType, problem: ConvProblem, most: int = 4, seed: int = 0) -> None:
+def check(solver: Solver, problem: ConvProblem, most: int = 4, seed: int = 0) -> None:
     assert why_not(solver, problem, ISA) is None
     for params in itertools.islice(solver.candidates(problem, ISA), most):
         typed.check(problem, Candidate(solver, params), seed)
@@ -69,7 +71,7 @@ def test_strides_padding_dilation_endings(solver, types, problem):
     st.sampled_from(INTEGERS),
     st.integers(0, 99),
 )
-@pytest.mark.parametrize("solver", [depthwise, depthwise_taps], ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", [depthwise.SOLVER, depthwise_taps.SOLVER], ids=lambda solver: solver.name)
 def test_integers_are_exact_whatever_it_claims(solver, problem, types, seed):
     if types.endswith("s32"):
         problem = replace(problem, activation=None, residual=False)
@@ -80,12 +82,12 @@ def test_integers_are_exact_whatever_it_claims(solver, problem, types, seed):
 
 def test_sums_that_floats_do_not_hold_are_refused_in_words():
     large = typed.blocked(of_channels(9, h=40, w=40, r=23, s=23, pads=(0, 0, 0, 0)), "u8:s8:s32")
-    assert why_not(depthwise, large, ISA) == "sums of 23x23 products of u8 and s8 exceed floats"
-    assert why_not(depthwise, replace(large, r=22, s=23), ISA) is None
-    check(depthwise, replace(large, r=22, s=23), 1)
-    check(depthwise_taps, large, 1)  # sums of int32
+    assert why_not(depthwise.SOLVER, large, ISA) == "sums of 23x23 products of u8 and s8 exceed floats"
+    assert why_not(depthwise.SOLVER, replace(large, r=22, s=23), ISA) is None
+    check(depthwise.SOLVER, replace(large, r=22, s=23), 1)
+    check(depthwise_taps.SOLVER, large, 1)  # sums of int32
 
 
-@pytest.mark.parametrize("solver", [depthwise, depthwise_taps], ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", [depthwise.SOLVER, depthwise_taps.SOLVER], ids=lambda solver: solver.name)
 def test_windows_wider_than_the_input_meet_padding_at_both_ends(solver):
     check(solver, typed.blocked(of_channels(9, h=4, w=40, r=1, s=80, pads=(0, 0, 40, 40)), "u8:s8:u8"))

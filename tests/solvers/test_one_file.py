@@ -19,7 +19,7 @@ MADE_UP = '''
 
 import dataclasses
 
-_whole = cost
+_whole = SOLVER.cost
 
 
 def bound(problem, machine):
@@ -34,6 +34,9 @@ def cost(problem, params, machine):
 
 def least_work(problem, params):
     return 123, 456
+
+
+SOLVER = dataclasses.replace(SOLVER, name="made_up", bound=bound, cost=cost, least_work=least_work)
 '''
 
 USED = """
@@ -61,7 +64,7 @@ model = cpuconv.compile(path, strategy="heuristic", threads=1)
 model.save(sys.argv[1] + ".cpuconv")
 loaded = cpuconv.load(sys.argv[1] + ".cpuconv")
 print(json.dumps({
-    "plan": candidate.solver.NAME,
+    "plan": candidate.solver.name,
     "right": bool(reference.relative_error(plan(x), expected) < 1e-4),
     "explain": "made_up" in str(cpuconv.explain(x.shape, w.shape, padding=1, threads=1, strategy="heuristic")),
     "packed": bool((form.pack(w) == packed.expected(problem, candidate, current(), w)).all()),
@@ -82,11 +85,12 @@ def test_a_made_up_algorithm(environ: dict[str, str], tmp_path: Path) -> None:
     for package in ("cpuconv", "autotune", "layouts"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     solvers = tmp_path / "cpuconv" / "solvers"
-    made_up = (solvers / "direct.py").read_text().replace('NAME = "direct"', 'NAME = "made_up"')
+    made_up = (solvers / "direct.py").read_text()
     (solvers / "made_up.py").write_text(made_up + MADE_UP)
     table = solvers / "__init__.py"
     # Its import, and its line.
     table.write_text(table.read_text().replace("    direct,\n", "    direct,\n    made_up,\n"))
+    table.write_text(table.read_text().replace("    direct.SOLVER,\n", "    direct.SOLVER,\n    made_up.SOLVER,\n"))
     variables = {**environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT / "tests")))}
     command = python("-c", USED, str(tmp_path / "net.onnx"))
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,10 +14,11 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import TABLE, why_not
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.solver import Solver
 from support import typed
 from support.typed import blocked as in_blocks
 
-TYPED = [solver for solver in TABLE if getattr(solver, "TYPED", False)]
+TYPED = [solver for solver in TABLE if solver.low_precision]
 TYPES = ("u8:s8:u8", "s8:s8:s8", "u8:s8:s32", "s8:s8:f32")
 
 
@@ -42,8 +42,8 @@ def shapes() -> list[str]:
 
 @pytest.mark.exhaustive(5)
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_every_solver(solver: ModuleType, types: str) -> None:
+@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.name)
+def test_every_solver(solver: Solver, types: str) -> None:
     count = 0
     for seed, text in enumerate(shapes()):
         plain = ConvProblem.parse(f"{text} --dt={types}")
@@ -53,7 +53,7 @@ def test_every_solver(solver: ModuleType, types: str) -> None:
             if why_not(solver, problem, current()) is None:
                 typed.check_first(solver, problem, 2, seed)
                 count += 1
-    assert count or solver.NAME not in ("pointwise", "direct", "channels_last")
+    assert count or solver.name not in ("pointwise", "direct", "channels_last")
 
 
 @pytest.mark.parametrize("types", ("u8:s8:u8", "s8:s8:s8"))

@@ -26,7 +26,7 @@ BASE = ConvProblem(2, 20, 9, 11, 2 * ISA.lanes + 3, 3, 3, pads=(1, 1, 1, 1))
 NAMES = ["NCHW", "NHWC", "NCHW4c", "NCHW16c", "NCHW32c", "NCHW64c"]
 
 
-check = partial(typed.check_first, patches)
+check = partial(typed.check_first, patches.SOLVER)
 
 
 @pytest.mark.parametrize("types", TYPES)

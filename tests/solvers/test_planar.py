@@ -25,7 +25,7 @@ LANES = ISA.lanes
 
 def all_of(problem: ConvProblem) -> list[str]:
     """The names of the solver's candidates."""
-    return [str(ranked.candidate) for ranked in ranking(problem, planar.NAME)]
+    return [str(ranked.candidate) for ranked in ranking(problem, planar.SOLVER.name)]
 
 
 @pytest.mark.parametrize("rest", sorted({0, 1, 2, LANES // planar._LOOSE, LANES // planar._LOOSE + 1, LANES - 1}))
@@ -54,7 +54,7 @@ def test_parts_of_the_reduction(depth, threads):
     problem = ConvProblem(1, depth, 5, 2 * LANES + 1, 19, 1, 1, activation="sigmoid", residual=True, threads=threads)
     given = oracle.operands(problem)
     first = next(iter(planar.candidates(problem, ISA)))
-    candidates = [Candidate(planar, replace(first, parts=parts)) for parts in (1, 2, 3, 100)]
+    candidates = [Candidate(planar.SOLVER, replace(first, parts=parts)) for parts in (1, 2, 3, 100)]
     results = [oracle.run(oracle.plan(problem, given, candidate), given) for candidate in candidates]
     expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
     oracle.expect(results[0], expected, "exact", "NCHW", problem.k)
@@ -75,7 +75,7 @@ def test_parts_of_the_reduction(depth, threads):
 def test_how_panels_come_about(text, packed, pack):
     problem = ConvProblem.parse(text)
     params = replace(next(iter(planar.candidates(problem, ISA))), packed=packed)
-    (step,) = assemble(problem, Candidate(planar, params)).steps
+    (step,) = assemble(problem, Candidate(planar.SOLVER, params)).steps
     assert step.tile.pack == pack
 
 
@@ -85,7 +85,7 @@ def test_any_view_of_the_input():
     for view in (np.s_[:, :, :, :21], np.s_[:, :, :, ::2], np.s_[:, :, ::-1, :21]):
         given = oracle.operands(problem)
         x = oracle.normal((1, 5, 9, 42))[view]
-        made = oracle.plan(problem, given, planar.NAME)
+        made = oracle.plan(problem, given, planar.SOLVER.name)
         expected = reference.conv2d(np.ascontiguousarray(x), given.w, given.bias, problem, None)
         oracle.expect(made(x), expected, "exact", "NCHW", problem.k)
 
@@ -116,7 +116,7 @@ def test_few_channels_have_wide_tiles(kernels, pixels):
     assert bool(wide) == (kernels <= planar._FEW)
     for params in wide:
         assert (params.v, params.n) == (widest, 1)
-        oracle.check(problem, str(Candidate(planar, params)))
+        oracle.check(problem, str(Candidate(planar.SOLVER, params)))
 
 
 def test_few_candidates_each_with_a_cost():
@@ -131,5 +131,5 @@ def test_few_candidates_each_with_a_cost():
 
 def test_threads_share_a_single_panel():
     problem = ConvProblem(1, 8, 1, LANES, 16, 1, 1, threads=2)
-    (step,) = assemble(problem, Candidate(planar, planar.Params(1, 1, 1, 0))).steps
+    (step,) = assemble(problem, Candidate(planar.SOLVER, planar.Params(1, 1, 1, 0))).steps
     assert (step.args["panels"], step.args["chunks"]) == (1, 2)

@@ -36,7 +36,7 @@ TYPES = [
 STEM = ConvProblem(2, 3, 21, 40, 2 * ISA.lanes + 3, 7, 7, (2, 2), (3, 3, 3, 3))
 
 
-check = partial(typed.check_first, row_patches)
+check = partial(typed.check_first, row_patches.SOLVER)
 
 
 @pytest.mark.parametrize("types", TYPES)
@@ -82,15 +82,15 @@ def test_strides_padding_dilation_sizes(types, problem):
 )
 def test_whatever_it_claims(problem, types, seed):
     problem = typed.of_types(problem, types)
-    if why_not(row_patches, problem, ISA) is None:
+    if why_not(row_patches.SOLVER, problem, ISA) is None:
         check(problem, 1, seed)
 
 
 def test_groups_and_many_channels_are_refused_in_words():
     problem = typed.blocked(replace(STEM, c=4 * ISA.lanes + 4), "u8:s8:u8")
-    assert "input channels fill more than a vector" in (why_not(row_patches, problem, ISA) or "")
+    assert "input channels fill more than a vector" in (why_not(row_patches.SOLVER, problem, ISA) or "")
     grouped = typed.blocked(replace(STEM, c=4, k=4, groups=2), "u8:s8:u8")
-    assert why_not(row_patches, grouped, ISA) == "there are 2 groups, not 1"
+    assert why_not(row_patches.SOLVER, grouped, ISA) == "there are 2 groups, not 1"
 
 
 def test_rows_of_words_that_are_multiplied_two_at_a_time(monkeypatch):

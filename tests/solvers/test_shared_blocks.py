@@ -18,7 +18,7 @@ from support import typed
 
 LANES, BLOCK = current().lanes, current().block(U8)
 TYPES = ("u8:s8:u8", "s8:s8:f32", "bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16")
-SOLVERS = (direct, pointwise, winograd, winograd_integer)
+SOLVERS = (direct.SOLVER, pointwise.SOLVER, winograd.SOLVER, winograd_integer.SOLVER)
 
 
 def run(problem: ConvProblem, types: str, seed: int) -> dict[str, int]:
@@ -30,7 +30,7 @@ def run(problem: ConvProblem, types: str, seed: int) -> dict[str, int]:
             found = list(solver.candidates(typed_problem, current()))
             for params in dict.fromkeys((found[0], found[-1])):
                 typed.check(typed_problem, Candidate(solver, params), seed)
-            counts[solver.NAME] = len(found)
+            counts[solver.name] = len(found)
     return counts
 
 
@@ -105,7 +105,7 @@ def test_sums_of_a_last_panel_that_is_not_full_wait_between_parts(types: str, mo
     problem = typed.blocked(ConvProblem.parse(f"ic{4 * BLOCK}ih5iw13oc{9 * LANES}kh3ph1"), types)
     wide = max(words.vector_counts(problem, current()) or ())
     params = geometry.Params(wide, 1, 4 if wide < 4 else 3, 5)
-    candidate = Candidate(direct, params)
+    candidate = Candidate(direct.SOLVER, params)
     parts = assemble(problem, candidate).steps[0].args["parts"]
     assert isinstance(parts, int) and parts > 1
     typed.check(problem, candidate, 1)
@@ -115,4 +115,4 @@ def test_groups_of_one_block_are_read_in_one_segment() -> None:
     problem = typed.blocked(ConvProblem.parse("g2ic12ih9oc14kh5ph2"), "u8:s8:u8")
     found = spans.spans(problem, current(), 1)
     assert found is not None and set(found.words) == {found.segment} == {3}
-    typed.check(problem, Candidate(direct, next(iter(direct.candidates(problem, current())))))
+    typed.check(problem, Candidate(direct.SOLVER, next(iter(direct.candidates(problem, current())))))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from types import ModuleType
+import sys
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,14 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import BY_NAME, TABLE, winograd
+from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
+from cpuconv.solvers.shared.solver import Solver
 from support import oracle
 from support.geometry import of, problems, upto
 from support.guarded import EDGES
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
-SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 BLOCKED = layouts.blocked(current().lanes).name
 
 TILES = pytest.mark.parametrize(
@@ -44,19 +45,19 @@ PLANES = [1, 2, 3, 5, 7, 8, 12, 17]
 ACTIVATIONS = [None, None, "relu", ("clip", -0.5, 0.75), "sigmoid"]
 
 
-def several(solver: ModuleType, problem: ConvProblem) -> list[str]:
+def several(solver: Solver, problem: ConvProblem) -> list[str]:
     """Names of the first, a middle and the last candidate."""
     names = [str(Candidate(solver, params)) for params in solver.candidates(problem, current())]
-    assert names, f"{solver.NAME} claims {problem.key} but has no candidate"
+    assert names, f"{solver.name} claims {problem.key} but has no candidate"
     assert len(set(names)) == len(names)
     return list(dict.fromkeys((names[0], names[len(names) // 2], names[-1])))
 
 
-def edge(solver: ModuleType, problem: ConvProblem) -> tuple[int, int]:
+def edge(solver: Solver, problem: ConvProblem) -> tuple[int, int]:
     """Output height and width of the first candidate's tile."""
     params = next(iter(solver.candidates(problem, current())))
-    if hasattr(solver, "outputs"):  # its rows and columns are those of the input
-        return solver.outputs(problem, params.rows, params.cols)
+    if solver is fft.SOLVER:  # its rows and columns are those of the input
+        return fft.outputs(problem, params.rows, params.cols)
     if hasattr(params, "rows"):
         return params.rows, params.cols
     size = getattr(params, "m", None)
@@ -112,7 +113,7 @@ def test_channels_around_a_block(solver):
             options = [replace(problem, c=size * problem.cg, k=size * problem.kg, groups=size)]
         for option in options:
             if solver.applicable(option, current()) is None:
-                oracle.check(option, solver.NAME)
+                oracle.check(option, solver.name)
 
 
 @SOLVERS
@@ -122,7 +123,7 @@ def test_layouts(solver):
     for pair in (*same, ("NCHW8c", "NCHW4c"), ("NCHW4c", "NCHW16c"), ("NCHW16c", "NHWC"), ("NHWC", "NCHW8c")):
         option = replace(problem, in_layout=pair[0], out_layout=pair[1], residual=pair[0] == pair[1])
         if solver.applicable(option, current()) is None:
-            oracle.check(option, solver.NAME)
+            oracle.check(option, solver.name)
 
 
 @SOLVERS
@@ -133,7 +134,7 @@ def test_epilogue(solver, threads):
     for act, residual, bias in ((("clip", -0.5, 0.75), True, True), (("sigmoid",), False, True), (None, True, False)):
         for out_layout in (BLOCKED, "NCHW"):
             option = replace(problem, activation=act, residual=residual, out_layout=out_layout)
-            oracle.check(option, solver.NAME, bias=bias)
+            oracle.check(option, solver.name, bias=bias)
 
 
 @SOLVERS
@@ -147,7 +148,7 @@ def test_strides_dilation_padding(solver, stride, dilation, pads):
             problem = replace(problem, pads=(0, 0, 0, 0), stride=stride)
     for option in (problem, replace(problem, in_layout=BLOCKED, out_layout=BLOCKED)):
         if option.in_layout == "NCHW" or solver.applicable(option, current()) is None:
-            oracle.check(option, solver.NAME)
+            oracle.check(option, solver.name)
 
 
 LANES = current().lanes
@@ -178,9 +179,9 @@ LIKELY: dict[str, list[dict[str, Any]]] = {  # what a solver may claim, where it
 }  # fmt: skip
 
 
-def likely_of(solver: ModuleType) -> list[dict[str, Any]]:
+def likely_of(solver: Solver) -> list[dict[str, Any]]:
     """Its own line, or that of the solver whose problem it takes."""
-    return LIKELY.get(solver.NAME) or LIKELY[oracle.kind(solver)]
+    return LIKELY.get(solver.name) or LIKELY[oracle.kind(solver)]
 
 
 EXAMPLES = {"planar": 35, "fft": 20, "depthwise": 35, "grouped": 25}  # where 10 are not enough
@@ -190,7 +191,7 @@ EXAMPLES = {"planar": 35, "fft": 20, "depthwise": 35, "grouped": 25}  # where 10
 def test_whatever_it_claims(solver):
     likely = st.sampled_from(likely_of(solver)).flatmap(lambda ranges: problems(**{**USUAL, **ranges}))
 
-    @settings(max_examples=EXAMPLES.get(solver.NAME, 10))
+    @settings(max_examples=EXAMPLES.get(solver.name, 10))
     @given(likely, st.integers(0, 99))
     def claims(problem, choice):
         assume(solver.applicable(problem, current()) is None)
@@ -207,7 +208,7 @@ def test_images_apart(solver):
         lambda ranges: problems(**{**USUAL, **ranges, "n": of(1, 3, 3)})
     )
 
-    @settings(max_examples=EXAMPLES.get(solver.NAME, 12))
+    @settings(max_examples=EXAMPLES.get(solver.name, 12))
     @given(likely, st.integers(0, 99))
     def runs(problem, choice):
         assume(solver.applicable(problem, current()) is None)
@@ -224,7 +225,7 @@ def test_twice_bit_for_bit(solver, threads):
     problem = replace(oracle.home(solver), n=3, threads=threads)
     for option in (replace(problem, residual=True), replace(problem, h=15, w=23)):
         have = oracle.operands(option)
-        plans = [oracle.plan(option, have, solver.NAME) for _ in range(2)]
+        plans = [oracle.plan(option, have, solver.name) for _ in range(2)]
         results = {oracle.run(made, have).tobytes() for made in plans * 15}
         assert len(results) == 1, f"{len(results)} different results"
 
@@ -237,7 +238,7 @@ def test_winograd_tiles(a, r, s, monkeypatch):
 
     def names(problem):
         return [
-            str(Candidate(winograd, params))
+            str(Candidate(winograd.SOLVER, params))
             for params in winograd.candidates(problem, current())
             if (params.rows, params.cols) == (m, n)
         ]
@@ -273,12 +274,12 @@ def test_winograd_phases(plane, dilation):
     lanes = current().lanes
     pads = (dilation[0], dilation[0], dilation[1], dilation[1])
     problem = ConvProblem(2, 2 * lanes, *plane, 4 * lanes, 3, 3, (1, 1), pads, dilation, 2, residual=True)
-    for name in several(winograd, problem):
+    for name in several(winograd.SOLVER, problem):
         oracle.check(problem, name)
-        oracle.check(replace(problem, groups=1, k=lanes + 1, threads=oracle.THREADS), winograd.NAME)
+        oracle.check(replace(problem, groups=1, k=lanes + 1, threads=oracle.THREADS), winograd.SOLVER.name)
 
 
-def candidates(solver: ModuleType, problem: ConvProblem) -> list[Candidate]:
+def candidates(solver: Solver, problem: ConvProblem) -> list[Candidate]:
     return [Candidate(solver, params) for params in solver.candidates(problem, current())]
 
 
@@ -341,7 +342,7 @@ def test_names_costs_and_packing(problem):
         packed = packing.pack(have.w)
         assert packed.dtype == np.float32 and packed.flags.c_contiguous
         assert packed.nbytes == packing.size and packed.ctypes.data % ALIGNMENT == 0
-        assert packed.nbytes >= problem.weight_bytes or solver.ACCURACY != "exact"
+        assert packed.nbytes >= problem.weight_bytes or solver.accuracy != "exact"
         assert np.isfinite(packed).all()
 
 
@@ -354,12 +355,11 @@ def test_names_of_nothing(text):
 
 
 def test_the_table_is_named():
-    names = [solver.NAME for solver in TABLE]
+    names = [solver.name for solver in TABLE]
     assert len(set(names)) == len(names) and list(BY_NAME) == names
     for solver in TABLE:
-        assert (solver.__doc__ or "").strip()
-        for part in ("applicable", "candidates", "cost", "layouts", "packing", "bind"):
-            assert callable(getattr(solver, part)), f"{solver.NAME} has no {part}"
+        assert (sys.modules[solver.module].__doc__ or "").strip()
+        assert is_dataclass(solver.params) and {*solver.rounding} <= {field.name for field in fields(solver.params)}
 
 
 def test_a_solver_needs_what_its_layouts_say():
@@ -376,7 +376,7 @@ def test_a_solver_needs_what_its_layouts_say():
 
 @pytest.mark.parametrize("out_layout", ["NCHW", BLOCKED])
 @pytest.mark.parametrize(
-    "solver", [solver for solver in oracle.SOLVERS if solver.ACCURACY == "exact"], ids=lambda s: s.NAME
+    "solver", [solver for solver in oracle.SOLVERS if solver.accuracy == "exact"], ids=lambda s: s.name
 )
 def test_not_finite(solver, out_layout):
     """NaN and infinities in the input reach exactly the outputs that the direct sum gives them to; tails stay zero."""
@@ -385,6 +385,6 @@ def test_not_finite(solver, out_layout):
     x = have.x
     x[0, 1, 4, 5], x[0, 2, 0, 0], x[0, 0, 7, 9] = np.nan, np.inf, -np.inf
     expected = reference.conv2d(x, have.w, have.bias, problem)
-    y = oracle.run(oracle.plan(problem, have, solver.NAME), have)
+    y = oracle.run(oracle.plan(problem, have, solver.name), have)
     assert not np.isfinite(expected).all() and np.isfinite(expected).any()
-    oracle.expect(y, expected, "exact", problem.out_layout, problem.k, solver.NAME)
+    oracle.expect(y, expected, "exact", problem.out_layout, problem.k, solver.name)

@@ -35,6 +35,6 @@ def test_few_channels_in_bfloat16_are_transformed_on_a_zen4():
     )
     best = {
         solver: min(solver.cost(problem, each, here).estimate for each in solver.candidates(problem, ZEN4))
-        for solver in (winograd, direct)
+        for solver in (winograd.SOLVER, direct.SOLVER)
     }
-    assert best[winograd] < best[direct]
+    assert best[winograd.SOLVER] < best[direct.SOLVER]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,25 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import TABLE, direct, why_not
 from cpuconv.solvers.shared import geometry, words
+from cpuconv.solvers.shared.solver import Solver
 from support import typed
 from support.typed import blocked as in_blocks
 
 pytestmark = pytest.mark.exhaustive
 
-TYPED = [solver for solver in TABLE if getattr(solver, "TYPED", False)]
+TYPED = [solver for solver in TABLE if solver.low_precision]
 INTEGERS = ("u8:s8:u8", "s8:s8:s8", "u8:s8:s32", "s8:s8:f32", "u8:s8:s8", "u8:s16:u8")
 FLOATS = ("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16")
 _EACH = 2  # candidates of a solver
 
 
-def some(solver: ModuleType, problem: ConvProblem) -> list[Candidate]:
+def some(solver: Solver, problem: ConvProblem) -> list[Candidate]:
     """A few candidates, from all of the list."""
     found = [Candidate(solver, params) for params in solver.candidates(problem, current())]
     return found[:: max(1, len(found) // _EACH)][:_EACH]
 
 
-def check(problem: ConvProblem, solver: ModuleType, seed: int) -> int:
+def check(problem: ConvProblem, solver: Solver, seed: int) -> int:
     """Some candidates of a solver, if it takes the problem, against the oracle; gives how many."""
     if why_not(solver, problem, current()) is not None:
         return 0
@@ -70,8 +70,8 @@ def edges() -> list[str]:
 
 
 @pytest.mark.parametrize("types", [*INTEGERS, *FLOATS])
-@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_every_solver_at_the_edges(solver: ModuleType, types: str) -> None:
+@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.name)
+def test_every_solver_at_the_edges(solver: Solver, types: str) -> None:
     count = 0
     for seed, text in enumerate(edges()):
         problem = in_blocks(ConvProblem.parse(text), types)
@@ -79,12 +79,12 @@ def test_every_solver_at_the_edges(solver: ModuleType, types: str) -> None:
             problem = replace(problem, activation=(None, "relu", "silu")[seed % 3 if types in FLOATS else seed % 2])
         count += check(problem, solver, seed)
     if not count:
-        pytest.skip(f"{solver.NAME} takes no {types} here")
+        pytest.skip(f"{solver.name} takes no {types} here")
 
 
 @pytest.mark.parametrize("types", ["u8:s8:u8", "s8:s8:s8", "s8:s8:f32", *FLOATS])
-@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_residuals_and_threads(solver: ModuleType, types: str) -> None:
+@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.name)
+def test_residuals_and_threads(solver: Solver, types: str) -> None:
     block = current().block(U8)
     for seed, text in enumerate((f"ic{block}ih10oc{block + 16}kh1", f"mb2ic{block + 2}ih10oc{block - 3}kh3ph1")):
         for activation in (None, "relu"):
@@ -94,8 +94,8 @@ def test_residuals_and_threads(solver: ModuleType, types: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_random_problems(solver: ModuleType, data: st.DataObject) -> None:
+@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.name)
+def test_random_problems(solver: Solver, data: st.DataObject) -> None:
     draw = data.draw
     groups = draw(st.sampled_from((1, 1, 1, 2)))
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
@@ -116,15 +116,13 @@ def test_random_problems(solver: ModuleType, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("types", "values"), [("u8:s8:s32", (255, 0)), ("s8:s8:s32", (-128, 127))])
-@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_sums_that_saturate_bytes_do_not_saturate_between(
-    solver: ModuleType, types: str, values: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.name)
+def test_sums_that_saturate_bytes_do_not_saturate_between(solver: Solver, types: str, values: tuple[int, int]) -> None:
     """The ends of both types: sums of two products are beyond int16, or at its ends."""
     block = current().block(U8)
     problem = in_blocks(ConvProblem.parse(f"ic{block}ih6oc{block}kh3ph1"), types)
     if why_not(solver, problem, current()) is not None:
-        pytest.skip(f"{solver.NAME} does not take it")
+        pytest.skip(f"{solver.name} does not take it")
     dtype = problem.types.x.dtype
     ends = [layouts.from_nchw(np.full(problem.in_shape, value, dtype), problem.in_layout) for value in values]
     w = np.where(np.arange(problem.k) % 2, 127, -128).astype(np.int8).reshape(-1, 1, 1, 1)
@@ -160,7 +158,7 @@ def test_products_that_are_not_the_fastest(
     block = current().block(U8)
     for seed, text in enumerate((f"ic{block + 5}ih7oc{block - 3}kh3ph1", "ic3ih6iw9oc5kh2", f"ic{block}ih5oc40kh1")):
         problem = in_blocks(ConvProblem.parse(text), types)
-        for candidate in some(direct, problem):
+        for candidate in some(direct.SOLVER, problem):
             typed.check(problem, candidate, seed)
 
 

@@ -47,7 +47,7 @@ def check(problem: ConvProblem, params: winograd.Params) -> None:
     x, w = converted(given.x, types.x), converted(given.w, types.w)
     residual = None if given.residual is None else converted(given.residual, types.y)
     expected = reference.conv2d(x, w, given.bias, problem, residual)
-    candidate = Candidate(winograd, params)
+    candidate = Candidate(winograd.SOLVER, params)
     packed = candidate.packing(problem).pack(w.view(types.w.dtype))
     plan = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias, oracle.Spoilt())
     y = plan(x, residual=residual)
@@ -79,11 +79,14 @@ def test_edges(types: Types, c: int, k: int, size: tuple[int, int]) -> None:
 )
 def test_what_a_solver_lists(types: Types, problem: ConvProblem) -> None:
     problem = of_types(problem, types)
-    assert why_not(winograd, problem, ISA) is None
+    assert why_not(winograd.SOLVER, problem, ISA) is None
     for params in itertools.islice(winograd.candidates(problem, ISA), 4):
         check(problem, params)
 
 
 def test_integers_are_refused_in_words() -> None:
     types = Types.parse("u8:s8:u8")
-    assert why_not(winograd, replace(F43, types=types), ISA) == f"its operands are floats, and sums f32, not {types}"
+    assert (
+        why_not(winograd.SOLVER, replace(F43, types=types), ISA)
+        == f"its operands are floats, and sums f32, not {types}"
+    )

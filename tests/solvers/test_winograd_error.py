@@ -36,7 +36,7 @@ def convolution(channels: int, m: winograd.Size, r: int, s: int) -> ConvProblem:
 def measured(problem: ConvProblem, m: winograd.Size) -> float:
     """The largest error of a tile size relative to the largest output."""
     given = oracle.operands(problem, 0, bias=False)
-    candidate = Candidate(winograd, winograd.Params(*m, 2, 1, 4, 1))
+    candidate = Candidate(winograd.SOLVER, winograd.Params(*m, 2, 1, 4, 1))
     y = oracle.run(oracle.plan(problem, given, candidate), given)
     return reference.relative_error(y, reference.conv2d(given.x, given.w, given.bias, problem))
 
@@ -74,7 +74,7 @@ def test_transforms_are_exact_in_float32(a):
 
 def test_no_tile_breaks_the_promise_of_its_class():
     few = convolution(64, (6, 6), 3, 3)
-    assert ERROR_LIMITS[winograd.ACCURACY] > winograd.LARGEST_ERROR
+    assert ERROR_LIMITS[winograd.SOLVER.accuracy] > winograd.LARGEST_ERROR
     for channels in (64, 4096, 65536):
         problem = replace(few, c=channels)
         assert winograd.applicable(problem, ISA) is None
@@ -87,8 +87,8 @@ def test_no_tile_breaks_the_promise_of_its_class():
 def test_a_stored_tile_that_is_no_longer_admitted_is_passed_over():
     few = convolution(64, (6, 6), 3, 3)
     params = next(each for each in winograd.candidates(few, ISA) if (each.rows, each.cols) == (6, 6))
-    assert tuned.named(few, str(Candidate(winograd, params))) is not None
-    assert tuned.named(replace(few, c=65536), str(Candidate(winograd, params))) is None
+    assert tuned.named(few, str(Candidate(winograd.SOLVER, params))) is not None
+    assert tuned.named(replace(few, c=65536), str(Candidate(winograd.SOLVER, params))) is None
 
 
 def test_of_tiles_that_take_as_long_the_more_accurate_is_chosen(monkeypatch):

@@ -75,7 +75,7 @@ def test_edges(text: str, c: int, k: int, size: tuple[int, int]) -> None:
     for v, n in itertools.product((1, 2), (1, 5)):
         for rows, cols in ((4, 4), (2, 3)):
             params = winograd_integer.Params(rows, cols, v if k > LANES else 1, n, 7, 1)
-            typed.check(problem, Candidate(winograd_integer, params), seed=v)
+            typed.check(problem, Candidate(winograd_integer.SOLVER, params), seed=v)
 
 
 @pytest.mark.parametrize("text", ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "u8:s16:u8", "s8:s8:s32"])
@@ -90,7 +90,7 @@ def test_every_form(text: str, r: int, s: int) -> None:
     assert bool(forms) == ((r, s, problem.types.w) != (4, 4, S16))  # whose weights do not fit
     for form in forms:
         params = winograd_integer.Params(*form.size, 1, 4, 9, 1)
-        typed.check(problem, Candidate(winograd_integer, params))
+        typed.check(problem, Candidate(winograd_integer.SOLVER, params))
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_every_form(text: str, r: int, s: int) -> None:
 )
 def test_what_the_solver_lists(problem: ConvProblem) -> None:
     problem = typed.blocked(problem, "u8:s8:u8")
-    assert why_not(winograd_integer, problem, ISA) is None
+    assert why_not(winograd_integer.SOLVER, problem, ISA) is None
     for params in itertools.islice(winograd_integer.candidates(problem, ISA), 6):
-        typed.check(problem, Candidate(winograd_integer, params))
+        typed.check(problem, Candidate(winograd_integer.SOLVER, params))
 
 
 def sums_of(problem: ConvProblem, params: winograd_integer.Params, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """What the kernels give of logical x and w, as int32."""
-    candidate = Candidate(winograd_integer, params)
+    candidate = Candidate(winograd_integer.SOLVER, params)
     packed, choice = candidate.packing(problem).pack(w), Choice(candidate, "named")
     plan = Plan(problem, choice, Limits("fast"), packed, None, oracle.Spoilt(), Numbers.of(w, None))
     return layouts.to_nchw(plan(layouts.from_nchw(x, problem.in_layout)), problem.out_layout, problem.k)
@@ -149,8 +149,10 @@ def test_sums_as_large_as_any_that_are_taken(text: str) -> None:
     most = ((1 << 29) - 1) // (largest[problem.types.x] * largest[problem.types.w] * 9)
     problem = replace(problem, c=most)
     assert winograd_integer.most_sum(problem) >= (1 << 29) * 0.999
-    assert why_not(winograd_integer, problem, ISA) is None
-    assert "no transform of a 3x3 kernel is exact" in str(why_not(winograd_integer, replace(problem, c=most + 1), ISA))
+    assert why_not(winograd_integer.SOLVER, problem, ISA) is None
+    assert "no transform of a 3x3 kernel is exact" in str(
+        why_not(winograd_integer.SOLVER, replace(problem, c=most + 1), ISA)
+    )
     low, high = (0, 255) if problem.types.x.name == "u8" else (-128, 127)
     x, w = np.full(problem.in_shape, low or high), np.full(problem.weight_shape, least)
     w[::2] = -least - (problem.types.w == S8)

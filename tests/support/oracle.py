@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.solvers import TABLE
+from cpuconv.solvers.shared.solver import Solver
 from cpuconv.tuning.judging import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
@@ -214,12 +214,12 @@ SOLVERS = tuple(
 """Those that run problems of float32."""
 
 
-def kind(solver: ModuleType) -> str:
+def kind(solver: Solver) -> str:
     """The line of `HOME` that is the solver's."""
-    names = [solver.NAME] if solver.NAME in HOME else HOME
+    names = [solver.name] if solver.name in HOME else HOME
     return next(name for name in names if solver.applicable(HOME[name], current()) is None)
 
 
-def home(solver: ModuleType) -> ConvProblem:
+def home(solver: Solver) -> ConvProblem:
     """A problem that the solver can run."""
     return HOME[kind(solver)]

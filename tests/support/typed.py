@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.quantized_ending import is_exact
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not
+from cpuconv.solvers.shared.solver import Solver
 from cpuconv.tuning.judging import ERROR_LIMITS
 from support import oracle, quantized
 from support.guarded import END, START, named, pages, place
@@ -45,7 +45,7 @@ def of_types(problem: ConvProblem, types: str) -> ConvProblem:
     return replace(problem, types=Types.parse(types), **plain)
 
 
-def check_first(solver: ModuleType, problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
+def check_first(solver: Solver, problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
     """Check the first candidates of a solver, which must take the problem."""
     assert why_not(solver, problem, current()) is None
     for params in itertools.islice(solver.candidates(problem, current()), most):

@@ -80,14 +80,14 @@ def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassCho
     first, seconds = chosen(known, strategy, limits).candidate, favourite(known, limits).cost.estimate
     made = ClassChoice(()).plus(known, first, seconds)  # if it was tuned, it is as fast as any
     is_small = any(size <= 2**_FEW_BITS and taps > 1 for size, taps in ((known.h, known.r), (known.w, known.s)))
-    if is_small and first.solver.ROUNDING:
+    if is_small and first.solver.rounding:
         return None
     probes = [*_probes(known)]
     for problem in probes:
         better = made.better(problem, limits)
         if better is not None:
             made = made.plus(problem, better.candidate, better.cost.estimate)
-    if is_small and any(each.candidate.solver.ROUNDING for each in made.algorithms):
+    if is_small and any(each.candidate.solver.rounding for each in made.algorithms):
         return None
     if len(made.algorithms) > 1 and any(made.better(problem, limits) is not None for problem in probes):
         return None
@@ -139,8 +139,8 @@ def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate
     """The candidate for a problem among those that give the bits of `known`; None: there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
-    if not known.solver.ROUNDING:
-        return chosen(problem, strategy, limits, known.solver.NAME)
+    if not known.solver.rounding:
+        return chosen(problem, strategy, limits, known.solver.name)
     choices, asked = session.current.choices, (strategy, limits, known.rounding)
     choice: Choice | None = choices.get(problem, asked)
     if choice is None:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import ModuleType
 
 import layouts
 from autotune import workload
@@ -21,6 +20,7 @@ from cpuconv.kernels.binding.machine import closed as of_closed_set
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, why_not
+from cpuconv.solvers.shared.solver import Solver
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
@@ -88,7 +88,7 @@ def check_types(problem: ConvProblem) -> None:
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
     """Each solver's name with the reason it cannot run the problem, or None."""
     for solver in TABLE:
-        yield solver.NAME, why_not(solver, problem, current())
+        yield solver.name, why_not(solver, problem, current())
 
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> Cost:
@@ -132,17 +132,17 @@ def _reorder(problem: ConvProblem, element: Element, shape: tuple[int, int, int,
     return here.seconds(moved / min(rate, _TRANSPOSED[element.bytes]), problem.threads)
 
 
-def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
+def _able(problem: ConvProblem, solver: str | None) -> list[Solver]:
     """The solvers that can run the problem, or the one of that name if it can."""
-    return [module for module in TABLE if solver in (None, module.NAME) and why_not(module, problem, current()) is None]
+    return [module for module in TABLE if solver in (None, module.name) and why_not(module, problem, current()) is None]
 
 
-def _may_admit(limits: Limits, module: ModuleType) -> bool:
+def _may_admit(limits: Limits, module: Solver) -> bool:
     """Whether the limits may admit the accuracy of some candidate of the solver."""
-    return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
+    return not isinstance(module.accuracy, str) or limits.admits_accuracy(module.accuracy)
 
 
-def _bound(problem: ConvProblem, module: ModuleType, known: dict[Ends, float]) -> float:
+def _bound(problem: ConvProblem, module: Solver, known: dict[Ends, float]) -> float:
     """Seconds that no `modelled_cost` of the solver's candidates is below; `known` as of `_with_reorders`."""
     here = machine()
     return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa), known)
@@ -156,7 +156,7 @@ def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tu
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
-def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
+def _costed(problem: ConvProblem, module: Solver, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, its favourite first."""
     reorders: dict[Ends, float] = {}
     candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
@@ -234,18 +234,18 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = Fal
     """The candidates that give the same bits as one of the problem, or of another size of it; none if that is not one
     for this size."""
     solver, isa = known.solver, _machine(closed).isa
-    if hasattr(solver, "alike"):
+    if solver.alike is not None:
         return [Candidate(solver, params) for params in solver.alike(problem, isa, known.params)]
     made = (Candidate(solver, params) for params in solver.candidates(problem, isa))
-    return [each for each in made if not solver.ROUNDING or each.rounding == known.rounding]
+    return [each for each in made if not solver.rounding or each.rounding == known.rounding]
 
 
 def like(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | None:
     """The model's favourite among the candidates that give the bits of `known`; None: there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
-    if not known.solver.ROUNDING:
-        return search(problem, limits, f"{known.solver.NAME}(")
+    if not known.solver.rounding:
+        return search(problem, limits, f"{known.solver.name}(")
     return _least(problem, limits, alike_in_rounding(problem, known, limits.closed))
 
 

@@ -85,7 +85,7 @@ def may_lose(plan: NetworkPlan) -> bool:
     for each in plan.nodes:
         detail = None if each.offer is None else each.offer.detail
         if isinstance(detail, Convolution):
-            seconds[bool(detail.choice.candidate.solver.ROUNDING)] += detail.seconds
+            seconds[bool(detail.choice.candidate.solver.rounding)] += detail.seconds
     return seconds[True] > _MUCH * sum(seconds.values())
 
 

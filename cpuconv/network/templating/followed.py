@@ -82,7 +82,7 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
     candidate = asked.choice.candidate
     if made is None or why_not(candidate.solver, made.problem, current()) is not None:
         made = None
-    elif plan.target.limits.closed and hasattr(candidate.solver, "is_closed"):
+    elif plan.target.limits.closed and candidate.solver.is_closed is not None:
         made = made if candidate.solver.is_closed(made.problem, candidate.params, current()) else None
     if made is None:
         raise TypeError(f"{node.label} cannot follow sizes")

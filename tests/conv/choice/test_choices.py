@@ -38,14 +38,14 @@ def test_only_few_input_channels_take_the_first_layers_algorithm(threads, descri
     later = ConvProblem(1, 128, 56, 56, 128, 3, 3, (2, 2), (1, 1, 1, 1), threads=threads)
     for problem, wanted in ((first, True), (later, False)):
         problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
-        assert (model.by_model(problem, model.Limits()).solver is first_layer) == wanted
+        assert (model.by_model(problem, model.Limits()).solver is first_layer.SOLVER) == wanted
 
 
 def test_a_single_pixel_takes_the_vectors_whose_weights_come_fastest(described):
     problem = ConvProblem(1, 4096, 1, 1, 4096, 1, 1, in_layout="NCHW", out_layout="NCHW")
     chosen = model.by_model(problem, model.Limits())
     shares = described.isa.single
-    assert chosen.solver.NAME != "pointwise" or shares[chosen.params.v - 1] == max(shares)
+    assert chosen.solver.name != "pointwise" or shares[chosen.params.v - 1] == max(shares)
 
 
 BIG = ((1, 64, 56, 56), (64, 64, 3, 3))
@@ -56,7 +56,7 @@ def test_accuracy_classes(accuracy, described):
     told = cpuconv.explain(*BIG, padding=1, accuracy=accuracy, strategy="heuristic", threads=1)
     chosen = Candidate.parse(told.algorithm)
     assert model.Limits(accuracy).admits_accuracy(chosen.accuracy)
-    assert (chosen.solver.NAME in ("winograd", "fft")) == (accuracy != "exact")
+    assert (chosen.solver.name in ("winograd", "fft")) == (accuracy != "exact")
     left_out = {line.candidate: line.left_out for line in told.lines if line.left_out}
     for line in told.lines:
         if "(" in line.candidate and not model.Limits(accuracy).admits_accuracy(
@@ -187,7 +187,7 @@ def test_im2col_writes_blocks_that_groups_share_float_by_float(monkeypatch):
     for problem in (shared, *alike):
         for params in im2col.candidates(problem, current()):
             whole = im2col.cost(problem, params, machine())
-            assert model.modelled_cost(problem, Candidate(im2col, params)) == whole
+            assert model.modelled_cost(problem, Candidate(im2col.SOLVER, params)) == whole
             with monkeypatch.context() as patch:
                 patch.setattr(im2col, "_SCATTERED_CYCLES", 0.0)
                 assert (whole.estimate > im2col.cost(problem, params, machine()).estimate) == (problem is shared)
@@ -198,7 +198,7 @@ def test_first_layer_pays_for_planes_that_are_far_apart(monkeypatch):
     few = ConvProblem(1, lanes - 1, 28, 28, 2 * lanes, 3, 3, out_layout=BLOCKED)
     for problem in (few, replace(few, c=lanes)):
         params = next(iter(first_layer.candidates(problem, current())))
-        whole = model.modelled_cost(problem, Candidate(first_layer, params))
+        whole = model.modelled_cost(problem, Candidate(first_layer.SOLVER, params))
         assert whole == first_layer.cost(problem, params, machine())
         with monkeypatch.context() as patch:
             patch.setattr(first_layer, "_FAR_APART", 0.0)

@@ -44,7 +44,7 @@ def test_micro_kernels_stay_unless_others_are_clearly_faster(solver):
 def test_a_name_of_another_release_is_no_hindrance():
     problem = LINES["pointwise"]
     assert (
-        select.following(problem, "heuristic", Limits(), "pointwise(v=2,tiles=7)").candidate.solver.NAME == "pointwise"
+        select.following(problem, "heuristic", Limits(), "pointwise(v=2,tiles=7)").candidate.solver.name == "pointwise"
     )
 
 

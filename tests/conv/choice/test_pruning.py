@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
-from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -25,6 +25,7 @@ from cpuconv.kernels.products import tiling
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE, fft, winograd
 from cpuconv.solvers.shared import transformed
+from cpuconv.solvers.shared.solver import Solver
 from support.running.processes import ROOT
 from support.tuner.stored import timed
 
@@ -63,7 +64,7 @@ def test_no_candidate_is_below_its_solvers_bound(problem, isa):
             bound = solver.bound(problem, here)
             assert bound > 0
             for params in solver.candidates(problem, isa):
-                assert bound <= solver.cost(problem, params, here).estimate, (solver.NAME, params)
+                assert bound <= solver.cost(problem, params, here).estimate, (solver.name, params)
 
 
 @given(problems())
@@ -86,7 +87,7 @@ def test_the_search_finds_the_first_of_the_ranking(problem, accuracy, data):
     ranked = model.ranking(problem)
     one = data.draw(st.sampled_from(ranked)).candidate
     room = data.draw(st.sampled_from([None, workspace_bytes(problem, one)]))
-    prefix = data.draw(st.sampled_from(["", f"{one.solver.NAME}(", one.rounding, str(one)]))
+    prefix = data.draw(st.sampled_from(["", f"{one.solver.name}(", one.rounding, str(one)]))
     limits = Limits(accuracy, room)
     named = [each for each in ranked if str(each.candidate).startswith(prefix)]
     first = next((each for each in named if model.why_excluded(problem, each, limits) is None), None)
@@ -123,17 +124,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each solver is asked for its candidates of a problem that nobody asked about before."""
     counts: Counter[str] = Counter()
 
-    def counted(solver: ModuleType) -> Callable[..., object]:
-        candidates = solver.candidates
+    def counted(solver: Solver) -> Solver:
+        def ask(*given: Any) -> Iterable[Any]:
+            counts[solver.name] += 1
+            return solver.candidates(*given)
 
-        def ask(*given: object) -> object:
-            counts[solver.NAME] += 1
-            return candidates(*given)
+        return replace(solver, candidates=ask)
 
-        return ask
-
-    for solver in TABLE:
-        monkeypatch.setattr(solver, "candidates", counted(solver))
+    monkeypatch.setattr(model, "TABLE", tuple(map(counted, TABLE)))
     return counts
 
 

@@ -38,7 +38,7 @@ def spread(found: list, most: int = 5) -> list:
 
 
 @pytest.mark.exhaustive(5)
-@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 def test_bits_depend_on_what_rounding_names_alone(solver):
     """Neither on the workers nor on the other parameters."""
     home = oracle.home(solver)
@@ -173,7 +173,7 @@ def test_the_layer_that_decides_is_told(our_store: Store, tmp_path: Path, monkey
     assert decided(strategy="heuristic")[1] == "model"
 
 
-@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.name)
 def test_each_parameter_of_a_candidate_changes_its_name(solver) -> None:
     problem = oracle.home(solver)
     params = next(iter(solver.candidates(problem, current())))

@@ -69,11 +69,11 @@ def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(
     # Where the model finds it far slower it is not taken.
     slowest = max(ranked, key=lambda choice: choice.cost.estimate)
     assert slowest.cost.estimate > nearest_tuned.AGREES * favourite
-    agreeing = {choice.candidate.solver.NAME for choice in ranked if choice.cost.estimate <= 1.1 * favourite}
+    agreeing = {choice.candidate.solver.name for choice in ranked if choice.cost.estimate <= 1.1 * favourite}
     our_store.put([timed(replace(PROBLEM, h=28, w=29), str(slowest.candidate), 1e-4)])
     here.forget_choices()
     candidate, decided_by = chosen()
-    assert decided_by == ("neighbour" if slowest.candidate.solver.NAME in agreeing else "model")
+    assert decided_by == ("neighbour" if slowest.candidate.solver.name in agreeing else "model")
     assert candidate != str(slowest.candidate)
 
 

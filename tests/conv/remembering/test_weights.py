@@ -278,7 +278,7 @@ def test_a_plan_keeps_its_own_weights_and_bias():
 def test_denormal_weights_are_zero():
     w = np.full(W.shape, 1e-40, np.float32)
     assert w[0, 0, 0, 0] > 0
-    for algorithm in (item.candidate.solver.NAME for item in model.favourites_first(model.ranking(PROBLEM))):
+    for algorithm in (item.candidate.solver.name for item in model.favourites_first(model.ranking(PROBLEM))):
         y = cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", algorithm=algorithm)(X * 1e30)
         assert not y.any(), algorithm
 
@@ -306,7 +306,7 @@ def test_not_finite_elsewhere(accuracy):
     x[1] = X[1]
     for item in model.favourites_first(model.ranking(PROBLEM)):
         if model.Limits(accuracy).admits_accuracy(item.candidate.accuracy):
-            name = item.candidate.solver.NAME
+            name = item.candidate.solver.name
             made = cpuconv.plan(x.shape, W, padding=1, strategy="heuristic", accuracy=accuracy, algorithm=name)
             y = made(x)
             assert np.isnan(y[0]).any(), name

@@ -76,7 +76,7 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
     for shape in (FIRST, LATER):
         plan, others = _laid_out(builder, shape), 0
         for each in _convolutions(plan):
-            ranked = ranking(each.problem, each.choice.candidate.solver.NAME, builder.target.closed)
+            ranked = ranking(each.problem, each.choice.candidate.solver.name, builder.target.closed)
             best = ranked[0].candidate
             near = [other for other in ranked if not missing(each.problem, other.candidate, builder.target.closed)]
             near = [other for other in near if other.candidate.rounding == best.rounding]

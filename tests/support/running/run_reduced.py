@@ -23,8 +23,8 @@ def check_all() -> None:
     for solver in oracle.SOLVERS:
         problem = oracle.home(solver)
         blocks = replace(problem, in_layout=blocked if problem.in_layout == "NCHW" else "NHWC", out_layout=blocked)
-        ran[solver.NAME] = [
-            oracle.check(option, solver.NAME).algorithm
+        ran[solver.name] = [
+            oracle.check(option, solver.name).algorithm
             for option in (
                 replace(problem, threads=oracle.THREADS),
                 replace(blocks, residual=True, activation=("clip", -0.5, 0.75)),
