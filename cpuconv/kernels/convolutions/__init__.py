@@ -1,1 +1,1 @@
-"""Convolutions by GEMM tiles: how the pixels that a tile reads come to lie side by side, and the drivers."""
+"""Convolutions by GEMM tiles: packing of the pixels that a tile reads, and the drivers."""

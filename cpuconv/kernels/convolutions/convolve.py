@@ -1,13 +1,13 @@
-"""Convolution by GEMM tiles over an image or over packed bands of it: the driver of pointwise, direct and first layer.
+"""Convolution by GEMM tiles over an image or over packed bands of it: driver of pointwise, direct and first layers.
 
 The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a part is a
 contiguous range of units. Within a unit, a weight panel (v vectors of output channels) stays in L1 while the pixels of
-the block are read. Tiles have one exact size: the last tile of a row, of a column and of the panels overlaps the tile
-before it instead of being padded.
+the block are read. Tiles have one exact size: the last tile of a row, of a column and of the panels overlaps the
+previous tile instead of being padded.
 
 A band is the input rows of one block with their padding, copied to the worker's workspace: in channel blocks (from any
-layout) or as channel rows (planar). The copy stays in L2, and inner loops never see a border. Of an input in channel
-blocks, only the columns under the tiles at a border are copied; the tiles between read the input in place.
+layout) or as channel rows (planar). The copy stays in L2, and inner loops have no border cases. Where the input is in
+channel blocks, only the columns under border tiles are copied; the tiles between read the input in place.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ NO_BAND, BLOCKED_BAND, PLANAR_BAND = range(3)
 
 @dataclass(frozen=True)
 class ConvolveTile:
-    """How bands are packed; the GEMM micro-kernel is an argument, and so is what else a problem asks for."""
+    """How bands are packed; the GEMM micro-kernel and the other parameters of a problem are arguments."""
 
     lanes: int
     pack: RowTile
-    matrix: bool = False  # the micro-kernel uses tile registers, which a thread configures
+    matrix: bool = False  # the micro-kernel uses AMX tile registers, which a thread configures
 
 
 @inline
 def _pad(tile, args, target, count):
-    """`count` pixels of padding."""
+    """Write `count` pixels of padding."""
     for i in range(count):
         fill_vector(tile, target + i * 4 * tile.lanes, args.fill)
 
 
 @inline
 def _pack_part(tile, args, source, channel, to, from_, until):
-    """Columns from_ … until-1 of a band row at `to`, from the image row at `source`; padding is zero."""
+    """Pack columns from_ … until-1 of a band row at `to`, from the image row at `source`; pad outside of the image."""
     blocked = args.band_kind == BLOCKED_BAND
     step = tile.lanes if blocked else 1
     pixel = 4 * step
@@ -89,9 +89,9 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
 
 @inline
 def _inside(args, row, segment, segments):
-    """Of segments from number `segment` on, those that meet the input in a tile at `row`: how many before, how many.
+    """Count the leading segments that read padding only, for a tile at `row`, and the segments to compute after them.
 
-    At least one is left: sums must begin, and those of the part before must go on.
+    At least one segment remains: sums must be initialised or resumed.
     """
     top = args.pad_top - (row + args.tile_height - 1) * args.stride_h
     bottom = args.in_height + args.pad_top - row * args.stride_h
@@ -189,10 +189,10 @@ def _sweep(
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module.
 
-    What tells one problem from another is in words, which are read once a unit or a panel, so that one specialisation
-    serves: `band_kind`, where pixels come from; `pieces`, output vectors that lie side by side in a pixel of a block;
-    `table_panel`, not 0 where groups share channel blocks and are one, so that each panel has a number of segments and
-    a table; `row_segments`, not 0 where of each kernel row's those that meet padding alone are left out.
+    Differences between problems are argument words, read once per unit or panel, so that one specialisation serves all.
+    `band_kind`: source of the pixels. `pieces`: adjacent output vectors in a pixel of a block. `table_panel`: not 0
+    where groups share channel blocks and are merged to one; each panel then has its own segment count and table.
+    `row_segments`: segments per kernel row; not 0 where segments that read padding only are skipped.
     """
     if tile.matrix:
         load_configuration(tile, args.configuration)

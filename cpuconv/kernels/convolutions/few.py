@@ -1,6 +1,6 @@
-"""What solvers of bytes for few output channels share.
+"""Functions shared by int8 solvers for few output channels.
 
-No lane is an output channel: weights may differ from lane to lane, and a product must take them so.
+No lane is an output channel: weights may differ from lane to lane, and the dot-product kind must support that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cpuconv.problem.problem import ConvProblem, is_plain
 
 
 def why_not(problem: ConvProblem, isa: Isa, pixels: int) -> str | None:
-    """Why no tile of so many pixels of a row computes the problem, or None: what ends sums is read of one vector."""
+    """Why no tile of `pixels` pixels of a row computes the problem, or None; the epilogue reads one channel vector."""
     if not problem.types.sum.integer:
         return f"it computes integers, not {problem.types}"
     if products.single_product_of(problem.types, isa) is None:
@@ -26,31 +26,31 @@ def why_not(problem: ConvProblem, isa: Isa, pixels: int) -> str | None:
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of a problem that `why_not` has nothing against."""
+    """The dot-product kind of a problem that `why_not` accepts."""
     found = products.single_product_of(problem.types, isa)
     assert found is not None
     return found
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """What kernels add to the numbers of the input before they multiply them, by weights from zero on, and below."""
+    """Offset added to input numbers before multiplication by weights >= 0, and by weights < 0."""
     return product(problem, isa).added(problem.types.x)
 
 
 def row(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns of an output plane; a plane whose pixels are the input's is one row."""
+    """Rows and columns of an output plane; the plane of a plain 1x1 convolution is one row."""
     return (1, problem.oh * problem.ow) if is_plain(problem) else (problem.oh, problem.ow)
 
 
 def instructions(product: Product) -> int:
-    """Instructions of a word of pixels and its weights: flips, two products and an addition; or halves of words."""
+    """Instructions per group of pixels and its weights: flip, two multiplications, addition; or per half group."""
     if product.flipped:
         return 4
     return product.cuts * (1 if product.instruction else 3)
 
 
 def cycles(problem: ConvProblem, isa: Isa, vectors: float) -> float:
-    """Cycles of the products of so many vectors of words with all output channels, alone."""
+    """Cycles to multiply `vectors` vectors of groups by the weights of all output channels, without loads."""
     used = product(problem, isa)
     return vectors * problem.k * used.cuts / products.rate(isa, used)
 

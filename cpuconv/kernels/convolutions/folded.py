@@ -1,9 +1,9 @@
-"""Convolution to few output channels by folded tiles, output in planes: the driver.
+"""Driver of convolution to few output channels by tiles that reduce sums across lanes; output in planes.
 
 The work is cut into units (image, run of output rows, tile of output channels); a part is a contiguous range of units.
-A row is cut into tiles of as many pixels as a vector has lanes, of which the last overlaps the one before. Tiles whose
-window lies inside the input read it in place; of others the window is copied to the worker's workspace first, with the
-zero point where there is padding.
+A row is cut into tiles of as many pixels as a vector has lanes; the last overlaps the previous one. Tiles whose window
+is inside the input read it in place. Other windows are first copied to the worker's workspace, with the zero point as
+padding.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cpuconv.runtime.kernel import inline, kernel
 
 @dataclass(frozen=True)
 class FoldedCall:
-    """Lanes of a vector; the micro-kernels are arguments."""
+    """Lanes per vector; the micro-kernels are arguments."""
 
     lanes: int
 
 
 @inline
 def _copy_window(tile, args, x, row, column, to):
-    """The window from an input row and column on, both perhaps outside, of all blocks."""
+    """Copy the window that begins at an input row and column, either perhaps outside, for all channel blocks."""
     pixel = 4 * tile.lanes
     for block in range(args.blocks):
         source = x + word(tile, args.starts, block)
@@ -51,7 +51,7 @@ def _copy_window(tile, args, x, row, column, to):
 def folded(tile, worker, before, part, parts, args):
     """y = ending(convolution of x and w), output in planes; see the module.
 
-    Tiles inner … inner_end-1 of a row have no padding beside them, rows inner_rows … inner_rows_end-1 none above or
+    Tiles inner … inner_end-1 of a row have no padding left or right, rows inner_rows … inner_rows_end-1 none above or
     below.
     """
     edge = args.edge + worker * args.edge_step
@@ -65,7 +65,7 @@ def folded(tile, worker, before, part, parts, args):
         bias = args.bias + 4 * number * args.tile_channels
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image + number * args.tile_channels * args.y_plane
-        # a run is of rows, or where there is one row of its tiles
+        # a run is a range of rows, or of tiles where there is one row
         row_runs = 1 if args.height == 1 else args.runs
         tile_runs = args.runs // row_runs
         first_row = args.height * (run // tile_runs) // row_runs

@@ -1,9 +1,9 @@
-"""The folded tile: sums of few output channels whose vectors lie along input channels, folded across lanes.
+"""Tile for few output channels: vector lanes hold input channels, and sums are reduced across lanes.
 
-A vector of the input is a block of channels of one pixel. It meets the same channels of each output channel's weights,
-and each lane sums its own words. When all taps and blocks are summed, the sums of as many pixels as a vector has lanes
-are folded: halves of each are added side by side until a vector has one sum a pixel. So it ends, with the numbers of
-its output channel in all lanes, and is stored as a piece of a plane.
+An input vector is a block of channels of one pixel. It is multiplied by the same channels of each output channel's
+weights, and each lane accumulates its own group. After all taps and blocks, the sums of as many pixels as a vector has
+lanes are reduced: halves are added pairwise until a vector has one sum per pixel. The epilogue uses the values of one
+output channel in all lanes, and stores part of a plane.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 _QUAD = 4
-_WITHIN = 2  # halvings within quads
+_WITHIN = 2  # reduction levels within quads of lanes
 _SIGNS = -0x7F7F7F80  # 0x80 in each byte
 
 
 @dataclass(frozen=True)
 class FoldedTile:
-    """Parameters of a folded tile, of as many pixels as a vector has lanes.
+    """Parameters of a folded tile, which has as many pixels as a vector has lanes.
 
     Attributes
     ----------
     n : int
         Output channels.
     at_once : int
-        Pixels that are summed side by side.
+        Pixels that are accumulated simultaneously.
     step : int
-        Bytes from the input of a pixel to that of the next.
+        Byte stride of the input between adjacent output pixels.
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     again : bool
-        Pixels are read for each output channel, as where they are kept sums spill.
+        Pixels are loaded for each output channel, where sums would spill if they stayed in registers.
     """
 
     lanes: int
@@ -58,7 +58,7 @@ class FoldedTile:
 
     @property
     def ending(self) -> Ending:
-        """What happens to sums."""
+        """The epilogue of sums."""
         return Ending(self.sum, self.y, self.residual, self.activation)
 
 
@@ -78,20 +78,20 @@ def folded_strip(
     last: Any,
     high: Any,
 ) -> None:
-    """Tiles first … last-1 of a row; tile i starts at output pixel i·lanes, but not after high.
+    """Compute tiles first … last-1 of a row; tile i starts at output pixel i·lanes, but not after `high`.
 
     Parameters
     ----------
     x, y
-        Addresses of the input of pixel 0, and of its output.
+        Addresses of the input and the output of pixel 0.
     table, segments
-        Address of the distances in bytes to each block of channels at each tap, and their number.
+        Address of the byte offsets of each channel block at each tap, and their number.
     w
-        Address of the tile's weights, as `FoldedWords` packs them.
+        Address of the tile's weights, packed by `FoldedWords`.
     yplane
-        Bytes from an output channel to the next.
+        Byte stride of output channels.
     bias
-        Address of what the sums of the first output channel end with.
+        Address of the epilogue rows of the first output channel.
     residual
         Distance in bytes from y to the residual.
     first, last, high
@@ -124,7 +124,7 @@ call_folded_strip = folded_strip.caller()
 
 
 def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weights: Any) -> list[list[Any]]:
-    """[output channel][pixel]: sums of the pixels from `x` on, each lane's apart."""
+    """Sums [output channel][pixel] of the pixels from `x` on, not yet reduced across lanes."""
     builder, product, size = vec.builder, BY_NAME[tile.product], vec.size
     row = tile.n * product.parts * size
 
@@ -151,13 +151,13 @@ def _sums(tile: FoldedTile, vec: Vector, x: Any, table: Any, segments: Any, weig
 
 
 def _pixels(tile: FoldedTile, product: Product, vec: Vector, source: Any) -> list[list[Any]]:
-    """The words of a block of channels of pixels from `source` on."""
+    """Load the groups of a channel block, of the pixels from `source` on."""
     read = [vec.load_int(vec.offset(source, i * tile.step), align=1) for i in range(tile.at_once)]
     return [words_of(product, vec, each, tile.x) for each in read]
 
 
 def words_of(product: Product, vec: Vector, words: Any, x: Element) -> list[Any]:
-    """Words of elements `x`, of the sign that the product takes, in its parts."""
+    """Convert groups of elements `x` to the sign that the dot-product kind takes, and split them in its parts."""
     words = vec.builder.bitcast(words, vec.int_type)
     if product.flips(x):
         words = vec.builder.xor(words, vec.int_constant(_SIGNS))
@@ -165,19 +165,19 @@ def words_of(product: Product, vec: Vector, words: Any, x: Element) -> list[Any]
 
 
 class _Everywhere(Vector):
-    """A vector that reads one number into all lanes."""
+    """A vector whose load broadcasts one number to all lanes."""
 
     def load(self, address: Any, align: int = 4) -> Any:
         return self.broadcast(address)
 
 
 def numbers_of(tile: Any, vec: Vector, rows: Any, channel: int) -> dict[str, Any]:
-    """What sums of an output channel end with, in all lanes, from the rows of a vector of channels; read each time."""
+    """Load an output channel's epilogue values into all lanes; reloaded on each call."""
     return tile.ending.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
 
 
 def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
-    """End a vector of sums of pixels side by side, and store it; `numbers` are what its ending reads."""
+    """Apply the epilogue to a vector of sums of adjacent pixels, and store it; `numbers` are the epilogue's values."""
     extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
     ended = tile.ending.emit(vec, total, numbers, extra)
     if tile.y.integer:
@@ -187,8 +187,9 @@ def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place
 
 
 def folded(vec: Vector, sums: list[Any], level: int = 0) -> Any:
-    """The sum of the lanes of each of as many vectors as there are lanes: neighbours are added within quads, and then
-    neighbouring quads. Of fewer vectors, what these become on the way; `level` is how often they were halved before.
+    """Reduce as many vectors as there are lanes to one vector with the sum of each: within quads, then across quads.
+
+    Fewer vectors give an intermediate result; `level` is the number of halvings that they had before.
     """
     while len(sums) > 1:
         orders = [_order(vec.lanes, 1 if level < _WITHIN else _QUAD, side) for side in (0, 1)]
@@ -199,7 +200,7 @@ def folded(vec: Vector, sums: list[Any], level: int = 0) -> Any:
 
 
 def _order(lanes: int, width: int, side: int) -> list[int]:
-    """Every other run of `width` lanes of two vectors, from the first or the second on: of lanes alone within quads."""
+    """Every other run of `width` lanes of two vectors, from run `side` on; runs of one lane alternate within quads."""
     if width == 1:
         quads = range(0, lanes, _QUAD)
         return [vector * lanes + quad + i + side for quad in quads for vector in (0, 1) for i in (0, 2)]

@@ -1,11 +1,11 @@
-"""im2col and GEMM in one pass: the columns of a block of output pixels are packed into the worker's workspace and used.
+"""im2col fused with GEMM: the columns of a block of output pixels are packed into the worker's workspace and used.
 
 The work is cut into units (image, group, block of pixels, chunk of weight panels); pixels are counted over the whole
 output plane. A block's columns A[c·R·S + r·S + s][pixel] stay in L2 while all weight panels use them. Column rows have
-`lanes` spare floats, so that short runs are moved as whole vectors whose excess is overwritten.
+`lanes` spare float32, so that short runs are copied as whole vectors whose excess is overwritten.
 
-Sums go straight to an output in channel blocks that start with the group. Otherwise they go to a buffer of blocked
-rows, and from there to any view; the residual comes through a buffer like it.
+Sums are stored directly where the group starts at a channel block of the output. Otherwise they are stored to a buffer
+of blocked rows, and copied to any view. A residual is first copied to such a buffer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, LINES, VECTORS = range(3)
-"""How columns come about: the input is the matrix; one channel at a time; `lanes` channels at a time."""
+"""How columns are made: the input is the matrix; one channel at a time; `lanes` channels at a time."""
 
 
 @dataclass(frozen=True)
 class Im2colTile:
-    """How columns are packed and how sums reach the output; the GEMM micro-kernel is an argument."""
+    """How columns are packed and how sums are copied to the output; the GEMM micro-kernel is an argument."""
 
     lanes: int
     load: int
     residual: bool
-    direct: bool  # sums go straight to the output
-    rows: RowTile  # else: the loops that move blocked rows to it
-    extra: RowTile  # and the residual to blocked rows
+    direct: bool  # sums are stored to the output directly
+    rows: RowTile  # otherwise: loops that copy blocked rows to the output
+    extra: RowTile  # loops that copy the residual to blocked rows
 
 
 @inline
@@ -75,9 +75,9 @@ def _move_vectors(tile, source, step, target, row_step, rows, width, end):
 
 @specialise_on_tile(lambda tile: {LINES: _move_line, VECTORS: _move_vectors}[tile.load])
 def _move(tile, source, step, target, row_step, rows, width, end):
-    """Move a run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
+    """Copy a run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
 
-    Of a single channel with contiguous pixels nothing from `end` on is read.
+    For a single channel with contiguous pixels, nothing from `end` on is read.
     """
 
 
@@ -116,7 +116,7 @@ def _nothing(tile, args, x, group, target, first, count):
 
 
 def pack_columns(tile, args, x, group, target, first, count):
-    """The columns of pixels first … first+count-1 of a group, rows `args.pitch` apart."""
+    """Pack the columns of pixels first … first+count-1 of a group, with rows `args.pitch` bytes apart."""
     taps = args.kernel_h * args.kernel_w
     end = args.x + args.x_span
     channel = 0
@@ -134,12 +134,12 @@ def pack_columns(tile, args, x, group, target, first, count):
 
 @specialise_on_tile(lambda tile: _nothing if tile.load == IN_PLACE else pack_columns)
 def _pack_columns(tile, args, x, group, target, first, count):
-    """The columns of pixels first … first+count-1 of a group."""
+    """Pack the columns of pixels first … first+count-1 of a group."""
 
 
 @specialise_on_tile(lambda tile: pack_residual if tile.residual and not tile.direct else no_residual)
 def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
-    """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
+    """Copy pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
 
 
 @kernel(
@@ -185,7 +185,7 @@ def im2col(tile, worker, before, part, parts, args):
             shift = extra - sums
             if tile.direct:
                 to = y + (channel // lanes) * args.y_cb + first * pixel_bytes
-                shift = args.residual - args.y  # a residual that lies as y does
+                shift = args.residual - args.y  # the residual has the strides of y
             elif tile.residual:
                 for j in range(args.tile_vectors):
                     valid = min(lanes, args.group_kernels - (vector + j) * lanes)

@@ -1,9 +1,9 @@
-"""Convolution of any element types by patches: what an output pixel reads lies side by side, and meets GEMM tiles.
+"""Convolution of any element types by patches: im2col to one contiguous row per output pixel, then GEMM tiles.
 
-A patch holds the elements of a group under the kernel, in the order (kernel row, kernel column, channel), and zeros up
-to whole words. The work is cut into units (image, group, block of pixels, chunk of weight panels); the patches of a
-block stay in L2 while all weight panels use them. Sums end in a buffer of channel blocks, of the output's elements, and
-go from there to any view; the residual comes through a buffer like it.
+A patch has the elements of a group in the receptive field, in the order (kernel row, kernel column, channel), padded
+with zeros to whole 32-bit groups. The work is cut into units (image, group, block of pixels, chunk of weight panels).
+The patches of a block stay in L2 while all weight panels use them. Sums are stored to a buffer of channel blocks, of
+the output's elements, and copied to any view. A residual is first copied to such a buffer.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cpuconv.runtime.kernel import inline, kernel
 
 @dataclass(frozen=True)
 class PatchTile:
-    """How patches are made and how sums reach the output; the GEMM micro-kernel is an argument.
+    """How patches are made and how sums are copied to the output; the GEMM micro-kernel is an argument.
 
     Attributes
     ----------
     lanes : int
     taps : RowTile
-        Of the input's elements.
+        Elements of the input.
     beside : bool
-        Channels of a group lie side by side.
+        Channels of a group are contiguous.
     residual : bool
     pieces : int
-        Vectors of sums that make a vector of the output's elements.
+        Vectors of sums per vector of the output's elements.
     rows, extra : RowTile
-        The loops that move a buffer to the output, and the residual to a buffer.
+        Loops that copy a buffer to the output, and the residual to a buffer.
     whole : bool
-        Those of the output write whole channel blocks.
+        The loops of the output write whole channel blocks.
     """
 
     lanes: int
@@ -61,12 +61,12 @@ def _tap_apart(tile, args, source, first, to):
 
 @specialise_on_tile(lambda tile: _tap_beside if tile.beside else _tap_apart)
 def _tap(tile, args, source, first, to):
-    """The channels of a group, from number `first` on, of the input pixel at `source`."""
+    """Copy the channels of a group, from channel `first` on, of the input pixel at `source`."""
 
 
 @inline
 def _patch(tile, args, x, first, pixel, to):
-    """The patch of an output pixel, of channels first … first+group_channels-1, at `to`."""
+    """Make the patch of an output pixel, of channels first … first+group_channels-1, at `to`."""
     size = tile.taps.bytes
     row = pixel // args.out_width * args.stride_h - args.pad_top
     column = pixel % args.out_width * args.stride_w - args.pad_left
@@ -86,7 +86,7 @@ def _patch(tile, args, x, first, pixel, to):
 
 @specialise_on_tile(lambda tile: pack_residual if tile.residual else no_residual)
 def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
-    """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to a buffer."""
+    """Copy pixels first … last-1 of channels channel … channel+valid-1 of the residual to a buffer."""
 
 
 @kernel(
@@ -123,7 +123,7 @@ def patches(tile, worker, before, part, parts, args):
                 to = columns + (pixel - first) * args.patch
                 _patch(tile, args, x, group * args.group_channels, pixel, to)
         for panel in range(args.panels * chunk // args.chunks, args.panels * (chunk + 1) // args.chunks):
-            begin = panel * args.tile_vectors * lanes  # channels of the group before
+            begin = panel * args.tile_vectors * lanes  # channels of the group before this panel
             end = min(begin + args.tile_vectors * lanes, args.group_kernels)
             channel = group * args.group_kernels
             if tile.residual:

@@ -1,11 +1,11 @@
-"""Convolution with vectors along pixels: panels of columns under all weight tiles, sums straight to planes.
+"""Convolution with vectors along pixels: panels of columns times all weight tiles, sums stored to planes.
 
 The work is cut into units (image, group, panel of pixels, chunk of weight tiles); pixels are counted over the whole
 output plane. A panel is a few vectors of pixels of every column A[c·R·S + r·S + s], one below the other. It is packed
 into the worker's workspace, or read in place if the input's planes are the columns. Weights are the scalars of the GEMM
 tile, so that it stores rows of output planes. The last panel of a plane may have fewer vectors, the last one partial.
 
-Where a panel does not stay in L1, the reduction is cut into parts, and the sums of a part wait in a buffer.
+Where a panel does not stay in L1, the reduction is cut into parts, with the sums in a buffer between parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, PLANES, ROWS, ANY = range(4)
-"""How a panel comes about: the input's planes, in place or copied; rows of pixels, `step` floats apart; any view."""
+"""How a panel is made: from the input's planes, in place or copied; from rows of pixels; from any view."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PlanarTile:
 
     lanes: int
     pack: int
-    step: int = 1  # floats from one pixel of a column to the next
+    step: int = 1  # stride of the pixels of a column, in float32
     load: int = LINES
 
 
@@ -57,7 +57,7 @@ def _zero(tile, target, width):
 
 @inline
 def _move(tile, source, target, width, end):
-    """Move `width` pixels of a column as whole vectors, which write past the run; nothing from `end` on is read."""
+    """Copy `width` pixels of a column as whole vectors, which write past the run; nothing from `end` on is read."""
     done = 0
     while done < width and source + (done + tile.lanes) * tile.step * 4 <= end:
         copy_every(tile, source + done * tile.step * 4, target + done * 4)
@@ -98,7 +98,8 @@ def _rows(tile, args, x, group, target, first, count):
 
 @specialise_on_tile(lambda tile: {IN_PLACE: _nothing, PLANES: _copy, ROWS: _rows, ANY: pack_columns}[tile.pack])
 def _pack_panel(tile, args, x, group, target, first, count):
-    """The columns of pixels first … first+count-1 of a group, rows `args.pitch` bytes apart, with a vector to spare."""
+    """Pack the columns of pixels first … first+count-1 of a group, rows `args.pitch` bytes apart, with a vector to
+    spare."""
 
 
 @kernel(

@@ -1,8 +1,8 @@
-"""1x1 convolution of planes of bytes to few output channels by tiles of words of planes: the driver.
+"""Driver of the int8 1x1 convolution of channel planes to few output channels, whose lanes are pixels.
 
-The work is cut into units (image, run of tiles); a part is a contiguous range of units. Of many input channels a run
-takes some at a time, so that few planes are read side by side, and all tiles of output channels find them in L1: their
-sums wait in the worker's workspace.
+The work is cut into units (image, run of tiles); a part is a contiguous range of units. With many input channels, a run
+takes some at a time. So few planes are read concurrently, and all tiles of output channels find them in L1. Partial
+sums are stored in the worker's workspace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cpuconv.runtime.kernel import kernel
 
 @dataclass(frozen=True)
 class PlaneWordsCall:
-    """Lanes of a vector; the micro-kernels are arguments."""
+    """Lanes per vector; the micro-kernels are arguments."""
 
     lanes: int
 
@@ -26,7 +26,7 @@ class PlaneWordsCall:
 def plane_words(tile, worker, before, part, parts, args):
     """y = ending(convolution of x and w), planes in and out; see the module.
 
-    `steps` are those in which the segments are taken: by `strip_first`, by `strip_middle`, and the last by `strip`.
+    The segments are computed in `steps` steps: by `strip_first`, by `strip_middle`, and the last by `strip`.
     """
     parked = args.parked + worker * args.parked_step
     units = args.batch * args.runs

@@ -1,9 +1,9 @@
-"""The tile of words of planes: products of bytes whose lanes are pixels, to few output channels, planes in and out.
+"""int8 tile for few output channels, whose lanes are pixels: channel planes in and out.
 
-Four input planes are read at once, a vector of bytes of each. Interleaved byte by byte in registers, they are four
-vectors of words, whose lanes are pixels and whose bytes are channels. Each meets a word of weights, the same in all
-lanes. Sums are put in the order of pixels when all channels are summed, end with the numbers of their output channel in
-all lanes, and are stored as pieces of planes.
+It loads a vector of bytes of each of four input planes and interleaves them byte by byte. The result is four vectors of
+32-bit groups: lanes are pixels, and bytes are channels. Each is multiplied by one group of weights, broadcast to all
+lanes. After all channels, sums are shuffled to pixel order. The epilogue broadcasts the values of one output channel,
+and stores parts of planes.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _QUAD = 4
 
 @dataclass(frozen=True)
 class PlaneWordsTile:
-    """Parameters of a tile.
+    """Parameters of the tile.
 
     Attributes
     ----------
     n : int
         Output channels.
     wide : int
-        Vectors of bytes of a plane.
+        Vectors of int8 of a plane.
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     resume, suspend : bool
-        Sums come from a buffer, and go there.
+        Sums are loaded from a buffer, or stored to it.
     """
 
     lanes: int
@@ -56,12 +56,12 @@ class PlaneWordsTile:
 
     @property
     def ending(self) -> Ending:
-        """What happens to sums."""
+        """The epilogue of sums."""
         return Ending(self.sum, self.y, self.residual, self.activation)
 
     @property
     def parked(self) -> int:
-        """Bytes of the sums of a tile."""
+        """Bytes of a tile's sums in the buffer."""
         return self.n * self.pixels * self.sum.bytes
 
     @property
@@ -87,9 +87,9 @@ def plane_words_strip(
     last: Any,
     high: Any,
 ) -> None:
-    """Tiles first … last-1 of a plane that is one row; the parameters are those of `folded_strip`.
+    """Compute tiles first … last-1 of a plane that is one row; the parameters are those of `folded_strip`.
 
-    Of each segment the table has the distances of four planes. `parked` is the address of the sums of tile `first`.
+    The table has the byte offsets of four planes per segment. `parked` is the address of the sums of tile `first`.
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
     weights, rows = vec.pointer(w), vec.pointer(bias)
@@ -144,8 +144,7 @@ call_plane_words_strip = plane_words_strip.caller()
 
 
 def _in_order(vec: Vector, four: list[Any]) -> list[Any]:
-    """Sums of pixels side by side, from those of words that were interleaved: quad q of vector i has the pixels from
-    16·q + 4·i on."""
+    """Reorder sums of interleaved groups to adjacent pixels: quad q of vector i has the pixels from 16·q + 4·i on."""
     quads = vec.lanes // _QUAD
 
     def quad(number: int) -> Any:

@@ -1,10 +1,11 @@
-"""First layers of any element types: kernel rows side by side, so that few channels fill whole words.
+"""First layers of any element types: the pixels under a kernel row are contiguous, so that few channels fill groups.
 
-An image row becomes a line of pixels; from it, for each output column, the pixels under a kernel row are copied side by
-side, with zeros up to a whole piece. Pixels of a line fill whole words; those of bytes lie side by side: what a word
-has of the next pixel meets weights of zero, and every byte is a number. Those rows of pieces are the band of a block of
-output rows. A segment of the GEMM tile is one kernel row. Rows of a band that one kernel row meets in consecutive
-output rows follow each other (with a stride: rows of each phase of it), so that the output of a block is one row.
+An image row is copied to a line of pixels. For each output column, the pixels under a kernel row are copied from the
+line, and padded with zeros to a fixed size (`piece`). Pixels of a line fill whole 32-bit groups; int8 pixels are
+contiguous: elements of the next pixel in a group are multiplied by zero weights, and every int8 is a valid number.
+These rows are the band of a block of output rows. A segment of the GEMM tile is one kernel row. Band rows of one
+kernel row are adjacent for consecutive output rows (with a stride: in each phase), so that the output of a block is one
+row.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 PLANES, BESIDE, WHOLE, APART = range(4)
-"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel, few of them, or a
-vector's; elsewhere."""
+"""Element order of the input: contiguous pixels of each channel; contiguous pixels with few channels, or with a
+vector of channels; any other."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,19 @@ class RowPatchTile:
     ----------
     lanes : int
     bytes : int
-        Of an element.
+        Size of an element, in bytes.
     source : int
         PLANES, BESIDE, WHOLE or APART.
     channels, given, pixel : int
-        Elements of a pixel: that there are, that lie in the input from pixel to pixel (BESIDE), and of a line.
+        Elements of a pixel: its channels, its stride in the input (BESIDE), and its stride in a line.
     run : int
-        Words of the pixels under a kernel row, where they lie side by side in a line; 0: dilated.
+        32-bit groups of the pixels under a kernel row, where they are contiguous in a line; 0: dilated.
     piece : int
-        Words that a kernel row has in a band.
+        32-bit groups of a kernel row in a band.
     pieces : int
-        Vectors of sums that make a pixel of an output block.
+        Vectors of sums per pixel of an output block.
     matrix : bool
-        The micro-kernel uses tile registers, which a thread configures.
+        The micro-kernel uses AMX tile registers, which a thread configures.
     """
 
     lanes: int
@@ -59,13 +60,13 @@ class RowPatchTile:
 
     @property
     def words(self) -> RowTile:
-        """For copies of bytes."""
+        """Parameters of copies of bytes."""
         return RowTile(self.lanes, 0)
 
 
 @inline
 def _fill(tile, target, end, word):
-    """Words from `target` on, up to `end` and beyond it by less than a vector."""
+    """Fill with a 32-bit word from `target` to `end`, and less than a vector beyond."""
     while target < end:
         fill_vector(tile, target, word)
         target += 4 * tile.lanes
@@ -90,7 +91,7 @@ def _planes(tile, args, source, target, width):
         _by_element(tile, args, source, target, 0, width)
         return
     for i in range(0, width, tile.lanes):
-        at = min(i, width - tile.lanes)  # the last pixels overlap the ones before
+        at = min(i, width - tile.lanes)  # the last pixels overlap the previous ones
         zip_planes(tile, source + at * tile.bytes, args.x_cb, target + at * tile.pixel * tile.bytes)
 
 
@@ -104,13 +105,13 @@ def _beside(tile, args, source, target, width):
 
 
 def _whole(tile, args, source, target, width):
-    for i in range(width):  # what a pixel's vector has beyond its channels goes under the next one
+    for i in range(width):  # lanes beyond a pixel's channels are overwritten by the next pixel
         copy_vector(tile, source + i * args.x_w, target + i * tile.pixel * tile.bytes)
 
 
 @specialise_on_tile(lambda tile: {PLANES: _planes, BESIDE: _beside, WHOLE: _whole, APART: _apart}[tile.source])
 def _line(tile, args, source, target, width):
-    """`width` pixels of an image row to a line."""
+    """Copy `width` pixels of an image row to a line."""
 
 
 def _pieces_of_runs(tile, args, line, target):
@@ -131,12 +132,12 @@ def _pieces_of_taps(tile, args, line, target):
 
 @specialise_on_tile(lambda tile: _pieces_of_runs if tile.run else _pieces_of_taps)
 def _pieces(tile, args, line, target):
-    """The pixels under a kernel row for each output column."""
+    """Copy the pixels under a kernel row for each output column."""
 
 
 @inline
 def _pack_band(tile, args, image, first_row, rows, line, band):
-    """Input rows first_row … first_row+rows-1, padding included, to a band."""
+    """Pack input rows first_row … first_row+rows-1, padding included, to a band."""
     size = tile.pixel * tile.bytes
     start = line + args.pad_left * size
     for row in range(rows):
@@ -158,7 +159,7 @@ def _pack_band(tile, args, image, first_row, rows, line, band):
     "y_image y_vector y_line"
 )
 def row_patches(tile, worker, before, part, parts, args):
-    """y = ending(convolution of x and w), blocked output whose rows follow each other; see the module."""
+    """y = ending(convolution of x and w), blocked output with contiguous rows; see the module."""
     if tile.matrix:
         load_configuration(tile, args.configuration)
     units = args.batch * args.row_blocks

@@ -1,7 +1,7 @@
-"""Sums on their way to any view of the output, and a residual on its way to them: by buffers of channel blocks.
+"""Copies between buffers of channel blocks and any view: sums to the output, and the residual to a buffer.
 
-A buffer has the pixels first … last-1 of an output plane, whose rows lie in the view as runs of pixels. A tile says by
-which loops they are moved: `rows` those of the output, `extra` those of the residual.
+A buffer has the pixels first … last-1 of an output plane; each output row is a run of pixels in the view. The tile
+selects the copy loops: `rows` for the output, `extra` for the residual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def no_residual(tile, args, image, channel, valid, buffer, first, last):
 
 
 def pack_residual(tile, args, image, channel, valid, buffer, first, last):
-    """Pixels of channels channel … channel+valid-1 of the residual to a buffer."""
+    """Copy pixels of channels channel … channel+valid-1 of the residual to a buffer."""
     start = args.residual + image * args.r_image
     while first < last:
         row = first // args.y_width
@@ -30,7 +30,7 @@ def pack_residual(tile, args, image, channel, valid, buffer, first, last):
 
 @inline
 def unpack_sums(tile, args, y, channel, valid, buffer, first, last):
-    """A buffer to pixels of channels channel … channel+valid-1 of the output."""
+    """Copy a buffer to pixels of channels channel … channel+valid-1 of the output."""
     while first < last:
         row = first // args.y_width
         column = first - row * args.y_width
@@ -43,7 +43,7 @@ def unpack_sums(tile, args, y, channel, valid, buffer, first, last):
 
 @inline
 def zero_tail(tile, args, y, first, last):
-    """Zero the channels that fill up the output's last block, in these pixels."""
+    """Zero the padding channels of the output's last block, in these pixels."""
     for channel in range(args.channels, args.stored):
         lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
         for pixel in range(first, last):

@@ -1,1 +1,1 @@
-"""What emitters of several rooms are made of."""
+"""Building blocks of the emitters of several packages."""

@@ -1,4 +1,4 @@
-"""Pixels of few channels in registers: from planes or pixels to pixels whose channels fill whole words."""
+"""Pixels with few channels, padded to whole 32-bit groups, from planes or from contiguous pixels."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _shuffled(vec: Vector, a: Any, b: Any, places: list[int]) -> Any:
 
 @emitter
 def zip_planes(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
-    """target[i][c] = the element i of the plane at source + c·step, for i < lanes and c < channels; others are zero."""
+    """target[i][c] = element i of the plane at source + c·step, for i < lanes and c < channels; others are zero."""
     lanes, start = tile.lanes, vec.pointer(source)
     kind = _elements(tile, lanes)
     planes = [_load(vec, kind, vec.offset(start, vec.builder.mul(step, I64(c)))) for c in range(tile.channels)]
     full = 1 << (tile.pixel - 1).bit_length()
     planes += [ir.Constant(kind, None)] * (full - tile.channels)
-    while len(planes) > 1:  # of a pixel, elements of neighbours come side by side
+    while len(planes) > 1:  # elements of adjacent planes are interleaved
         count = planes[0].type.count
         size = count // lanes
         order = [at * size + i + count * side for at in range(lanes) for side in (0, 1) for i in range(size)]
@@ -49,9 +49,7 @@ def zip_planes(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> N
 
 @emitter
 def spread_pixels(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """target[i][c] = the element c of pixel i, which has `given` of them, for i < lanes and c < channels; others are
-    zero.
-    """
+    """target[i][c] = element c of pixel i, with `given` elements, for i < lanes and c < channels; others are zero."""
     kind = _elements(tile, tile.lanes * tile.given)
     nothing = kind.count
     order = [
@@ -65,7 +63,7 @@ def spread_pixels(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @emitter
 def copy_kept(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy `run` words, and zeros up to `piece` words and to whole vectors."""
+    """Copy `run` groups, followed by zeros up to `piece` groups and to whole vectors."""
     start, end = vec.pointer(source), vec.pointer(target)
     for first in range(0, tile.piece, tile.lanes):
         kept = max(0, min(tile.lanes, tile.run - first))

@@ -1,4 +1,4 @@
-"""Elements of one type to another: floats rounded, and between floats and integers by a scale and a zero point."""
+"""Conversions of element types: rounding of floats; quantisation and dequantisation by a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, load_as_int, store_float
 from cpuconv.isa.vector import F32, I32, Vector
 
-SMALL = 16  # bits of the largest integers that floats become: ends of their range are floats
+SMALL = 16  # bits of the largest integers that floats are converted to: a float32 represents their bounds exactly
 
 
 def converts(source: Element, target: Element) -> bool:
-    """Whether elements of the one become those of the other: not integers other integers."""
+    """Whether the conversion is supported: not from integers to other integers."""
     return not source.integer if target.integer and 8 * target.bytes <= SMALL else not target.integer
 
 
 def convert(vec: Vector, source: Element, target: Element, x: Any, y: Any, scale: Any, zero: Any) -> None:
-    """`lanes` elements at `y` from those at `x`.
+    """Convert `lanes` elements at `x` to elements at `y`.
 
-    With q the integer and r the float: q = clip(rint(r / scale) + zero), by halves to even and to the ends of q's
-    range, a NaN to the lower one; r = (q - zero)·scale. `scale` is a float, `zero` an int32.
+    With q the integer and r the float: q = clip(rint(r / scale) + zero), ties to even, clipped to q's range, NaN to
+    the lower bound; r = (q - zero)·scale. `scale` is a float32, `zero` an int32.
     """
     if target.integer:
         ends = np.iinfo(target.dtype)
@@ -38,10 +38,10 @@ def convert(vec: Vector, source: Element, target: Element, x: Any, y: Any, scale
 
 
 def _splat(vec: Vector, number: Any) -> Any:
-    """Every int32 lane = number."""
+    """Broadcast an int32 to all lanes."""
     return vec.builder.bitcast(vec.splat(vec.builder.bitcast(number, F32)), vec.int_type)
 
 
 def float_of(vec: Vector, word: Any) -> Any:
-    """The float whose bits the lower half of a word has."""
+    """The float32 whose bits are the lower half of an int64 word."""
     return vec.builder.bitcast(vec.builder.trunc(word, I32), F32)

@@ -1,4 +1,4 @@
-"""Vectors of doubles with floats in memory, for transforms that are rounded once; zeros cost nothing."""
+"""Vectors of float64 with float32 in memory, for transforms that are rounded once; operations on zeros emit nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ZERO = object()  # a value known to be zero when code is emitted
 
 
 class Double(Vector):
-    """`Vector` in float64: `load` and `store` move doubles, `widen` and `narrow` floats. Any operand may be ZERO."""
+    """`Vector` in float64: `load` and `store` move float64, `widen` and `narrow` float32. Operands may be ZERO."""
 
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         super().__init__(builder, lanes)
@@ -27,15 +27,15 @@ class Double(Vector):
         return ir.Constant(self.type, [value] * self.lanes if self.lanes > 1 else value)
 
     def store(self, value: Any, address: Any, align: int = 8) -> None:
-        """Double at address + 8·i = lanes[i]."""
+        """float64 at address + 8·i = lanes[i]."""
         super().store(ir.Constant(self.type, None) if value is ZERO else value, address, align)
 
     def widen(self, address: Any) -> Any:
-        """lanes[i] = float at address + 4·i; the address is aligned to a vector."""
+        """lanes[i] = float32 at address + 4·i; the address is aligned to a vector."""
         return self.builder.fpext(self.floats.load(address, align=self.floats.size), self.type)
 
     def narrow(self, value: Any, address: Any) -> None:
-        """Float at address + 4·i = lanes[i], rounded; the address is aligned to a vector."""
+        """float32 at address + 4·i = lanes[i], rounded; the address is aligned to a vector."""
         zero = self.floats.constant(0.0)
         rounded = zero if value is ZERO else self.builder.fptrunc(value, self.floats.type)
         self.floats.store(rounded, address, align=self.floats.size)
@@ -57,7 +57,7 @@ class Double(Vector):
         return ZERO if a is ZERO or b is ZERO else super().mul(a, b)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a·b + c, rounded once where that is one instruction."""
+        """a·b + c, rounded once where the CPU has an FMA instruction."""
         if a is ZERO or b is ZERO:
             return c
         return self.mul(a, b) if c is ZERO else self._intrinsic("fmuladd", [a, b, c])

@@ -1,4 +1,4 @@
-"""How poolings and reductions make one vector of many: emitters of the step from two to one, and loops of it."""
+"""Reduction of vectors for poolings and reductions: emitters of the binary operations, and loops over them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Fold = Callable[[Vector, Any, Any], Any]
 
 
 def _largest(vec: Vector, a: Any, b: Any) -> Any:
-    """The larger of two, NaN where either is; of zeros either one."""
+    """The larger of two, NaN where either is NaN; for +0 and -0, either one."""
     return _extreme(vec, "maximum", a, b)
 
 
 def _smallest(vec: Vector, a: Any, b: Any) -> Any:
-    """The smaller of two, NaN where either is; of zeros either one."""
+    """The smaller of two, NaN where either is NaN; for +0 and -0, either one."""
     return _extreme(vec, "minimum", a, b)
 
 
@@ -33,7 +33,7 @@ FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": _largest, "min": _smallest}
 def repeat(
     vec: Vector, first: Any, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> Any:
-    """Emit `for index in range(first, last): values = body(index, values)`, possibly empty; gives the last values.
+    """Emit `for index in range(first, last): values = body(index, values)`, possibly empty; return the last values.
 
     `first` and `last` are i64 values.
     """
@@ -59,7 +59,7 @@ def repeat(
 def repeat_once(
     vec: Vector, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """As `repeat` from 0 on, of `last` >= 1: without a test before the first turn, LLVM spills less."""
+    """`repeat` from 0 to `last` >= 1: without a test before the first iteration, LLVM spills less."""
     builder = vec.builder
     entry, inside, done = builder.block, builder.append_basic_block("turn"), builder.append_basic_block("turns.done")
     builder.branch(inside)

@@ -1,8 +1,8 @@
-"""Elements of one or two bytes between rows of pixels and vectors of 32-bit words, in registers.
+"""Transposition of 1- and 2-byte elements in registers: between channel rows and vectors of 32-bit groups.
 
-A word holds the elements of a few channels that lie side by side: 4 of one byte, 2 of two. 16 bytes are read of each
-channel's row. Loads gather the rows of four vectors so that the words of a pixel, once the rows of each word are
-interleaved, are a transposition by quads of words away from lying side by side.
+A group has the elements of a few adjacent channels: 4 of one byte, or 2 of two bytes. 16 bytes are loaded from each
+channel's row. The order of the loads makes the groups of a pixel adjacent after two steps: interleaving the rows of
+each group, and a transposition by quads of groups.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import NARROW, join, keep_first, present_rows, transpose_quads
 from cpuconv.runtime.code.llvm import ir
 
-QUAD = 16  # bytes that are read of a row at once
+QUAD = 16  # bytes loaded from a row at a time
 
 
 def within_quads(vec: Vector, size: int, a: Any, b: Any, places: Sequence[int]) -> Any:
-    """In every 16 bytes, the elements of `size` bytes at these places of a's 16 bytes and, past them, of b's."""
+    """Shuffle every 16 bytes: elements of `size` bytes at `places` of a's 16 bytes, followed by b's."""
     count, here = vec.size // size, QUAD // size
     kind = ir.VectorType(ir.IntType(8 * size), count)
     lanes = [quad + place % here + count * (place // here) for quad in range(0, count, here) for place in places]
@@ -29,14 +29,14 @@ def within_quads(vec: Vector, size: int, a: Any, b: Any, places: Sequence[int]) 
 
 
 def zipped(vec: Vector, size: int, a: Any, b: Any) -> list[Any]:
-    """In every 16 bytes, elements of a and b in turn: of the first half, and of the second."""
+    """Interleave elements of a and b within every 16 bytes: those of the first half, and those of the second."""
     count = QUAD // size
     halves = range(count // 2), range(count // 2, count)
     return [within_quads(vec, size, a, b, [at + side for at in half for side in (0, count)]) for half in halves]
 
 
 def interleaved(vec: Vector, size: int, rows: Sequence[Any]) -> list[Any]:
-    """In every 16 bytes, the elements of all rows in turn, as many vectors as there are rows; a power of two."""
+    """Interleave the elements of all rows within every 16 bytes; the number of rows and results is a power of two."""
     if len(rows) == 1:
         return list(rows)
     half = len(rows) // 2
@@ -45,7 +45,7 @@ def interleaved(vec: Vector, size: int, rows: Sequence[Any]) -> list[Any]:
 
 
 def told_apart(vec: Vector, size: int, vectors: Sequence[Any]) -> list[Any]:
-    """The reverse of `interleaved`, of words."""
+    """Undo `interleaved` for 32-bit groups."""
     each, here = len(vectors), QUAD // size
     order = [place for row in range(each) for place in range(row, here, each)]
     sorted_ = [within_quads(vec, size, value, value, order) for value in vectors]
@@ -53,7 +53,7 @@ def told_apart(vec: Vector, size: int, vectors: Sequence[Any]) -> list[Any]:
 
 
 def _quads_of_words(vec: Vector, size: int, row: Callable[[int], Any]) -> list[list[Any]]:
-    """[pixel // 4][i]: of four pixels the words 4·lane + i, in lane after lane of quads, of rows at row(channel)."""
+    """[pixel // 4][i]: for four pixels, the groups 4·lane + i in each quad of lanes, from rows at row(channel)."""
     quad, each = Vector(vec.builder, NARROW), 4 // size
 
     def gathered(first: int, number: int) -> Any:
@@ -74,7 +74,7 @@ def _pack(tile: Any, vec: Vector, row: Callable[[int], Any], target: Any, step: 
 
 @emitter
 def words_from_planes(tile: Any, vec: Vector, source: Any, row_step: Any, target: Any, step: Any) -> None:
-    """Of 16 bytes of pixels of each channel's row, `row_step` bytes apart, a vector of words each, `step` apart."""
+    """Transpose 16 bytes of each channel row, `row_step` bytes apart, to vectors of groups per pixel, `step` apart."""
     source = vec.pointer(source)
     _pack(tile, vec, _every_row(vec, source, row_step), vec.pointer(target), step, None)
 
@@ -83,7 +83,7 @@ def words_from_planes(tile: Any, vec: Vector, source: Any, row_step: Any, target
 def words_from_some_planes(
     tile: Any, vec: Vector, source: Any, row_step: Any, valid: Any, target: Any, step: Any
 ) -> None:
-    """The same of the first `valid` (>= 1) channels; the others are zero, and not read."""
+    """`words_from_planes` for the first `valid` (>= 1) channels; the others are zero, and not read."""
     row = present_rows(vec, vec.pointer(source), row_step, valid)
     _pack(tile, vec, row, vec.pointer(target), step, valid)
 
@@ -93,7 +93,7 @@ def _every_row(vec: Vector, start: Any, step: Any) -> Callable[[int], Any]:
 
 
 def _rows_of_quads(tile: Any, vec: Vector, source: Any, step: Any) -> dict[int, Any]:
-    """By channel: 16 bytes of pixels, from a vector of words each."""
+    """16 bytes of pixels per channel, from one vector of groups per pixel."""
     quad, each = Vector(vec.builder, NARROW), 4 // tile.bytes
     columns = []
     for first in range(0, NARROW * each, NARROW):
@@ -109,7 +109,7 @@ def _rows_of_quads(tile: Any, vec: Vector, source: Any, step: Any) -> dict[int, 
 
 @emitter
 def planes_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any, row_step: Any) -> None:
-    """The reverse of `words_from_planes`."""
+    """Transpose vectors of groups to channel rows: the inverse of `words_from_planes`."""
     quad, row = Vector(vec.builder, NARROW), _every_row(vec, vec.pointer(target), row_step)
     for channel, value in _rows_of_quads(tile, vec, vec.pointer(source), step).items():
         quad.store(value, row(channel), align=1)
@@ -117,8 +117,8 @@ def planes_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: An
 
 @emitter
 def lines_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any, row_step: Any) -> None:
-    """The same of a vector of pixels of each row, which are put together on the stack: rows that lie a power of two
-    apart would drive each other out of the cache between one 16 bytes and the next."""
+    """`planes_from_words` for a vector of pixels of each row, which are collected on the stack: rows a power of two
+    apart would evict each other from the cache between two stores of 16 bytes."""
     builder, quad, channels = vec.builder, Vector(vec.builder, NARROW), vec.size // tile.bytes
     with builder.goto_entry_block():
         stack = builder.alloca(ir.IntType(8), channels * vec.size)
@@ -143,7 +143,7 @@ def lines_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any
 def some_planes_from_words(
     tile: Any, vec: Vector, source: Any, step: Any, target: Any, row_step: Any, valid: Any
 ) -> None:
-    """The same of the first `valid` (>= 1) channels; rows of others are not written."""
+    """`planes_from_words` for the first `valid` (>= 1) channels; rows of others are not written."""
     quad, row = Vector(vec.builder, NARROW), present_rows(vec, vec.pointer(target), row_step, valid)
     rows = _rows_of_quads(tile, vec, vec.pointer(source), step)
     for channel, value in rows.items():

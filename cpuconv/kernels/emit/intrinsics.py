@@ -1,4 +1,4 @@
-"""How an emitter becomes a function that kernel drivers call: all arguments but the tile are int64 words."""
+"""Decorator that makes emitters callable from kernel drivers; all arguments but the tile are int64 words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cpuconv.runtime.described import Emitted
 
 
 def emitter(function: Callable[..., Any]) -> Any:
-    """Decorator: `function(tile, vec, *words)` emits code; the result is callable in kernels as f(tile, *words).
+    """Make `function(tile, vec, *words)`, which emits code, callable in kernels as f(tile, *words).
 
-    The emitter returns an i64 value or None (then the call gives 0).
+    The emitter returns an i64 value, or None; then the call returns 0.
     """
 
     def emit(builder: Any, tile: Any, *words: Any) -> Any:
@@ -34,7 +34,7 @@ def word(tile: Any, vec: Vector, address: Any, index: Any) -> Any:
 
 @emitter
 def copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy `lanes` floats."""
+    """Copy `lanes` float32."""
     vec.store(vec.load(vec.pointer(source)), vec.pointer(target))
 
 
@@ -47,7 +47,7 @@ def copy_piece(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @emitter
 def copy_float(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy one float."""
+    """Copy one float32."""
     builder = vec.builder
     value = builder.load(builder.inttoptr(source, F32.as_pointer()))
     builder.store(value, builder.inttoptr(target, F32.as_pointer()))
@@ -76,7 +76,7 @@ def zero_element(tile: Any, vec: Vector, target: Any) -> None:
 
 @emitter
 def fill_element(tile: Any, vec: Vector, target: Any, word_: Any) -> None:
-    """Set one element of `tile.bytes` bytes to the lowest bytes of a word."""
+    """Set one element of `tile.bytes` bytes to the lowest bytes of an int64 word."""
     kind = ir.IntType(8 * tile.bytes)
     vec.builder.store(vec.builder.trunc(word_, kind), vec.builder.inttoptr(target, kind.as_pointer()))
 
@@ -87,13 +87,13 @@ def _element(size: int) -> Any:
 
 @emitter
 def zero_vector(tile: Any, vec: Vector, target: Any) -> None:
-    """Set `lanes` floats to zero."""
+    """Set `lanes` float32 to zero."""
     vec.store(vec.constant(0.0), vec.pointer(target))
 
 
 @emitter
 def fill_vector(tile: Any, vec: Vector, target: Any, word_: Any) -> None:
-    """Set `lanes` words of 32 bits."""
+    """Set `lanes` 32-bit groups to the lower half of an int64 word."""
     builder = vec.builder
     value = vec.splat(builder.trunc(word_, I32))
     vec.store(builder.bitcast(value, vec.type), vec.pointer(target))
@@ -101,5 +101,5 @@ def fill_vector(tile: Any, vec: Vector, target: Any, word_: Any) -> None:
 
 @emitter
 def zero_float(tile: Any, vec: Vector, target: Any) -> None:
-    """Set one float to zero."""
+    """Set one float32 to zero."""
     vec.builder.store(F32(0.0), vec.builder.inttoptr(target, F32.as_pointer()))

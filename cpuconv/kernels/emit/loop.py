@@ -1,4 +1,4 @@
-"""Loops in straight-line code: a body emitted once, run for each index."""
+"""Counted loops in LLVM IR: the body is emitted once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What products are made of: words of pixels and vectors of weights multiplied and added, by an instruction or a few.
+"""Multiply-accumulate instructions for 32-bit groups of pixels and weight vectors: one or a few instructions each.
 
-`product.py` says which product is made of which.
+`product.py` says which dot-product kind uses which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cpuconv.isa.vector import Vector
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
 
-X86 = {  # of the vectors' bytes: LLVM's intrinsic
+X86 = {  # LLVM's intrinsic, by bytes of a vector
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
     "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
     "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
@@ -26,7 +26,7 @@ X86 = {  # of the vectors' bytes: LLVM's intrinsic
 
 @functools.cache
 def _bfloat() -> Any:
-    """LLVM's bfloat, which llvmlite's language lacks."""
+    """LLVM's bfloat type, which llvmlite lacks."""
 
     class BFloat(ir.Type):
         def _to_string(self) -> str:
@@ -42,13 +42,13 @@ def _bfloat() -> Any:
 
 
 def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
-    """A vector of x86 that the optimiser does not know: it adds nothing else before. `ordered`: nor is it moved."""
+    """Hide an x86 vector from the optimiser, so that it does not reassociate sums; `ordered`: nor reorder them."""
     kind = ir.FunctionType(value.type, [value.type])
     return vec.builder.asm(kind, "", "=v,0", [value], side_effect=ordered)
 
 
 def pairs(vec: Vector, part: Any, weight: Any) -> Any:
-    """The sums of two products of int16 a lane, as int32."""
+    """Dot products of two int16 per lane, as int32."""
     builder = vec.builder
     twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     if vec.builder.module.triple.startswith("x86"):
@@ -61,21 +61,21 @@ def pairs(vec: Vector, part: Any, weight: Any) -> Any:
 
 
 def paired(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
-    """total + the sums of two products of int16 a lane, of x86 hidden from the optimiser: it would add those of
-    several words to each other first, and spill."""
+    """total + dot products of two int16 per lane; on x86 hidden from the optimiser, which would add the dot products
+    of several groups first, and spill."""
     added = vec.builder.add(total, pairs(vec, part, weight))
     return hidden(vec, added, ordered=True) if vec.builder.module.triple.startswith("x86") else added
 
 
 def flipped(vec: Vector, factor: Any, magnitudes: Any, flips: Any, total: Any) -> Any:
-    """total + magnitudes·(factor xor flips), by lanes, four products of bytes each, hidden from the optimiser: it would
+    """total + magnitudes·(factor xor flips): dot products of four int8 per lane; hidden from the optimiser, which would
     spill."""
     added = vec.builder.add(total, sums_of_four(vec, magnitudes, vec.builder.xor(factor, flips)))
     return hidden(vec, added, ordered=True)
 
 
 def sums_of_four(vec: Vector, unsigned: Any, signed: Any) -> Any:
-    """Sums of four products of bytes a lane, pairs of which fit int16."""
+    """Dot products of four int8 per lane, whose pairs must fit int16."""
     builder = vec.builder
     twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
@@ -86,7 +86,7 @@ def sums_of_four(vec: Vector, unsigned: Any, signed: Any) -> Any:
 
 
 def magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
-    """Magnitudes of signed bytes, and all bits of those that are below zero."""
+    """Magnitudes of int8, and masks with all bits set where they are negative."""
     builder = vec.builder
     kind: Any = ir.VectorType(ir.IntType(8), vec.size)
     signed = builder.bitcast(words, kind)
@@ -96,26 +96,25 @@ def magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
 
 
 def dot(vec: Vector, name: str, x: Element, packed: Element, part: Any, weight: Any, total: Any) -> Any:
-    """An instruction of `Isa.dots` for words of elements `x` and `packed` ones; of NEON's the operands are vectors of
-    elements."""
+    """Call an instruction of `Isa.dots` for groups of `x` and weights of `packed`; NEON's take element vectors."""
     if name == "vpdpwssd":
         _keep_whole(vec)
     if name in X86:
-        # Of one type, either operand may come first, and the last can be a broadcast from memory: 1.33 times as fast
-        # on a Zen 4 where a pixel meets one vector of weights.
+        # With equal types, either operand may come first. The last can be a broadcast memory operand: 1.33 times as
+        # fast on a Zen 4 where a pixel is multiplied by one vector of weights.
         operands = [weight, part] if x == packed else [part, weight]
         return call(vec.builder, X86[name][vec.size], total.type, [total, *operands])
     element: Any = _bfloat() if x == BF16 else ir.IntType(8)
     kind = ir.VectorType(element, vec.size // x.bytes)
     suffix = f".v4{'f32' if x == BF16 else 'i32'}.v{kind.count}{'bf16' if x == BF16 else 'i8'}"
-    if name == "bfmmla":  # of one type of vectors only
+    if name == "bfmmla":  # has one vector type only
         suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
     return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
 
 
 def by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
-    """fmlal of the lower half of a vector of weights and a word's first element, fmlal2 of the upper and the second."""
+    """fmlal: lower half of a weight vector times the first element of a group; fmlal2: upper half times the second."""
     kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
     word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
     for element, name in enumerate(("fmlal", "fmlal2")):
@@ -126,6 +125,6 @@ def by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
 
 
 def _keep_whole(vec: Vector) -> None:
-    """Have LLVM leave vpdpwssd as it is: it makes two instructions of it where sums would wait for each other."""
+    """Stop LLVM from splitting vpdpwssd in two instructions, which it does where sums would wait for each other."""
     features = ",".join(filter(None, (target()[2], "+fast-dpwssd")))
-    set.add(vec.builder.function.attributes, f'"target-features"="{features}"')  # past llvmlite's list of plain words
+    set.add(vec.builder.function.attributes, f'"target-features"="{features}"')  # past llvmlite's list of known names

@@ -1,20 +1,20 @@
-"""Products: how a word of pixels meets vectors of weights, as a table; the GEMM tile is written over them.
+"""Dot-product kinds: how a 32-bit group of pixels is multiplied by weight vectors, as a table; GEMM tiles use it.
 
-A word is 32 bits: a float, two floats of 16 bits or four bytes, of channels side by side. A vector of weights has, for
-each of `lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it
-is split in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
+A group (word) is 32 bits: one float32, two 16-bit floats or four int8 of adjacent channels. A weight vector has, for
+each of `lanes` output channels, the elements for the group's channels. Where no instruction takes a whole group, it is
+split in two parts, the even and the odd elements, each with its own vector of weights.
 
-`vpmaddubsw` adds two products of unsigned and signed bytes, and saturates where they are beyond int16. With magnitudes
-of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
-pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
-magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
-unsigned ones, another flip of the highest bit, is packed with the others. Where weights are small enough GEMM tiles
-take two words at once, with the same sums (`products/gemm_bytes.py`).
+`vpmaddubsw` multiplies unsigned by signed bytes, adds two products and saturates to int16. With the magnitudes of
+weights, at most 128, as the unsigned operand it never saturates, since 128·(-128 - 128) = -2¹⁵. Pixels get the sign:
+w·x = |w|·~x + |w| where w is negative, and ~x is the bitwise complement of x. So a group needs two vectors: magnitudes
+and flip masks. Sums start from the terms that the complement omits (`Product.added`). The masks also flip the highest
+bit where uint8 must become int8. Where weights are small enough, GEMM tiles take two groups at a time, with equal sums
+(`products/gemm_bytes.py`).
 
-Where few pixels meet each weight, the time goes into reading weights. They are packed as the bytes that they are, and
-operands change places (`compact`): magnitudes are those of the pixel, and what its signs flip are weights. All vectors
-of weights share what is made of the pixel. What flips lack, |x| of each x below zero, is no longer a constant of an
-output channel but one of the pixel: `Product.lacking`, which is added to all of its sums.
+With few pixels per weight, loading weights dominates. Weights are then packed as plain int8, and the operands change
+places (`compact`): magnitudes are those of the pixel, and its signs flip the weights. All vectors of weights share the
+magnitudes and signs of a pixel. The omitted term, |x| of each x below zero, is no longer constant per output channel
+but per pixel: `Product.lacking`, which is added to all of its sums.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ from cpuconv.kernels.emit import multiplying
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
 
-WORD = 4  # bytes
-FEW = 2  # pixels of an image: with more, what is made of pixels takes longer than to read twice as many bytes
-JOINED_WORDS = 2  # that meet weights together where these are small enough (`products/gemm_bytes.py`)
-JOINED = 1  # the byte by which packed weights say so: no flip
+WORD = 4  # bytes of a 32-bit group
+FEW = 2  # maximum pixels of an image for `compact`: with more, preparing pixels costs more than reading twice the bytes
+JOINED_WORDS = 2  # groups that are multiplied together where weights are small enough (`products/gemm_bytes.py`)
+JOINED = 1  # the byte that marks such weights; no flip mask has this value
 _FEW_REGISTERS = 16
-_FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # of the rate of flipped products, tiles by weight vectors, measured on a Zen 4
-_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # of compact ones, the same: vectors of weights share what pixels become
-_FEW_UNEVEN = 0.045  # the same: with more sums weights are read for each pixel, with fewer there are more loads
-_FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
+_FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # reached share of the flipped rate, by weight vectors of a tile, on a Zen 4
+_COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # the same for compact kinds: weight vectors share a pixel's preparation
+_FEW_UNEVEN = 0.045  # `Isa.uneven` on a Zen 4: more sums reload weights for each pixel, fewer sums need more loads
+_FLIP = -0x7F7F7F80  # 0x80 in each byte: converts int8 to uint8 values that are larger by 128
 
 
 @dataclass(frozen=True)
 class Product:
-    """One way to multiply and add.
+    """One way to multiply and accumulate.
 
     Attributes
     ----------
     name : str
-        In tiles and in forms of packed weights.
+        Name in tiles and in forms of packed weights.
     x, w : Element
-        Of pixels as the instruction takes them, and of the weights that it can stand for.
+        Type of the pixels that the instruction takes, and of the weights that it can represent.
     packed : Element
-        What weights are packed as.
+        Type of the packed weights.
     parts : int
-        Vectors of weights that a word meets.
+        Weight vectors per group of pixels.
     instruction : str
-        The row of `Isa.dots` that it is, or "": it is made of others.
+        Name of the instruction's row in `Isa.dots`, or "": a sequence of other instructions.
     rate : float
-        Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so,
-        or ports do.
+        Weight vectors multiplied by a group per cycle where the row, or FMA, has a rate of 2. 0: the row's rate, or the
+        shared execution ports, decide.
     latency : float
         Cycles from a sum to the next one.
     broadcasts : float
-        Parts of words that are broadcast a cycle at most.
+        Most parts of groups broadcast per cycle.
     flipped, compact : bool
-        Weights are magnitudes, and what is flipped of pixels; or bytes that are flipped by the signs of pixels.
+        Weights are packed as magnitudes and flip masks for pixels; or as int8, flipped by the signs of pixels.
     feature : str
-        Of AMX's: LLVM's name of what the CPU must have.
+        AMX only: LLVM's name of the required CPU feature.
     """
 
     name: str
@@ -89,31 +89,31 @@ class Product:
 
     @property
     def cuts(self) -> int:
-        """Parts that a word is split into."""
+        """Parts that a group is split into."""
         return 1 if self.flipped else self.parts
 
     @property
     def multiplied_and_added(self) -> bool:
-        """Whether it is of int16, by an instruction that multiplies and another that adds."""
+        """Whether it multiplies int16 by one instruction and adds by another."""
         return self.packed == S16 and not self.instruction
 
     @property
     def matrix(self) -> bool:
-        """Whether it is one of AMX, on tile registers."""
+        """Whether it is an AMX kind, on tile registers."""
         return bool(self.feature)
 
     @property
     def paired(self) -> bool:
-        """Whether it multiplies two words of two pixels by those of two output channels (`gemm_pairs.py`)."""
+        """Whether it multiplies two groups of two pixels by those of two output channels (`gemm_pairs.py`)."""
         return self.instruction.endswith("mmla")
 
     @property
     def by_lane(self) -> bool:
-        """Whether it multiplies by single elements of a word, which is the same in all lanes."""
+        """Whether it multiplies by single elements of a group that is the same in all lanes."""
         return self.instruction == "fmlal"
 
     def words_at_once(self, lanes: int) -> int:
-        """Words of a pixel that it takes together: of AMX's those of a channel block."""
+        """Groups of a pixel per multiplication; AMX: those of a channel block."""
         return lanes if self.matrix else 2 if self.paired else 1
 
     @property
@@ -122,11 +122,11 @@ class Product:
         return S32 if self.x.integer else F32
 
     def flips(self, x: Element) -> bool:
-        """Whether the sign of pixels of that type is flipped before they are multiplied."""
+        """Whether the sign bit of pixels of type `x` is flipped before the multiplication."""
         return self.parts == 1 and {x, self.x} == {U8, S8}
 
     def added(self, x: Element) -> tuple[int, int]:
-        """What it adds to pixels of that type before they meet weights of at least zero, and weights below."""
+        """Offset added to pixels of type `x` before multiplication by weights >= 0, and by weights < 0."""
         if self.flipped:
             least = -128 if self.x == U8 else 0
             return least, least + 1
@@ -134,7 +134,7 @@ class Product:
         return both, both
 
     def takes(self, types: Types) -> bool:
-        """Whether it computes that problem."""
+        """Whether it computes problems of these types."""
         signs = {U8, S8}
         same = types.x == self.x or {types.x, self.x} == signs and not self.flipped
         return same and (types.w == self.w or (types.w, self.w) == (S8, S16)) and types.sum == self.sum
@@ -144,18 +144,18 @@ class Product:
         return vec.int_type if self.sum.integer else vec.type
 
     def word(self, vec: Vector, address: Any, flipped: bool) -> Any:
-        """The word at an address in every lane: a float, or an int32."""
+        """Broadcast the group at an address to all lanes: a float32, or an int32."""
         if self.name == "fma":
             return vec.broadcast(address)
         builder = vec.builder
         scalar = builder.load(builder.bitcast(address, I32.as_pointer()))
         scalar.align = 1
-        if flipped:  # before it is broadcast: LLVM 22 does not end on the same of a vector
+        if flipped:  # before the broadcast: LLVM 22 does not terminate on the xor of a vector
             scalar = builder.xor(scalar, I32(_FLIP))
         return vec.splat(scalar)
 
     def broadcast(self, vec: Vector, address: Any, x: Element) -> list[Any]:
-        """The parts of the word at an address, of elements `x`, in every lane."""
+        """Broadcast the parts of the group at an address, of elements `x`, to all lanes."""
         if self.x == F16 and self.parts == 2:  # converted before they are broadcast
             pair = load_as_float(Vector(vec.builder, 2), F16, address)
             return [vec.splat(vec.builder.extract_element(pair, I32(part))) for part in range(2)]
@@ -164,11 +164,11 @@ class Product:
         return self.split(vec, self.word(vec, address, self.flips(x)), x)
 
     def signed(self, vec: Vector, words: Any, x: Element) -> Any:
-        """Words of elements `x` as those of the elements that it multiplies, hidden from the optimiser."""
+        """Convert groups of elements `x` to the elements that it multiplies, hidden from the optimiser."""
         return vec.builder.xor(multiplying.hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
 
     def lacking(self, vec: Vector, words: Any, total: Any) -> Any:
-        """total + what `compact` products of words of pixels lack, another in each lane: |x| of each x below 0."""
+        """total + the correction of `compact` sums, per lane's group: |x| of each x below 0."""
         builder = vec.builder
         kind: Any = ir.VectorType(ir.IntType(8), vec.size)
         magnitudes, signs = multiplying.magnitudes_and_signs(vec, words)
@@ -176,7 +176,7 @@ class Product:
         return builder.add(total, multiplying.sums_of_four(vec, below, ir.Constant(kind, [1] * kind.count)))
 
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
-        """The parts of a word of elements `x`, which may differ from lane to lane."""
+        """The parts of a group of elements `x`, which may differ from lane to lane."""
         if self.compact:
             return [multiplying.magnitudes_and_signs(vec, word)]
         if self.cuts == 1:
@@ -199,7 +199,7 @@ class Product:
         return [builder.bitcast(half, vec.int_type) for half in halves]
 
     def load(self, vec: Vector, address: Any, apart: int = 0) -> Any:
-        """A vector of packed weights, or magnitudes and what is flipped, so many bytes apart."""
+        """Load a vector of packed weights, or magnitudes and flip masks `apart` bytes from each other."""
         if self.flipped:
             return [vec.load_int(vec.offset(address, at), align=vec.size) for at in (0, apart)]
         if self.packed == F32:
@@ -207,7 +207,7 @@ class Product:
         return vec.load_int(address, align=vec.size)
 
     def add(self, vec: Vector, part: Any, weight: Any, total: Any) -> Any:
-        """total + part·weight, by lanes."""
+        """total + part·weight, per lane."""
         if self.packed == F32:
             return vec.fma(part, weight, total)
         if self.flipped:
@@ -246,7 +246,7 @@ MATRIX: tuple[Product, ...] = (
     Product("tdpbssd", S8, S8, S8, instruction="tdpbssd", feature="amx-int8"),
     Product("tdpbf16ps", BF16, BF16, BF16, instruction="tdpbf16ps", feature="amx-bf16"),
 )
-PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
+PAIRS: tuple[Product, ...] = (  # of int16, which is the type of transformed tiles only, not of arrays
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
     Product("pmaddwd", S16, S16, S16, latency=1.0),
 )
@@ -255,17 +255,17 @@ BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPAC
 
 
 def usable(isa: Isa, product: Product) -> bool:
-    """Whether the CPU that code is generated for has it."""
+    """Whether the target CPU has its instruction."""
     if not product.instruction or product.name == "fma":
         return True
     return any(dot.name == product.instruction and offered(dot.feature) for dot in isa.dots)
 
 
 def rate(isa: Isa, product: Product) -> float:
-    """Vectors of weights that meet a word a cycle."""
+    """Weight vectors multiplied by a group per cycle."""
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
-    if product.multiplied_and_added:  # on ports that both share
+    if product.multiplied_and_added:  # both instructions share ports
         return 1 / (1 / isa.fma_rate + 1 / isa.additions)
     found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
     if product.rate:
@@ -275,42 +275,42 @@ def rate(isa: Isa, product: Product) -> float:
 
 @functools.lru_cache(maxsize=256)
 def product_of(types: Types, isa: Isa) -> Product | None:
-    """The fastest product for those types on this CPU; None: there is none."""
+    """The fastest kind for those types on this CPU; None: there is none."""
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
 @functools.lru_cache(maxsize=256)
 def single_product_of(types: Types, isa: Isa) -> Product | None:
-    """The fastest product for those types that takes one word at a time, another in each lane; None: there is none."""
+    """The fastest kind for those types that takes one group at a time, another in each lane; None: none."""
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
     able = [product for product in able if not (product.paired or product.by_lane)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
 def of_few(product: Product) -> Product:
-    """What takes the place of a product where at most `FEW` pixels meet each weight."""
+    """The replacement of a kind where at most `FEW` pixels are multiplied by each weight."""
     return COMPACT if product.flipped else product
 
 
 @functools.lru_cache(maxsize=16)
 def pair_product(isa: Isa) -> Product:
-    """The fastest product of int16 on this CPU, two to a word; sums are modulo 2³²."""
+    """The fastest int16 kind on this CPU, two int16 per group; sums are modulo 2³²."""
     return max((each for each in PAIRS if usable(isa, each)), key=lambda each: rate(isa, each))
 
 
 @functools.lru_cache(maxsize=256)
 def matrix_product_of(types: Types) -> Product | None:
-    """AMX's product for those types; None: there is none, or no leave to use it."""
+    """The AMX kind for those types; None: there is none, or the system does not permit AMX."""
     if not tiles_granted():
         return None
     return next((each for each in MATRIX if each.x == types.x and each.w == types.w and offered(each.feature)), None)
 
 
 def as_seen(isa: Isa, product: Product) -> Isa:
-    """An instruction set whose FMA is the product, for the model of tiles: split words take registers of their own.
+    """Instruction set for the tile model with this kind in place of FMA; parts of split groups take registers.
 
-    With more integer sums than all registers but four, LLVM spills some of them (read from machine code of AVX-512).
+    With more integer sums than all registers but four, LLVM spills some of them (seen in machine code for AVX-512).
     """
     if product.name == "fma":
         return isa
@@ -319,7 +319,7 @@ def as_seen(isa: Isa, product: Product) -> Isa:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     if product.compact:
         isa = replace(isa, efficiency=_COMPACT_REACH)
-    if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
+    if product.flipped and isa.registers <= _FEW_REGISTERS:  # flip masks are read from memory each time
         isa = replace(isa, efficiency=_FEW_REACH, uneven=_FEW_UNEVEN)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))

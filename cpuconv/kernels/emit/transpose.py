@@ -1,8 +1,8 @@
-"""Transposition of floats in registers: loads gather quads of four floats, which are then transposed 4 x 4.
+"""Transposition of float32 in registers: loads gather quads of four float32, which are then transposed 4 x 4.
 
-A vector of `lanes` floats is made of `lanes` / 4 quads. Where the quads of a vector come from rows that are four apart,
-two rounds of shuffles within quads, which CPUs do fast, leave columns of the whole block. The other rounds of a
-transposition by halves (Eklundh 1972) are done by the loads, which insert quads as they read them.
+A vector of `lanes` float32 has `lanes` / 4 quads, loaded from rows that are four apart. Two rounds of shuffles within
+quads, which are fast on CPUs, then give columns of the whole block. The loads, which insert quads, replace the other
+rounds of a transposition by halves (Eklundh 1972).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.runtime.code.llvm import ir
 
-NARROW = 4  # floats of a quad; pixels of the narrow transpositions, for rows shorter than a vector
+NARROW = 4  # float32 of a quad; pixels of the narrow transpositions, for rows shorter than a vector
 
 
 def transpose_quads(vec: Vector, rows: list[Any]) -> list[Any]:
-    """Four vectors whose quads are the columns of the quads of four `rows`."""
+    """Transpose within quads: the quads of the four results are the columns of the quads of four `rows`."""
 
     def zip_(a: Any, b: Any, order: tuple[int, ...]) -> Any:
-        """In every quad, floats `order` of a's quad (0 to 3) and b's (4 to 7)."""
+        """Shuffle each quad: the elements `order` of a's quad (0 to 3) and b's (4 to 7)."""
         return vec.shuffle(a, b, [q + i % 4 + vec.lanes * (i // 4) for q in range(0, vec.lanes, 4) for i in order])
 
-    low, high = (0, 4, 1, 5), (2, 6, 3, 7)  # of single floats
-    first, second = (0, 1, 4, 5), (2, 3, 6, 7)  # of pairs
+    low, high = (0, 4, 1, 5), (2, 6, 3, 7)  # interleave single elements
+    first, second = (0, 1, 4, 5), (2, 3, 6, 7)  # interleave pairs
     a, b, c, d = rows
     made = []
     for order in (low, high):
@@ -35,7 +35,7 @@ def transpose_quads(vec: Vector, rows: list[Any]) -> list[Any]:
 
 
 def join(vec: Vector, pieces: list[Any]) -> Any:
-    """One vector of the floats of `pieces` in order; their number is a power of two."""
+    """Concatenate `pieces`, whose number is a power of two, to one vector."""
     while len(pieces) > 1:
         width = list(range(2 * pieces[0].type.count))
         pieces = [vec.shuffle(a, b, width) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
@@ -43,7 +43,7 @@ def join(vec: Vector, pieces: list[Any]) -> Any:
 
 
 def four_columns(vec: Vector, row: Callable[[int], Any], at: int = 0) -> list[Any]:
-    """Four columns of `lanes` rows at the addresses row(0), row(1), ..., from byte `at` of each row on."""
+    """Load four columns of `lanes` rows at the addresses row(0), row(1), …, from byte `at` of each row on."""
     narrow = Vector(vec.builder, NARROW)
 
     def gather(first: int) -> Any:
@@ -53,7 +53,7 @@ def four_columns(vec: Vector, row: Callable[[int], Any], at: int = 0) -> list[An
 
 
 def keep_first(vec: Vector, value: Any, count: Any, size: int = 4) -> Any:
-    """The first `count` elements of `size` bytes of `value`; the others zero."""
+    """Zero all elements of `value` but the first `count`; an element has `size` bytes."""
     if size == 4:
         return vec.builder.select(first_lanes(vec, count), value, vec.constant(0.0))
     narrow = ir.VectorType(ir.IntType(8 * size), vec.size // size)
@@ -62,7 +62,7 @@ def keep_first(vec: Vector, value: Any, count: Any, size: int = 4) -> Any:
 
 
 def first_elements(vec: Vector, count: Any, size: int) -> Any:
-    """A mask of the first `count` elements of `size` bytes that a vector holds, 1 or 2."""
+    """A mask of the first `count` elements of a vector, of `size` bytes each, 1 or 2."""
     kind, places = ir.IntType(8 * size), vec.size // size
     narrow = ir.VectorType(kind, places)
     first = vec.builder.insert_element(ir.Constant(narrow, ir.Undefined), vec.builder.trunc(count, kind), I32(0))
@@ -79,7 +79,7 @@ def first_lanes(vec: Vector, count: Any) -> Any:
 
 
 def present_rows(vec: Vector, start: Any, step: Any, present: Any) -> Callable[[int], Any]:
-    """Addresses of rows `step` bytes apart; rows from number `present` (>= 1) on are the first again."""
+    """Addresses of rows `step` bytes apart; rows from index `present` (>= 1) on repeat the first one."""
     builder = vec.builder
 
     def row(i: int) -> Any:
@@ -90,13 +90,13 @@ def present_rows(vec: Vector, start: Any, step: Any, present: Any) -> Callable[[
 
 
 def load_present(vec: Vector, source: Any, step: Any, count: int, present: Any) -> list[Any]:
-    """Load `count` vectors, `step` bytes apart; in place of those from number `present` (>= 1) on, the first again."""
+    """Load `count` vectors, `step` bytes apart; those from index `present` (>= 1) on repeat the first one."""
     row = present_rows(vec, source, step, present)
     return [vec.load(row(i)) for i in range(count)]
 
 
 def store_present(vec: Vector, vectors: list[Any], target: Any, step: Any, present: Any) -> None:
-    """Store the first `present` (>= 1) vectors, `step` bytes apart; in place of each other one, the first again."""
+    """Store the first `present` (>= 1) vectors, `step` bytes apart; the other stores repeat the first one."""
     row = present_rows(vec, target, step, present)
     for i, value in enumerate(vectors):
         there = vec.builder.icmp_signed("<", I64(i), present)
@@ -105,7 +105,7 @@ def store_present(vec: Vector, vectors: list[Any], target: Any, step: Any, prese
 
 @emitter
 def transpose_block(tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any) -> None:
-    """target[j][i] = source[i][j] for lanes x lanes floats; byte steps between the rows of each."""
+    """target[j][i] = source[i][j] for lanes x lanes float32; byte strides of the rows of each."""
     rows = [vec.offset(vec.pointer(source), vec.builder.mul(source_step, I64(i))) for i in range(vec.lanes)]
     target = vec.pointer(target)
     for first in range(0, vec.lanes, NARROW):
@@ -118,7 +118,7 @@ def transpose_block(tile: Any, vec: Vector, source: Any, source_step: Any, targe
 def transpose_part(
     tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any, columns: Any
 ) -> None:
-    """`transpose_block` of `rows` source rows, further ones being zeros, to `columns` target rows, no further ones."""
+    """`transpose_block` of the first `rows` source rows, the others being zero, to the first `columns` target rows."""
     row = present_rows(vec, vec.pointer(source), source_step, rows)
     addresses = [row(i) for i in range(vec.lanes)]
     made = []
@@ -132,7 +132,7 @@ def transpose_part(
 def transpose_from_narrow(
     tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any
 ) -> None:
-    """target[j][i] = source[i][j] for j < NARROW, i < lanes; source rows from `rows` on are zeros."""
+    """target[j][i] = source[i][j] for j < NARROW, i < lanes; source rows from `rows` on are taken as zero."""
     columns = four_columns(vec, present_rows(vec, vec.pointer(source), source_step, rows))
     target = vec.pointer(target)
     for j, column in enumerate(columns):
@@ -143,7 +143,7 @@ def transpose_from_narrow(
 def transpose_to_narrow(
     tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any, columns: Any
 ) -> None:
-    """target[j][i] = source[i][j] for i < NARROW, j < `columns` of lanes."""
+    """target[j][i] = source[i][j] for i < NARROW, j < `columns`, at most `lanes`."""
     source = vec.pointer(source)
     wide = [vec.load(vec.offset(source, vec.builder.mul(source_step, I64(i)))) for i in range(NARROW)]
     quads = transpose_quads(vec, wide)

@@ -1,4 +1,4 @@
-"""Moves of one vector that are more than a copy: masked lanes, blocks narrower than a vector, every other float."""
+"""Copies of one vector other than plain ones: masked lanes, blocks narrower than a vector, strided float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cpuconv.runtime.code.llvm import ir
 
 
 def masks_elements(size: int) -> bool:
-    """Whether loads and stores by masks take elements of `size` bytes; else words, which may hold several."""
+    """Whether masked loads and stores support elements of `size` bytes; otherwise they mask 32-bit groups."""
     return size == 4 or current().name == "avx512"
 
 
@@ -29,7 +29,7 @@ def masks_elements(size: int) -> bool:
 def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
     """Copy the first `valid` elements of a vector, and zeros for the others; no others are read.
 
-    Elements of one or two bytes: none but those of the word that the last one lies in, where loads take words.
+    For elements of one or two bytes, the rest of the last element's 32-bit group is read where loads mask groups.
     """
     if tile.bytes == 4:
         vec.store(vec.load_first(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
@@ -45,7 +45,7 @@ def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> 
 
 @emitter
 def store_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
-    """Copy the first `valid` elements of a vector; no others are written. They fill words where stores take words."""
+    """Copy the first `valid` elements of a vector and no others. They must fill groups where stores mask those."""
     value = vec.load(vec.pointer(source))
     if tile.bytes < 4 and masks_elements(tile.bytes):
         wide, element = _elements(vec, tile.bytes)
@@ -65,18 +65,18 @@ def keep_valid(tile: Any, vec: Vector, target: Any, valid: Any) -> None:
 
 
 def _elements(vec: Vector, size: int) -> tuple[Vector, Element]:
-    """An emitter of as many lanes as a vector has elements, and their type."""
+    """A vector type with one lane per element of `size` bytes, and the element type."""
     return Vector(vec.builder, vec.size // size), {1: U8, 2: S16}[size]
 
 
 def _holding(vec: Vector, valid: Any, each: int) -> Any:
-    """How many words, or blocks, of so many elements `valid` elements lie in."""
+    """The number of groups, or blocks, of `each` elements that contain `valid` elements."""
     return vec.builder.sdiv(vec.builder.add(valid, _word(each - 1)), _word(each))
 
 
 @emitter
 def copy_alternate(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy every other float: `lanes` of 2·`lanes`, all of which are read."""
+    """Copy every second float32: `lanes` out of 2·`lanes`, all of which are read."""
     source = vec.pointer(source)
     low, high = vec.load(source), vec.load(vec.offset(source, 4 * vec.lanes))
     vec.store(vec.shuffle(low, high, range(0, 2 * vec.lanes, 2)), vec.pointer(target))
@@ -84,7 +84,7 @@ def copy_alternate(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @emitter
 def copy_every(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy each `tile.step`-th float: `lanes` of step·`lanes`, all of which are read."""
+    """Copy every `tile.step`-th float32: `lanes` out of step·`lanes`, all of which are read."""
     source, size = vec.pointer(source), vec.lanes
     value = vec.load(source)
     places = [tile.step * lane for lane in range(size)]
@@ -97,7 +97,7 @@ def copy_every(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @emitter
 def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, target: Any) -> None:
-    """Blocks of `tile.piece` words, `step` bytes apart, side by side; elements from `valid` (>= 1) on zero."""
+    """Concatenate blocks of `tile.piece` groups, `step` bytes apart; elements from `valid` (>= 1) on are zero."""
     piece = Vector(vec.builder, tile.piece)
     present = _holding(vec, valid, 4 // tile.bytes * tile.piece)
     pieces = load_present(piece, vec.pointer(source), step, vec.lanes // tile.piece, present)
@@ -106,7 +106,7 @@ def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, ta
 
 @emitter
 def scatter_blocks(tile: Any, vec: Vector, source: Any, target: Any, step: Any, valid: Any) -> None:
-    """The reverse: the blocks that hold the first `valid` (>= 1) elements, whole, `step` bytes apart."""
+    """Undo `gather_blocks`: store the whole blocks of the first `valid` (>= 1) elements, `step` bytes apart."""
     piece = Vector(vec.builder, tile.piece)
     present = _holding(vec, valid, 4 // tile.bytes * tile.piece)
     value = vec.load(vec.pointer(source))

@@ -1,1 +1,1 @@
-"""Weights in the order in which kernels read them."""
+"""Packed weights, in the order in which kernels read them."""

@@ -1,4 +1,4 @@
-"""Weights of few output channels that meet vectors of input channels, or of pixels."""
+"""Weights of few output channels, for tiles whose lanes are input channels or pixels."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from cpuconv.problem.integers import divide
 
 @dataclass(frozen=True)
 class FoldedWords(Packing):
-    """[tile of K][R][S][block of C][channel of the tile][part][lanes][elements of a word's part].
+    """Form [tile of K][R][S][block of C][channel of the tile][part][lanes][elements of a group's part].
 
-    Channels that do not exist are zero.
+    Missing channels are zero.
 
     Attributes
     ----------
     lanes, n : int
-        Words of a block, and output channels of a tile, of which there are whole ones.
+        32-bit groups per block, and output channels per tile; K is a multiple of `n`.
     k, c, r, s : int
         Output and input channels, kernel height and width.
     group : int
-        Channels of a word.
+        Channels per 32-bit group.
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     w : Element
-        Of the weights as given.
+        Type of the weights before packing.
     copies : int
-        Lanes that have the same word, where a block is of one word and lanes are pixels.
+        Lanes with the same group, where a block has one group and lanes are pixels.
     """
 
     lanes: int
@@ -47,17 +47,17 @@ class FoldedWords(Packing):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.k // self.n * self.tile
 
     @property
     def tile(self) -> int:
-        """Bytes of the weights of a tile."""
+        """Size of the weights of a tile, in bytes."""
         vector = WORD * self.lanes * self.copies * BY_NAME[self.product].parts
         return self.r * self.s * divide(self.c, self.lanes * self.group) * self.n * vector
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element `w`, the result of bytes."""
+        """See `Packing`; `weight` has the type `w`, the result is uint8."""
         product, block = BY_NAME[self.product], self.lanes * self.group
         filled = np.zeros((self.k, divide(self.c, block) * block, self.r, self.s), product.packed.dtype)
         filled[:, : self.c] = weight

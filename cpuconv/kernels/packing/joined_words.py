@@ -1,4 +1,4 @@
-"""Weights of two words side by side, where their products are added in 16 bits (`products/gemm_bytes.py`)."""
+"""Joint packing of two groups of int8 weights, whose dot products are added in int16 (`products/gemm_bytes.py`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from cpuconv.elements import S8
 from cpuconv.kernels.emit.product import JOINED, JOINED_WORDS
 
-_PAIR = 128  # the most that the weights of a pair above zero add up to, and those below: 255·128 < 2¹⁵
-_ALL = 256  # the most that the magnitudes of two words' pairs add up to: 128·256 = 2¹⁵
-_AT_LEAST_ZERO, _BELOW = -128, -127  # what flips add to pixels that meet such weights, as unsigned bytes
+_PAIR = 128  # upper bound of the sum of a pair's positive weights, and of its negative ones: 255·128 < 2¹⁵
+_ALL = 256  # upper bound of the sum of the magnitudes of two groups' pairs: 128·256 = 2¹⁵
+_AT_LEAST_ZERO, _BELOW = -128, -127  # offsets that flip masks add to uint8 pixels for weights >= 0, and for others
 
 
 def join(words: np.ndarray, packed: np.ndarray) -> None:
-    """Join two words of each segment that allows it, in place.
+    """Join two groups of each segment that allows it, in place.
 
     Parameters
     ----------
     words : int8 array, (panels, v, lanes, words of a segment, R, S, 4)
         Weights of the segments of each tap.
     packed : int8 array, (panels, R, S, words, 2, v, lanes, 4)
-        Their magnitudes and flips.
+        Their magnitudes and flip masks.
     """
     panels, v, lanes, count, r, s, _ = words.shape
     whole = count // JOINED_WORDS * JOINED_WORDS
@@ -48,5 +48,5 @@ def join(words: np.ndarray, packed: np.ndarray) -> None:
 
 
 def _most(array: np.ndarray) -> np.ndarray:
-    """The largest of each segment."""
+    """The maximum of each segment."""
     return array.reshape(*array.shape[:3], -1).max(-1)

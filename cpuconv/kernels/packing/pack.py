@@ -1,18 +1,18 @@
-"""Packing of weights: vectors over output channels, gathered from any strides, and transformed where a solver asks.
+"""Packing of float32 weights: vectors over output channels, from any strides, optionally transformed.
 
-A vector holds one element (input channel, kernel row, kernel column) of the filters of `lanes` output channels. The
-driver knows no packed form: tables say where vectors and elements lie and where they go.
+A vector has one element (input channel, kernel row, kernel column) of the filters of `lanes` output channels. The
+driver is the same for all forms. Tables give the addresses of vectors and elements in the weights and the packed form.
 
-`vectors`, five words each: bytes from the weights to the first filter; bytes from the packed form to the vector of the
-    first element; the same for the first pair of planes; the address of `lanes` distances in bytes, from the first
-    filter to each; how many of them are filters (the other distances are 0, and their lanes become zero).
-`spans`, three words each: a run of elements: bytes from the filter to the first; their number, `step` bytes apart; the
-    index of its first word in `targets`, which has the place of each element's vector in bytes.
-`pieces`, four words each: bytes to add to the filter; first and last (excluded) span; bytes to add to the target.
+`vectors`, five int64 words each: byte offset of the first filter in the weights; byte offset in the packed form of the
+    vector of the first element; the same for the first pair of planes; the address of `lanes` byte offsets of filters
+    from the first one; the number of filters (other offsets are 0, and their lanes become zero).
+`spans`, three words each, for a run of elements: byte offset of the first one in the filter; their number, `step` bytes
+    apart; the index of its first word in `targets`, which has the byte offset of each element's vector.
+`pieces`, four words each: byte offset in the filter; first and last (excluded) span; byte offset in the target.
 
-A unit of work is a piece of a vector; the units of one panel of `v` vectors follow each other. Denormals become zero,
-as arithmetic on them is tens of times slower. With a transform, a piece is `channels` whole input channels: their
-elements go to a buffer, from which each channel is transformed into its planes.
+A unit of work is a piece of a vector; the units of one panel of `v` vectors are consecutive. Denormals become zero, as
+arithmetic on them is tens of times slower. With a transform, a piece is `channels` whole input channels: their elements
+are copied to a buffer, and each channel is transformed to its planes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 def transform(tile, builder, taps, channels, target, plane, pairs, row, scratch):
-    """The planes of `channels` (>= 1) input channels, whose vectors of taps lie side by side from `taps` on.
+    """Transform `channels` (>= 1) input channels, whose vectors of taps are contiguous from `taps` on, to planes.
 
     Parameters
     ----------
     target, plane
-        target + i·plane is the first channel's vector of plane i; the next channel's is `row` bytes further.
+        target + i·plane is the address of the first channel's vector of plane i; channels are `row` bytes apart.
     pairs
-        pairs + 2·i·plane is the first channel's vector of pair i of planes; its second plane lies `row` bytes behind,
-        the next channel's 2·row bytes further.
+        pairs + 2·i·plane is the address of the first channel's vector of pair i of planes; its second plane is `row`
+        bytes behind, the next channel's 2·row bytes.
     scratch
-        The worker's.
+        Scratch memory of the worker.
     """
 
 
@@ -53,25 +53,25 @@ _call_transform = MicroKernel(transform).caller()
 
 @dataclass(frozen=True)
 class PackTile:
-    """Lanes of the instruction set; `partial`: of vectors with fewer filters, no lanes but theirs are written."""
+    """Lanes of the instruction set; `partial`: only the lanes of present filters are written."""
 
     lanes: int
     partial: bool = False
 
     @property
     def narrow(self) -> int:
-        """Elements of a short run."""
+        """Elements that `_pack_narrow` transposes at a time."""
         return NARROW
 
 
 def _table(vec: Vector, address: Any, count: int) -> list[Any]:
-    """`count` int64 words."""
+    """Load `count` int64 words."""
     pointer = vec.builder.inttoptr(address, I64.as_pointer())
     return [vec.builder.load(vec.builder.gep(pointer, [I64(i)])) for i in range(count)]
 
 
 def _store(tile: PackTile, vec: Vector, lines: Sequence[Any], present: Any, target: Any, targets: Any) -> None:
-    """Lines to target + targets[i]; denormals and lanes from `present` on are zero, or not written."""
+    """Store lines to target + targets[i]; denormals become zero; lanes from `present` on are zero, or not written."""
     target, zero = vec.pointer(target), vec.constant(0.0)
     for line, place in zip(lines, _table(vec, targets, len(lines)), strict=True):
         normal = vec.builder.fcmp_unordered(">=", vec.absolute(line), vec.constant(_TINY))
@@ -84,7 +84,7 @@ def _store(tile: PackTile, vec: Vector, lines: Sequence[Any], present: Any, targ
 
 @emitter
 def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
-    """`lanes` elements side by side."""
+    """Pack `lanes` contiguous elements of each filter."""
     rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
     lines: list[Any] = []
     for first in range(0, vec.lanes, NARROW):
@@ -94,20 +94,20 @@ def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, 
 
 @emitter
 def _pack_narrow(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
-    """NARROW elements side by side."""
+    """Pack NARROW contiguous elements of each filter."""
     rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
     _store(tile, vec, four_columns(vec, rows.__getitem__), present, target, targets)
 
 
 @emitter
 def _pack_vector(tile: Any, vec: Vector, source: Any, present: Any, target: Any, targets: Any) -> None:
-    """One element of filters side by side."""
+    """Pack one element of contiguous filters."""
     _store(tile, vec, [vec.load(vec.pointer(source))], present, target, targets)
 
 
 @emitter
 def _pack_floats(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
-    """One element of filters that lie anywhere."""
+    """Pack one element of filters with any strides."""
     builder, source = vec.builder, vec.pointer(source)
     line = vec.constant(0.0)
     for lane, row in enumerate(_table(vec, filters, vec.lanes)):
@@ -118,7 +118,7 @@ def _pack_floats(tile: Any, vec: Vector, source: Any, filters: Any, present: Any
 
 @inline
 def _pack_span(tile, source, filters, side_by_side, present, count, step, target, targets):
-    """The vectors of `count` elements to target + targets[i]."""
+    """Pack the vectors of `count` elements to target + targets[i]."""
     if step == 4 and count >= tile.lanes:
         for i in range(0, count, tile.lanes):
             at = min(i, count - tile.lanes)
@@ -140,7 +140,7 @@ def _pack_span(tile, source, filters, side_by_side, present, count, step, target
     "plane row scratch scratch_step"
 )
 def pack_weights(tile, worker, before, part, parts, args):
-    """The packed form at y of the weights at x, by the tables of this module."""
+    """Pack the weights at x to the form at y, by the tables of this module."""
     buffer = args.buffer + worker * args.buffer_step
     scratch = args.scratch + worker * args.scratch_step
     panel = args.v * args.pieces_count

@@ -1,4 +1,4 @@
-"""Forms of packed weights: the order in which solvers read them, one class a form."""
+"""Packed forms of weights: the order in which solvers read them, one class per form."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 
-_BUFFER = 8 << 10  # bytes of the taps of a unit's channels
-_SCRATCH = 256 << 10  # bytes of their transforms under way
+_BUFFER = 8 << 10  # bytes for the taps of a unit's channels
+_SCRATCH = 256 << 10  # bytes for the intermediate results of their transforms
 
 
 @dataclass(frozen=True)
 class Panels(TabledPacking):
-    """[group][panel][row][v][lanes of K], a row an element of the reduction.
+    """Form [group][panel][row][v][lanes of K], with one row per element of the reduction.
 
-    Rows are [C][R][S], or in blocks of channels [C/block][R][S][block of C], the last as long as it is. Rows after the
-    last element, up to `rows`, are zero.
+    Rows are [C][R][S], or in blocks of channels [C/block][R][S][block of C], where the last block may be shorter. Rows
+    after the last element, up to `rows`, are zero.
     """
 
     filters: Filters
@@ -47,9 +47,8 @@ class Panels(TabledPacking):
 
     @classmethod
     def of(cls, problem: ConvProblem, isa: Isa, v: int, planar: bool = False, rows: int = 0) -> Panels:
-        """The panels of a problem: groups that fill whole panels count as one; where blocks change no order, rows are
-        planar.
-        """
+        """The panels of a problem. Groups that fill whole panels are merged; where blocks do not change the order, rows
+        are planar."""
         whole = problem.kg % (v * isa.lanes) == 0
         filters = Filters(isa.lanes, v, *((1, problem.k) if whole else (problem.groups, problem.kg)))
         block = 1 if planar or problem.cg == 1 or problem.r * problem.s == 1 else isa.lanes
@@ -58,7 +57,7 @@ class Panels(TabledPacking):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.filters.groups * self.filters.panels * self._panel
 
     @property
@@ -66,7 +65,7 @@ class Panels(TabledPacking):
         return self.rows * self.filters.row
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says."""
+        """See `Packing`."""
         packed = super().pack(weight, threads, place)
         count = self.c * self.r * self.s
         if self.rows > count:
@@ -74,7 +73,7 @@ class Panels(TabledPacking):
         return packed
 
     def job(self, strides: tuple[int, ...]) -> Job:
-        """As `Packing` says."""
+        """See `TabledPacking`."""
         filters = self.filters
         elements = elements_of(strides[1:], self._order() * filters.row, SPAN)
         distances = distances_of(np.arange(filters.lanes) * strides[0], filters.k)
@@ -92,18 +91,18 @@ class Panels(TabledPacking):
 
 @dataclass(frozen=True)
 class Rounded(Packing):
-    """The order of another form, its elements rounded to floats of 16 bits."""
+    """Another form, with its elements rounded to 16-bit floats."""
 
     form: Packing
     w: Element = BF16
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size // F32.bytes * self.w.bytes
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says, the result of the element `w`."""
+        """See `Packing`; the result has the type `w`."""
         packed = place(self.size).view(self.w.dtype)
         packed[:] = narrowed(self.form.pack(weight, threads), self.w)
         return packed
@@ -111,26 +110,26 @@ class Rounded(Packing):
 
 @dataclass(frozen=True)
 class Widened(Packing):
-    """Another form, of weights that are given in 16 bits or as integers."""
+    """Another form, of weights that are 16-bit floats or integers before packing."""
 
     form: Packing
     w: Element = BF16
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says, `weight` of the element `w`."""
+        """See `Packing`; `weight` has the type `w`."""
         return self.form.pack(floats(weight, self.w), threads, place)
 
 
 @dataclass(frozen=True)
 class Scalars(TabledPacking):
-    """[group][tile][C][R][S][n of K], for tiles that read weights one by one.
+    """Form [group][tile][C][R][S][n of K], for tiles that broadcast weights.
 
-    There are `groups` of `k` output channels; the last tile of `n` overlaps the one before.
+    There are `groups` of `k` output channels; the last tile of `n` overlaps the previous one.
     """
 
     lanes: int
@@ -143,7 +142,7 @@ class Scalars(TabledPacking):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.groups * divide(self.k, self.n) * self._tile
 
     @property
@@ -151,7 +150,7 @@ class Scalars(TabledPacking):
         return self.c * self.r * self.s * self.n * F32.bytes
 
     def job(self, strides: tuple[int, ...]) -> Job:
-        """As `Packing` says; the last vector of a tile overlaps the one before."""
+        """See `TabledPacking`; the last vector of a tile overlaps the previous one."""
         places = np.arange(self.c * self.r * self.s).reshape(self.c, self.r, self.s) * (self.n * F32.bytes)
         elements = elements_of(strides[1:], places, SPAN)
         present = min(self.lanes, self.n)
@@ -172,9 +171,9 @@ class Scalars(TabledPacking):
 
 @dataclass(frozen=True)
 class Mixed(TabledPacking):
-    """[block][i][R][S][lanes], for groups of `c` channels in and out that share blocks.
+    """Form [block][i][R][S][lanes], for groups of `c` input and output channels that share blocks.
 
-    Vector i holds the weights by which output channel l of a block takes input channel l ^ i; tail lanes are zero.
+    Vector i has, for output channel l of a block, the weight of input channel l ^ i; unused lanes are zero.
     """
 
     lanes: int
@@ -185,11 +184,11 @@ class Mixed(TabledPacking):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return divide(self.k, self.lanes) * self.c * self.r * self.s * self.lanes * F32.bytes
 
     def job(self, strides: tuple[int, ...]) -> Job:
-        """As `Packing` says."""
+        """See `TabledPacking`."""
         filters = Filters(self.lanes, 1, 1, self.k)
         places = np.arange(self.r * self.s).reshape(self.r, self.s) * filters.row
         elements = elements_of(strides[2:], places, SPAN)
@@ -204,9 +203,9 @@ class Mixed(TabledPacking):
 
 @dataclass(frozen=True)
 class Transformed(TabledPacking):
-    """[group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of planes.
+    """Form [group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of planes.
 
-    Pairs are [group][pair][panel][C][2][v][lanes of K]. The transform works in float64 and rounds once.
+    Pairs are [group][pair][panel][C][2][v][lanes of K]. The transform computes in float64 and rounds once.
     """
 
     filters: Filters
@@ -219,7 +218,7 @@ class Transformed(TabledPacking):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.filters.groups * self._group
 
     @property
@@ -235,12 +234,12 @@ class Transformed(TabledPacking):
         return (self.singles + 2 * self.pairs) * self._plane
 
     def job(self, strides: tuple[int, ...]) -> Job:
-        """As `Packing` says."""
+        """See `TabledPacking`."""
         filters, scratch = self.filters, self.transform.tile.scratch
         vector = filters.lanes * F32.bytes
         taps = self.r * self.s * vector
         most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
-        channels = divide(self.c, divide(self.c, most))  # of pieces about equal: the last overlaps the one before
+        channels = divide(self.c, divide(self.c, most))  # pieces of about equal size; the last overlaps
         places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector
         elements = elements_of(strides[1:], places, places.size)
         first = np.minimum(np.arange(divide(self.c, channels)) * channels, self.c - channels)

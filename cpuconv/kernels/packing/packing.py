@@ -1,8 +1,8 @@
-"""Packed weights: what a form is, and how the packing kernel is told to make it.
+"""Packed weights: the base classes of packed forms, and the tables of the packing kernel.
 
-A form is a frozen value that holds only what packed weights depend on. So problems of other sizes, candidates with
-other blocks, and solvers that read weights in the same order share one form. Equal forms pack equal weights to the same
-bytes.
+A form is a frozen value with only the parameters that determine the packed weights. So problems of other sizes,
+candidates with other blocks, and solvers that read weights in the same order share one form. Equal forms pack equal
+weights to the same bytes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
 from cpuconv.runtime import Program
 
-SPAN = 512  # elements of a unit of work
-_JOBS = 64  # jobs remembered
-_PARALLEL_BYTES = 1 << 18  # packed; below this, one thread is done before others have started
+SPAN = 512  # elements per unit of work
+_JOBS = 64  # size of the cache of jobs
+_PARALLEL_BYTES = 1 << 18  # packed bytes below which one thread finishes before others have started
 
 
 @dataclass(frozen=True)
 class Filters:
     """Output channels in vectors: `groups` of `k`, each in panels of `v` vectors.
 
-    The last panel of a group overlaps the one before.
+    The last panel of a group overlaps the previous one.
     """
 
     lanes: int
@@ -43,32 +43,32 @@ class Filters:
 
     @property
     def vectors(self) -> int:
-        """Vectors of a group."""
+        """Vectors per group."""
         return divide(self.k, self.lanes)
 
     @property
     def panels(self) -> int:
-        """Panels of a group."""
+        """Panels per group."""
         return divide(self.vectors, self.v)
 
     @property
     def row(self) -> int:
-        """Bytes of an element of a panel."""
+        """Size of an element of the reduction in a panel, in bytes."""
         return self.v * self.lanes * F32.bytes
 
     def table(self, filter_step: int, group: int, panel: int, pairs: int, distances: np.ndarray) -> np.ndarray:
-        """The packing kernel's table of vectors.
+        """Make the packing kernel's table of vectors.
 
         Parameters
         ----------
         filter_step : int
-            Bytes from a filter of the weights to the next.
+            Byte stride of the filters of the weights.
         group, panel : int
-            Bytes of a group and of a panel of the packed form.
+            Byte strides of groups and of panels of the packed form.
         pairs : int
-            Bytes from the start of a group to its pairs of planes.
+            Byte offset of the pairs of planes in a group.
         distances : numpy.ndarray
-            Bytes to each filter of a whole vector, and of the last vector of a group.
+            Byte offsets of the filters of a whole vector, and of the last vector of a group.
         """
         number = np.arange(self.panels * self.v)
         in_panel, at = number % self.v, number // self.v
@@ -84,7 +84,7 @@ class Filters:
 
 
 def distances_of(steps: np.ndarray, k: int) -> np.ndarray:
-    """Distances from the first filter, of whole vectors and of the last one of `k` filters: (2, …, lanes)."""
+    """Offsets from the first filter, for whole vectors and for the last one of `k` filters: (2, …, lanes)."""
     lanes = steps.shape[-1]
     present = k - (k - 1) // lanes * lanes
     return np.stack([steps, np.where(np.arange(lanes) < present, steps, 0)])
@@ -92,7 +92,7 @@ def distances_of(steps: np.ndarray, k: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Elements:
-    """Elements in the order of memory: the tables of spans and of targets, and the bytes between a span's elements."""
+    """Elements in memory order: tables of spans and of targets, and the byte stride within a span."""
 
     spans: np.ndarray
     targets: np.ndarray
@@ -100,9 +100,9 @@ class _Elements:
 
 
 def elements_of(strides: Sequence[int], targets: np.ndarray, longest: int) -> _Elements:
-    """Elements with these byte strides of axes, and the place of each (an array of the same axes).
+    """List elements with these byte strides of axes, and the place of each (an array of the same axes).
 
-    Runs are cut into spans of at most `longest`.
+    Runs are cut into spans of at most `longest` elements.
     """
     axes = sorted(range(targets.ndim), key=lambda axis: -abs(strides[axis]) if targets.shape[axis] > 1 else -math.inf)
     shape = targets.shape
@@ -123,12 +123,12 @@ def elements_of(strides: Sequence[int], targets: np.ndarray, longest: int) -> _E
 
 @dataclass(frozen=True)
 class Job:
-    """What the packing kernel is told for given strides and form: all its words but those of one call."""
+    """Arguments of the packing kernel for given strides and form: all its words but those of one call."""
 
     lanes: int
     words: dict[str, int]
-    kept: tuple[np.ndarray, ...]  # whose addresses are among the words
-    buffer: int = 0  # bytes a worker
+    kept: tuple[np.ndarray, ...]  # arrays whose addresses are among the words
+    buffer: int = 0  # bytes per worker
     scratch: int = 0
     transform: MicroRef | None = None
     partial: bool = False
@@ -137,7 +137,7 @@ class Job:
 def job_of(
     filters: Filters, vectors: np.ndarray, pieces: np.ndarray, elements: _Elements, distances: np.ndarray, **more: Any
 ) -> Job:
-    """The job that packs vectors of filters piece by piece; `more` are further fields of `Job`, `words` among them."""
+    """Make the job that packs vectors of filters piece by piece; `more` are further fields of `Job`, also `words`."""
     words = {
         "units": len(vectors) * len(pieces),
         "v": filters.v,
@@ -156,7 +156,7 @@ def job_of(
     return Job(filters.lanes, words, (vectors, pieces, elements.spans, elements.targets, distances), **more)
 
 
-Room = Callable[[int], np.ndarray]  # memory for so many bytes
+Room = Callable[[int], np.ndarray]  # allocator of a number of bytes
 
 
 def room(size: int) -> np.ndarray:
@@ -164,42 +164,42 @@ def room(size: int) -> np.ndarray:
 
 
 class Packing(abc.ABC):
-    """A packed form of weights of one shape."""
+    """Packed form of weights of one shape."""
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
 
     @abc.abstractmethod
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """The packed form of `weight`, denormals as zeros.
+        """Pack `weight`, with denormals as zeros.
 
         Parameters
         ----------
         weight : numpy.ndarray, (K, C/groups, R, S)
-            Of the form's element, float32 but for forms that say otherwise, of any strides; read in place.
+            Of the form's type, float32 unless the form documents another, with any strides; read in place.
         threads : int
-            Workers that may share the work; the result is the same to the last bit.
+            Workers that may share the work; the result is bit-identical for any number.
         place : callable
-            Gives so many uninitialised bytes that start on a cache line, for the result.
+            Allocator of the result: returns uninitialised bytes that start on a cache line.
 
         Returns
         -------
         numpy.ndarray
-            One axis, of `size` bytes that start on a cache line.
+            1-D, `size` bytes that start on a cache line.
         """
 
 
 class TabledPacking(Packing):
-    """A form of float32 that the packing kernel makes, by tables."""
+    """A float32 form that the packing kernel makes, by tables."""
 
     @abc.abstractmethod
     def job(self, strides: tuple[int, ...]) -> Job:
-        """What the kernel is told for weights of these byte strides."""
+        """Make the kernel's arguments for weights of these byte strides."""
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says."""
+        """See `Packing`."""
         job = _jobs(self, weight.strides)
         packed = place(self.size).view(np.float32)
         threads = threads if self.size >= _PARALLEL_BYTES else 1
@@ -226,7 +226,7 @@ def _jobs(packing: TabledPacking, strides: tuple[int, ...]) -> Job:
 
 
 def pieces_of(elements: _Elements) -> np.ndarray:
-    """The table of pieces, each of as many spans as make a worthwhile unit of work."""
+    """Make the table of pieces, each with enough spans for a worthwhile unit of work."""
     count, longest = len(elements.spans), int(elements.spans[:, 1].max())
     first = np.arange(0, count, max(1, SPAN // longest))
     pieces = np.zeros((len(first), PIECE_WORDS), np.int64)

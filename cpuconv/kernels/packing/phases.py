@@ -1,4 +1,4 @@
-"""Weights of a transposed convolution as those of a convolution, whose channels are phases of pixels.
+"""Transposed convolution as a convolution whose channels are phases of pixels: sizes and weights.
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv:1609.07009).
 """
@@ -20,12 +20,12 @@ class Axis(NamedTuple):
     Attributes
     ----------
     size, step : int
-        Inputs, and phases.
+        Number of inputs, and of phases.
     before, behind : int
         Zeros around the taps of the transposed convolution.
     taps, first, last : int
     begin, end : int
-        The part of these outputs, phases side by side, that is the result.
+        Range of the result in these outputs, with phases interleaved.
     """
 
     size: int
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
     @classmethod
     def of(cls, size: int, kernel: int, step: int, near: int, outputs: int) -> Axis:
-        """An axis of `size` inputs and `kernel` taps, of whose full output `near` elements are cut off at the start."""
+        """An axis with `size` inputs and `kernel` taps; `near` elements are cropped at the start of the full output."""
         taps, before = divide(kernel, step), -near % step
         before = before if divide(before + kernel, step) == taps else 0
         near += before
@@ -50,17 +50,17 @@ class Axis(NamedTuple):
 
     @property
     def places(self) -> int:
-        """Outputs of the convolution."""
+        """Outputs of the convolution along the axis."""
         return self.last - self.first
 
 
 def phases(weight: np.ndarray, groups: int, axes: list[Axis], apart: bool) -> np.ndarray:
-    """The weights of the convolution.
+    """Rearrange the weights of the transposed convolution to those of the convolution.
 
     Parameters
     ----------
     weight : numpy.ndarray, (C, K/groups, taps...)
-        Of the transposed convolution.
+        Weights of the transposed convolution.
     groups : int
     axes : list[Axis]
     apart : bool

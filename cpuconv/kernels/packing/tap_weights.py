@@ -1,4 +1,4 @@
-"""Weights of depthwise convolution in words of four taps: which taps of a kernel's column meet the bytes of a word."""
+"""Depthwise weights in 32-bit groups of four taps of a kernel column: assignment of taps to bytes, and packing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from cpuconv.kernels.packing.packing import Packing, Room, room
 from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.problem.integers import divide
 
-NONE = -1  # a byte of a word that meets no tap
+NONE = -1  # marks a byte of a group that is multiplied by no tap
 
 
 @dataclass(frozen=True)
 class Taps:
-    """How input rows are put side by side in words, each byte of which is a row.
+    """Arrangement of input rows in 32-bit groups, whose bytes are rows.
 
-    `rows` output rows share words: with stride 1 and three taps, the rows y … y+3 serve the outputs y and y+1, by the
-    taps (0, 1, 2, none) and (none, 0, 1, 2). `each` rows fill a word; where it is 2, they
-    are widened to 16 bits.
+    `rows` output rows share groups. With stride 1 and three taps, the rows y … y+3 serve the outputs y and y+1, by the
+    taps (0, 1, 2, none) and (none, 0, 1, 2). `each` rows fill a group; where it is 2, they are widened to 16 bits.
     """
 
     rows: int
@@ -33,11 +32,11 @@ class Taps:
 
     @property
     def words(self) -> tuple[tuple[int, ...], ...]:
-        """Input rows of each word, at most `each`, counted from the first one."""
+        """Input rows of each group, at most `each`, counted from the first one."""
         return _words(self)
 
     def pattern(self, row: int, word: int) -> tuple[int, ...] | None:
-        """The tap of an output row that each byte of a word meets; None: none meets any."""
+        """The tap of an output row for each byte of a group; None: no byte has one."""
         taps = []
         for at in range(self.each):
             offset = self.words[word][at] - row * self.stride if at < len(self.words[word]) else NONE
@@ -47,7 +46,7 @@ class Taps:
 
     @property
     def patterns(self) -> tuple[tuple[int, ...], ...]:
-        """All patterns, each once, in the order of packed weights."""
+        """All distinct patterns, in the order of packed weights."""
         return _patterns(self)
 
 
@@ -66,21 +65,21 @@ def _patterns(taps: Taps) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class TapWords(Packing):
-    """[piece of channels][kernel column][pattern][part][vector][lanes][elements of a word's part].
+    """Form [piece of channels][kernel column][pattern][part][vector][lanes][elements of a group's part].
 
-    Channels that do not exist, and bytes that meet no tap, are zero.
+    Missing channels, and bytes without a tap, are zero.
 
     Attributes
     ----------
     lanes, vectors : int
-        Lanes of a vector, and vectors of a piece.
+        Lanes per vector, and vectors per piece.
     k, s : int
         Channels, and kernel width.
     taps : Taps
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     w : Element
-        Of the weights as given.
+        Type of the weights before packing.
     """
 
     lanes: int
@@ -93,17 +92,17 @@ class TapWords(Packing):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return divide(self.k, self.vectors * self.lanes) * self.piece
 
     @property
     def piece(self) -> int:
-        """Bytes of the weights of a piece of channels."""
+        """Size of the weights of a piece of channels, in bytes."""
         vector = WORD * self.lanes * BY_NAME[self.product].parts
         return self.s * len(self.taps.patterns) * self.vectors * vector
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element `w`, the result of bytes."""
+        """See `Packing`; `weight` has the type `w`, the result is uint8."""
         product, channels = BY_NAME[self.product], self.vectors * self.lanes
         pieces = divide(self.k, channels)
         filled = np.zeros((pieces * channels, self.taps.r + 1, self.s), product.packed.dtype)  # the last tap is none

@@ -1,4 +1,4 @@
-"""Weights of integers in a transform's domain, as int16, in words of two input channels."""
+"""Integer weights in a transform's domain: int16, in 32-bit groups of two input channels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cpuconv.elements import F32, S16
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
 from cpuconv.problem.integers import divide
 
-GROUP = F32.bytes // S16.bytes  # channels of a word
+GROUP = F32.bytes // S16.bytes  # channels per 32-bit group
 
 
 @dataclass(frozen=True)
 class TransformedWords(Packing):
-    """[group][plane][panel][word of C][v][lanes of K][2] of down·w·acrossᵀ; channels that do not exist are zero.
+    """Form [group][plane][panel][32-bit group of C][v][lanes of K][2] of down·w·acrossᵀ; missing channels are zero.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class TransformedWords(Packing):
     c, r, s : int
         Input channels of a group, kernel height and width.
     down, across : matrices
-        Of integers, such that all results fit int16.
+        Integer matrices, such that all results fit int16.
     """
 
     filters: Filters
@@ -39,17 +39,17 @@ class TransformedWords(Packing):
 
     @property
     def words(self) -> int:
-        """Words of the input channels of a group."""
+        """32-bit groups of a convolution group's input channels."""
         return divide(self.c, GROUP)
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         filters = self.filters
         return filters.groups * self.planes * filters.panels * self.words * filters.row
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of int8 or int16, the result of bytes."""
+        """See `Packing`; `weight` is int8 or int16, the result uint8."""
         filters = self.filters
         packed = place(self.size)
         target = packed.view(S16.dtype).reshape(

@@ -1,4 +1,4 @@
-"""Panels of weights whose elements are narrower than float32, in words as the GEMM tile's product takes them."""
+"""Panels of weights narrower than float32, in the 32-bit groups of the GEMM tile's dot-product kind."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cpuconv.problem.problem import ConvProblem
 
 @dataclass(frozen=True)
 class WordPanels(Packing):
-    """[group][panel][block of words of C][R][S][word][part][v][lanes of K][elements of a word's part].
+    """Form [group][panel][block of C][R][S][32-bit group][part][v][lanes of K][elements of a group's part].
 
-    With `rows_first`, [group][panel][R][block of words of C][S]… instead.
+    With `rows_first`, it is [group][panel][R][block of C][S]… instead.
 
-    A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
-    has as many words as there are, rounded up to what the product takes at once. Of products of two words and two
-    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap. Of those by single
-    elements: [v][elements][lanes of K] of a word.
+    A 32-bit group (word) has `group` input channels; missing input and output channels are zero. The last block has the
+    remaining groups, rounded up to those that one instruction multiplies. 2 x 2 matrix kinds (`paired`) have [two
+    groups][v][half of the lanes of K][channel][group][elements] within a tap. Kinds by single elements (`by_lane`) have
+    [v][elements][lanes of K] within a group.
 
     Attributes
     ----------
@@ -35,11 +35,11 @@ class WordPanels(Packing):
         Input channels of a group, kernel height and width.
     group : int
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     w : Element
-        Of the weights as given.
+        Type of the weights before packing.
     block : int
-        Words of a block of C.
+        32-bit groups per block of C.
     rows_first : bool
         Kernel rows are outermost.
     """
@@ -58,8 +58,8 @@ class WordPanels(Packing):
     def of(
         cls, problem: ConvProblem, lanes: int, v: int, product: Product, block: int = 0, rows_first: bool = False
     ) -> WordPanels:
-        """The panels of a problem, by default with blocks of as many words as there are lanes; groups that fill whole
-        panels count as one."""
+        """The panels of a problem, by default with as many 32-bit groups per block as there are lanes. Convolution
+        groups that fill whole panels are merged."""
         full = problem.kg % (v * lanes) == 0
         filters = Filters(lanes, v, *((1, problem.k) if full else (problem.groups, problem.kg)))
         group = WORD // problem.types.x.bytes
@@ -68,19 +68,19 @@ class WordPanels(Packing):
 
     @property
     def words(self) -> int:
-        """Words of the input channels of a group."""
+        """32-bit groups of a convolution group's input channels."""
         at_once = BY_NAME[self.product].words_at_once(self.filters.lanes)
         return divide(divide(self.c, self.group), at_once) * at_once
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         filters = self.filters
         rows = self.words * self.r * self.s * BY_NAME[self.product].parts
         return filters.groups * filters.panels * rows * filters.row
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element `w`, the result of bytes."""
+        """See `Packing`; `weight` has the type `w`, the result is uint8."""
         filters, product = self.filters, BY_NAME[self.product]
         packed = place(self.size)
         target = packed.reshape(filters.groups, filters.panels, -1)
@@ -107,14 +107,14 @@ class WordPanels(Packing):
 
 @dataclass(frozen=True)
 class GroupPanels(Packing):
-    """[vector of K][word of a group][R][S][part][lanes of K][elements], of groups that share vectors.
+    """Form [vector of K][32-bit group][R][S][part][lanes of K][elements], of convolution groups that share vectors.
 
     Attributes
     ----------
     form : WordPanels
-        Of filters of whole words.
+        Form of filters with whole 32-bit groups.
     starts : tuple[int, ...]
-        For each lane, the element of its first word that is its group's first channel.
+        For each lane, the element of its first 32-bit group that is the first channel of its convolution group.
     """
 
     form: WordPanels
@@ -122,17 +122,17 @@ class GroupPanels(Packing):
 
     @classmethod
     def of(cls, problem: ConvProblem, product: Product, channels: int, starts: tuple[int, ...]) -> GroupPanels:
-        """The panels of a problem, each filter read as one of `channels` channels."""
+        """The panels of a problem, with each filter padded to `channels` channels."""
         whole = replace(problem, c=channels, groups=1)
         return cls(WordPanels.of(whole, len(starts), 1, product, 1), starts)
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element of `form`."""
+        """See `Packing`; `weight` has the type of `form`."""
         filled = np.zeros((len(weight), self.form.c, *weight.shape[2:]), weight.dtype)
         for lane, start in enumerate(self.starts):
             filled[lane :: len(self.starts), start : start + weight.shape[1]] = weight[lane :: len(self.starts)]
@@ -141,14 +141,14 @@ class GroupPanels(Packing):
 
 @dataclass(frozen=True)
 class SpanPanels(Packing):
-    """Panels of words of groups as one, each of the words from its own first channel on; zero between groups.
+    """Panels of grouped convolutions, packed as one group: each panel starts at its first channel; zero elsewhere.
 
     Attributes
     ----------
     form : WordPanels
-        Of one group, of as many channels as the longest panel reads.
+        Form of one group, with as many channels as the longest panel reads.
     starts : tuple[int, ...]
-        For each panel, its first channel.
+        First channel of each panel.
     channels, kernels : int
         Input and output channels of a group.
     """
@@ -160,11 +160,11 @@ class SpanPanels(Packing):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element of `form`."""
+        """See `Packing`; `weight` has the type of `form`."""
         filters = self.form.filters
         filled = np.zeros((len(weight), self.form.c, *weight.shape[2:]), weight.dtype)
         for k, given in enumerate(weight):
@@ -175,18 +175,18 @@ class SpanPanels(Packing):
 
 @dataclass(frozen=True)
 class PatchPanels(Packing):
-    """Panels of words whose rows are in the order of patches: (kernel row, kernel column, channel).
+    """Panels whose reduction is in the order of patches: (kernel row, kernel column, channel).
 
     Attributes
     ----------
     form : WordPanels
-        Of 1x1 kernels with a channel for each element of a patch.
+        Form of 1x1 kernels with a channel for each element of a patch.
     r, s : int
         Kernel height and width.
     channels : int
-        Of a group.
+        Channels per group.
     pixel, row : int
-        Elements of a pixel and of a kernel row in a patch; those behind the channels are zero.
+        Elements of a pixel and of a kernel row in a patch; those after the channels are zero.
     """
 
     form: WordPanels
@@ -200,7 +200,7 @@ class PatchPanels(Packing):
     def of(
         cls, problem: ConvProblem, lanes: int, v: int, product: Product, pixel: int = 0, row: int = 0, segment: int = 0
     ) -> PatchPanels:
-        """The panels of a problem; by default elements lie side by side, in segments of as many words as lanes."""
+        """The panels of a problem; by default elements are contiguous, in segments of `lanes` 32-bit groups."""
         pixel = pixel or problem.cg
         row = row or problem.s * pixel
         patch = replace(problem, c=problem.groups * problem.r * row, r=1, s=1, pads=(0, 0, 0, 0), dilation=(1, 1))
@@ -209,11 +209,11 @@ class PatchPanels(Packing):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says; `weight` is of the element of `form`."""
+        """See `Packing`; `weight` has the type of `form`."""
         k = len(weight)
         filled = np.zeros((k, self.r, self.row), weight.dtype)
         pixels = np.zeros((k, self.r, self.s, self.pixel), weight.dtype)
@@ -223,7 +223,7 @@ class PatchPanels(Packing):
 
 
 def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
-    """(panel, v, lane, word, R, S, element, part) in the order in which the product reads it."""
+    """Transpose (panel, v, lane, group, R, S, element, part) to the order in which the dot-product kind reads it."""
     if product.by_lane:
         return block.transpose(0, 4, 5, 3, 7, 1, 6, 2)
     if not product.paired:
@@ -234,7 +234,7 @@ def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
 
 
 def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray:
-    """The same numbers in the packed type."""
+    """Convert the numbers to the packed type."""
     if given == packed:
         return array
     return floats(array, given) if packed == F32 else array.astype(packed.dtype)

@@ -1,1 +1,1 @@
-"""Sums of products in register tiles: GEMM, products of two matrices, and a vector times a matrix."""
+"""Matrix multiplication in register tiles: GEMM, batched MatMul, and vector times matrix."""

@@ -1,7 +1,7 @@
-"""Endings of sums that are stored as bytes, four vectors at once: narrowed by instructions of x86 that saturate.
+"""Requantisation epilogue for int8 and uint8: four vectors at a time, by x86's saturating pack instructions.
 
-Of the short form, y = clamp(rint(f(sum)·scale) + zero): sums become int32 and int16 with saturation, where the zero
-point is added, then bytes, where the clamps are met, of four vectors at once. What saturates is beyond every clamp.
+In the short form, y = clamp(rint(f(sum)·scale) + zero): sums are packed to int16 with saturation, and the zero point is
+added. Then they are packed to bytes and clamped, four vectors at a time. Saturated values are beyond every clamp.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.runtime.code.llvm import ir
 
 QUAD = 4
-_LARGE = 2.0**30  # more than any clamp, and not beyond int32: what is beyond becomes the least int32
+_LARGE = 2.0**30  # above every clamp, and within int32: a conversion of larger values gives the smallest int32
 _WORDS = {64: "llvm.x86.avx512.packssdw.512", 32: "llvm.x86.avx2.packssdw", 16: "llvm.x86.sse2.packssdw.128"}
-_BYTES = {  # by the sign of what is stored
+_BYTES = {  # by whether the output is unsigned
     True: {64: "llvm.x86.avx512.packuswb.512", 32: "llvm.x86.avx2.packuswb", 16: "llvm.x86.sse2.packuswb.128"},
     False: {64: "llvm.x86.avx512.packsswb.512", 32: "llvm.x86.avx2.packsswb", 16: "llvm.x86.sse2.packsswb.128"},
 }
 
 
 def able(vec: Vector, ending: Ending) -> bool:
-    """Whether sums end as bytes, on a CPU that has the instructions."""
+    """Whether sums end as int8 or uint8, on a CPU that has the instructions."""
     return ending.bytes_ and vec.size in _WORDS and vec.builder.module.triple.startswith("x86")
 
 
 class ByteQuads:
-    """The ending of sums of `used` vectors of channels, in code; sums have their bias already.
+    """Emitter of the epilogue of `used` vectors of channels; the sums include their bias.
 
     Parameters
     ----------
     vec : Vector
     ending : Ending
-        Of bytes.
+        With an 8-bit output.
     address : LLVM value
-        Of the rows of vector 0.
+        Address of the rows of vector 0.
     used : int
     order : Sequence[int]
-        The vectors of channels of the four that are narrowed at once.
+        Channel vector of each of the four vectors that are narrowed together.
     """
 
     def __init__(self, vec: Vector, ending: Ending, address: Any, used: int, order: Sequence[int]) -> None:
@@ -53,10 +53,10 @@ class ByteQuads:
             self._low, self._high = (self._edge(address, name) for name in ("low", "high"))
 
     def narrow(self, totals: Sequence[Any], residuals: Sequence[Any], masked: Callable[[Any, int], Any]) -> Any:
-        """Bytes of four vectors of sums, vector by vector; None: one of zeros.
+        """Narrow four vectors of sums to bytes, vector by vector; None: a vector of zeros.
 
-        `residuals` are vectors of floats, or None; `masked(value, at)` is an int32 vector without lanes that hold no
-        channel, which the short form needs not.
+        `residuals` are vectors of float32, or None; `masked(value, at)` zeroes the lanes without a channel of an int32
+        vector. The short form does not need it.
         """
         vec, builder, short = self._vec, self._vec.builder, self._ending.short
         numbers = []
@@ -88,7 +88,7 @@ class ByteQuads:
         return [self._rows[j] for j in self._order]
 
     def _edge(self, address: Any, name: str) -> Any:
-        """A clamp in the order of packed bytes."""
+        """A clamp bound in the order of packed bytes."""
         vec, rows = self._vec, self._ending.rows
         step, at = vec.size * len(rows), vec.size * rows.index(name)
         loaded = [vec.load(vec.offset(address, step * j + at)) for j in range(len(self._rows))]
@@ -96,14 +96,14 @@ class ByteQuads:
         return self._bytes(self._words([whole[j] for j in self._order]))
 
     def _words(self, numbers: Sequence[Any]) -> list[Any]:
-        """int16 of pairs of vectors of int32, four of each in turn."""
+        """Pack pairs of int32 vectors to int16, with four elements of each in turn."""
         vec = self._vec
         kind = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         return [call(vec.builder, _WORDS[vec.size], kind, list(pair)) for pair in pairs]
 
     def _bytes(self, words: Sequence[Any]) -> Any:
-        """Bytes of two vectors of int16, eight of each in turn."""
+        """Pack two vectors of int16 to bytes, with eight elements of each in turn."""
         vec = self._vec
         kind = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
         return call(vec.builder, _BYTES[self._ending.y == U8][vec.size], kind, list(words))

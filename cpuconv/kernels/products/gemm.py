@@ -1,26 +1,29 @@
 """The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
 
-A scalar is a word: a float, or two or four narrower elements side by side, which the tile's product (`emit/product.py`)
-multiplies at once. All that is said of scalars below holds for words.
+A scalar of the reduction is 32 bits: one float32, or two or four narrower elements. The dot-product kind of the tile
+(`emit/product.py`) multiplies these elements together.
 
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
-next `unroll` × v weight vectors, which are packed in the order in which they are read. The last segments may be
-shorter: those of a channel block that is not full, or what is left of a sum. How many is known at run time. One body
-therefore serves pointwise and direct convolution in blocked layouts (a segment is a channel block at one kernel tap),
-planar input (a segment is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows
-are the real and the imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` vectors of
-imaginary parts.
+next `unroll` × v weight vectors, packed in reading order. The last segments may be shorter: those of a partial channel
+block, or the remainder of a reduction. Their number is a run-time argument. One body therefore serves:
 
-In a `planar` tile the operands change places: lanes are pixels of an output plane, scalars are weights, columns are
-output channels, and sums are stored to planes as they are. The few pixels after the last whole vector (`loose`) need no
-vector of their own: each has a vector of sums over output channels, from the same weights read as a vector.
+- pointwise and direct convolution in blocked layouts: a segment is a channel block at one kernel tap;
+- planar input: a segment is a kernel row;
+- the GEMMs of Winograd and FFT.
 
-Where a panel of weights does not stay in L1, the reduction can be cut into parts: the segments of one part are summed
-for all tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
+In a complex tile the two rows are the real and the imaginary parts of pixels and of sums. Its weights are `v` vectors
+of real parts, then `v` vectors of imaginary parts.
 
-While a segment is summed, the tile prefetches the pixels of the next one (at the end of a tile: those with which the
-tile to the right starts), and on request weights (`stream`, `fetch`). Caches prefetch one stream of lines by
-themselves, but not `cols` streams that change with every segment (figures in docs/decisions/0003-gemm-tiles.md).
+A `planar` tile exchanges the operands: lanes are pixels of an output plane, scalars are weights, columns are output
+channels. It stores sums to planes without transposing. The few pixels after the last whole vector (`loose`) need no
+partial vector: each has a vector of sums over output channels, from the same weights read as a vector.
+
+Where a panel of weights does not stay in L1, the reduction can be cut into parts. The segments of one part are summed
+for all tiles before the next part begins. A buffer stores the sums between parts (`resume`, `suspend`).
+
+While it sums a segment, the tile prefetches the pixels of the next one; at the end, those of the first segment of the
+tile to the right. On request it prefetches weights (`stream`, `fetch`). Hardware prefetchers follow one stream of cache
+lines, but not `cols` streams that change with every segment (numbers in docs/decisions/0003-gemm-tiles.md).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from cpuconv.kernels.products.gemm_walk import State, Walk, lines_ahead, prefetc
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-# Products of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, whether subtracted).
+# Multiply-adds of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, subtracted).
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
 
 
@@ -67,7 +70,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
     walk = Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
     if product.compact:
-        initial += [vec.int_constant(0)] * len(tile.pixels)  # what sums of a pixel lack
+        initial += [vec.int_constant(0)] * len(tile.pixels)  # corrections of the sums of each pixel
     state = State(w, upcoming, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
@@ -86,12 +89,12 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
 
 
 def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
-    """The sums of the part before."""
+    """Load the sums of the previous part."""
     return vec.builder.bitcast(vec.load(place), kind)
 
 
 def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any]:
-    """What sums start from: those of integers from their bias."""
+    """Initial values of the sums: integer sums start from their bias, others from zero."""
     if not (tile.epilogue and tile.ending.sum.integer):
         return [ir.Constant(kind, None)] * tile.sums
     bias, apart = vec.pointer(memory.bias), vec.size * len(tile.ending.rows)
@@ -100,7 +103,7 @@ def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any
 
 
 def _unless_none(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: Any, last: Any, start: State) -> State:
-    """`_sum_segments`, which may be none."""
+    """Run `_sum_segments` if there are any segments."""
     builder = vec.builder
     before = builder.block
     with builder.if_then(builder.icmp_signed("<", first, last)):
@@ -155,7 +158,7 @@ def _sum_segments(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: A
 
 
 def _either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[[], State]) -> State:
-    """The state after one of two ways through a segment."""
+    """Emit both branches through a segment and merge their states."""
     builder = vec.builder
     found = []
     with builder.if_else(condition) as branches:
@@ -182,7 +185,7 @@ def _sum_segment(
     ahead: list[Any],
     now: State,
 ) -> State:
-    """Emit a segment of `unroll` scalars whose first lie at `starts`, one for each tile row."""
+    """Emit a segment of `unroll` scalars, the first of each tile row at `starts`."""
     product = BY_NAME[tile.product]
     size = 4 * vec.lanes
     sums, first = list(now.sums), starts
@@ -215,7 +218,7 @@ def _sum_segment(
                 sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
             starts = [vec.offset(start, walk.kstep) for start in starts]
-        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
+        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars shared by pixels take registers, and sums spill
             starts = [vec.opaque(start) for start in starts]
     if product.compact:
         pixels = [vec.offset(first[row], walk.columns[col]) for row, col in tile.pixels]
@@ -234,7 +237,7 @@ def _sum_bytes(
     now: State,
     at_once: int,
 ) -> State:
-    """`_sum_segment` of products that flip pixels, so many words at once, and those left over one by one."""
+    """`_sum_segment` for kinds that flip pixels: `at_once` groups per step, the remaining groups one by one."""
     step = tile.vectors * vec.size
     sums, fetch_now, k = list(now.sums), now.fetch, 0
     while k < unroll:
@@ -251,7 +254,7 @@ def _sum_bytes(
 
 
 def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: int) -> list[tuple[int, int, Any, bool]]:
-    """The scalars of a pixel: the tile row of the sums they go to, the part of the weights, whether subtracted."""
+    """Each scalar of a pixel as (tile row of the sums, part of the weights, scalar, subtracted)."""
     if tile.complex:
         word = product.word(vec, address, product.flips(tile.x))
         return [(target, part, word, negative) for target, part, negative in _COMPLEX[row]]
@@ -259,7 +262,7 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
 
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
-    """Vector j of a row of pixels; reads no more of it than will be stored."""
+    """Load vector j of a row of pixels; reads only lanes that will be stored."""
     mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first(vec.lanes)
     return vec.load_first(vec.offset(row, 4 * vec.lanes * j), mask)
 
@@ -290,10 +293,9 @@ def gemm_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`emit_tile` for tiles first … last-1 of a row of `width` pixels; the row's last tile overlaps the one before.
-
-    A row of planar tiles has `width` output channels. The weights of its last tile are packed like those of any other:
-    only its outputs overlap.
+    """`emit_tile` for tiles first … last-1 of a row of `width` pixels; the row's last tile overlaps the previous one.
+    A row of planar tiles has `width` output channels. The weights of its last tile are packed like all others; only its
+    outputs overlap.
 
     Parameters
     ----------
@@ -302,16 +304,16 @@ def gemm_strip(
     parked
         Address of the sums of tile 0.
     upcoming, turn
-        Address of as many weights as these that are read next, and the number of tiles that went before tile 0. Of
-        planar tiles: the pixels of the next panel.
+        Address of the weights that are read next, as many as these, and the number of tiles before tile 0. For planar
+        tiles: the pixels of the next panel.
     fetch_step, shares
-        Bytes between what is prefetched beside two scalars, and the number of tiles that together fetch all. Of planar
-        tiles, which take a line of each row: the byte stride of rows. Complex tiles, whose sums would spill for it,
-        fetch whole lines one after the other.
+        Bytes between the prefetch addresses of two scalars, and the number of tiles that together fetch all. For planar
+        tiles, which fetch one cache line of each row: the byte stride of rows. Complex tiles, whose sums would
+        otherwise spill, fetch consecutive cache lines.
     first, last
         Range of tiles; first < last.
     width
-        Pixels of the row, at least those of a tile.
+        Pixels of the row, at least `cols`.
 
     The other parameters are those of `emit_tile`.
     """

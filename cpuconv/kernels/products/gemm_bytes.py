@@ -1,17 +1,17 @@
-"""Products of bytes by `vpmaddubsw` in GEMM tiles: words one by one, flipped, and two at once where weights are small.
+"""int8 GEMM tiles by `vpmaddubsw`: one sign-flipped group at a time, or two groups where weights are small.
 
-`vpmaddubsw` adds two products of unsigned and signed bytes in 16 bits. One word at a time, weights are the unsigned
-ones, by magnitudes, and what is flipped gives pixels their signs (`emit/product.py`): four instructions for each vector
-of weights, whatever the weights are.
+`vpmaddubsw` multiplies unsigned by signed bytes and adds two products in int16. With one 32-bit group at a time, the
+unsigned operand is the magnitudes of the weights. A flip mask gives pixels the signs (`emit/product.py`). This takes
+four instructions per vector of weights, whatever the weights are.
 
-Two words at once, pixels are the unsigned bytes and weights the signed ones. No sum saturates where the weights of a
-pair that are above zero add up to 128 at most, and those below zero likewise. The sums of two words, which wrap around,
-are added to what flips would have added to pixels: the total is the one that flipped words give, and lies in 16 bits
-where the magnitudes of all four weights add up to 256 at most. That is six instructions for two words.
+With two groups at a time, pixels are the unsigned operand and weights the signed one. No sum saturates where the
+positive weights of a pair add up to 128 at most, and the negative ones likewise. The sums of two groups, which wrap
+around, are added to the offset that the flip mask would have added to pixels. The total equals that of flipped groups.
+It fits int16 where the magnitudes of all four weights add up to 256 at most. Two groups take six instructions.
 
-Whether weights are small is asked of each segment when they are packed (`packing/joined_words.py`): in place of the
-four vectors of two words, magnitudes and flips, lie weights of the first word, of the second, and what is added; the
-last byte of the fourth says so.
+Packing checks for each segment whether its weights are small (`packing/joined_words.py`). It then replaces the four
+vectors of two groups, magnitudes and flip masks, by the weights of the first group, those of the second, and the
+offset. The last byte of the fourth vector is the flag.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
-_HIGHEST = -0x7F7F7F80  # the bit of each byte that makes an unsigned one, 128 more, of a signed one
+_HIGHEST = -0x7F7F7F80  # the sign bit of each byte: flipping it adds 128 and makes int8 uint8
 _REGISTERS = {isa.lanes: isa.registers for isa in TABLE if isa.name in ("avx2", "avx512")}
-_OTHERS = {1: 4, 2: 5}  # by words: registers beside sums and weights: ones, words, their products
+_OTHERS = {1: 4, 2: 5}  # by groups per step: registers besides sums and weights: ones, groups, their products
 
 
 def is_joined(tile: GemmTile, vec: Vector, w: Any) -> Any:
-    """Whether a segment of at least two words, whose weights are at `w`, is joined."""
+    """Whether a segment of at least two groups, with weights at `w`, is packed for two groups at a time."""
     flag = vec.builder.load(vec.offset(w, JOINED_WORDS * tile.vectors * vec.size - 1))
     return vec.builder.icmp_signed("==", flag, ir.IntType(8)(JOINED))
 
 
 def add(tile: GemmTile, vec: Vector, pixels: Sequence[Sequence[Any]], w: Any, sums: list[Any]) -> None:
-    """Add the products of a word, or of two that are joined, of each pixel, at addresses, and the weights at `w` to
-    `sums`, which are replaced."""
+    """Multiply one group, or two joined ones, of each pixel by the weights at `w`; add the results to `sums`.
+
+    `pixels` has the addresses of each pixel's groups.
+    """
     product = BY_NAME[tile.product]
     count = len(pixels[0])
     weights = _Weights(tile, vec, w, count)
@@ -59,8 +61,8 @@ def add(tile: GemmTile, vec: Vector, pixels: Sequence[Sequence[Any]], w: Any, su
 
 
 def add_lacking(tile: GemmTile, vec: Vector, pixels: Sequence[Any], words: int, sums: list[Any]) -> None:
-    """Add what products of so many words side by side at each pixel lack (`Product.lacking`) to what lies behind the
-    tile's sums, a vector for each pixel.
+    """Add the corrections (`Product.lacking`) of `words` adjacent groups of each pixel to the vectors after the tile's
+    sums, one per pixel.
     """
     product = BY_NAME[tile.product]
     for at, pixel in enumerate(pixels, tile.sums):
@@ -72,7 +74,7 @@ def add_lacking(tile: GemmTile, vec: Vector, pixels: Sequence[Any], words: int, 
 
 
 def completed(tile: GemmTile, vec: Vector, sums: Sequence[Any]) -> list[Any]:
-    """The tile's sums with what each pixel's lack, which lies behind them."""
+    """The tile's sums, each with the correction of its pixel added."""
     whole = []
     for lanes in sums[tile.sums :]:
         distance = vec.lanes // 2
@@ -84,15 +86,15 @@ def completed(tile: GemmTile, vec: Vector, sums: Sequence[Any]) -> list[Any]:
 
 
 class _Weights:
-    """Vectors of weights of so many words: as many as there are registers for are read once for all pixels.
+    """Weight vectors of one or two groups: as many as registers allow are loaded once for all pixels.
 
-    Loads of the others do not pass what is hidden, and so are operands in memory.
+    `hidden` values are a barrier to the loads of the others, which thus become memory operands.
     """
 
     def __init__(self, tile: GemmTile, vec: Vector, w: Any, words: int) -> None:
         self._tile, self._vec, self._w = tile, vec, w
         order = [(part, j) for part in range(words + 1) for j in range(tile.used)]
-        others = _OTHERS[words] + (words == JOINED_WORDS and tile.x == S8)  # what flips the highest bits
+        others = _OTHERS[words] + (words == JOINED_WORDS and tile.x == S8)  # the mask of the sign bits
         free = max(0, _REGISTERS[tile.lanes] - tile.sums - others)
         self._kept = {each: self._load(*each) for each in order[:free]}
 
@@ -106,7 +108,7 @@ class _Weights:
 
 
 def _joined(vec: Vector, words: Sequence[Any], weights: Sequence[Any], total: Any) -> Any:
-    """total + the products of two words and their weights, whose last vector is what is added to them."""
+    """total + the dot products of two groups and their weights; the last vector of `weights` is the offset."""
     builder = vec.builder
     bytes_: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
     twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)

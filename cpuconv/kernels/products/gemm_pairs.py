@@ -1,9 +1,8 @@
-"""GEMM tiles by instructions that multiply matrices of two rows: two pixels meet two output channels.
+"""GEMM tiles by 2 x 2 matrix instructions: two pixels times two output channels.
 
-NEON's `smmla`, `usmmla` and `bfmmla` take eight bytes, two words, of each of two pixels and of two output channels, and
-add to four sums: [pixel 0, pixel 1] × [channel 0, channel 1]. Two vectors of sums therefore belong to two pixels and
-four output channels; before and after the reduction they are exchanged for a vector of each pixel.
-
+NEON's `smmla`, `usmmla` and `bfmmla` take eight bytes, two 32-bit groups, of each of two pixels and two output
+channels. They add to four sums: [pixel 0, pixel 1] × [channel 0, channel 1]. Two vectors of sums therefore belong to
+two pixels and four output channels. They are shuffled from and to one vector per pixel around the reduction.
 Source: Arm's architecture reference manual.
 """
 
@@ -16,11 +15,11 @@ from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
-_EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the same back and forth
+_EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the shuffle is its own inverse
 
 
 def to_pairs(tile: GemmTile, vec: Vector, sums: list[Any]) -> list[Any]:
-    """Sums by pixel to sums by pairs of pixels; a last pixel without another is its own."""
+    """Convert sums by pixel to sums by pixel pair; an odd last pixel is paired with itself."""
     found = []
     for first, second in _pairs(tile):
         for j in range(tile.used):
@@ -30,7 +29,7 @@ def to_pairs(tile: GemmTile, vec: Vector, sums: list[Any]) -> list[Any]:
 
 
 def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
-    """The reverse."""
+    """Convert sums by pixel pair to sums by pixel."""
     found: dict[int, Any] = {}
     for at, pixels in enumerate(_pairs(tile)):
         for j in range(tile.used):
@@ -41,7 +40,7 @@ def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
 
 
 def add_pairs(tile: GemmTile, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]) -> None:
-    """Add the products of words k and k + 1 of a segment; `sums` by pairs of pixels are replaced."""
+    """Add the dot products of groups k and k + 1 of a segment to `sums`, which are by pixel pair."""
     product = BY_NAME[tile.product]
     weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
     pixels = tile.pixels
@@ -58,20 +57,20 @@ def add_pairs(tile: GemmTile, vec: Vector, starts: list[Any], w: Any, k: int, su
 
 
 def _pairs(tile: GemmTile) -> list[tuple[int, int]]:
-    """The pixels of each pair."""
+    """Indices of the two pixels of each pair."""
     count = tile.rows * tile.cols
     return [(first, min(first + 1, count - 1)) for first in range(0, count, 2)]
 
 
 def _two_words(vec: Vector, start: Any, offset: int) -> Any:
-    """Eight bytes."""
+    """Load eight bytes as an int64."""
     value = vec.builder.load(vec.builder.bitcast(vec.offset(start, offset), I64.as_pointer()))
     value.align = 1
     return value
 
 
 def _joined(vec: Vector, halves: list[Any]) -> Any:
-    """A vector of two times eight bytes."""
+    """Join two int64 halves to a vector."""
     joined: Any = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
     for at, half in enumerate(halves):
         joined = vec.builder.insert_element(joined, half, I32(at))

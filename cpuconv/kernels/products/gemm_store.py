@@ -1,4 +1,4 @@
-"""How sums of a GEMM tile end and are stored: to channel blocks, or to planes as they are."""
+"""Epilogues and stores of a GEMM tile: to channel blocks, or to planes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cpuconv.runtime.code.llvm import ir
 
 
 def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
-    """End the sums, pixel by pixel and vector by vector, and store them to channel blocks from `y` on.
+    """Apply the epilogue pixel by pixel and vector by vector, and store to channel blocks from `y` on.
 
-    Vector j of sums is piece j % pieces of a pixel in block j // pieces; `tile.zeros` vectors of zeros follow.
+    Vector j of sums is part j % pieces of a pixel in block j // pieces; `tile.zeros` vectors of zeros follow.
     """
     builder, ending = vec.builder, tile.ending
     if tile.epilogue and byte_quads.able(vec, ending):
@@ -50,15 +50,15 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
 
 
 def _rows(tile: GemmTile, vec: Vector, address: Any) -> dict[str, Any]:
-    """What a vector of sums ends with; those of integers start with their bias."""
+    """Load the epilogue's rows of a vector of sums; integer sums started from their bias."""
     rows = tile.ending.load(vec, address)
     return rows | {"bias": vec.int_constant(0)} if tile.ending.sum.integer else rows
 
 
 def _store_bytes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
-    """`store_tile` of bytes: of one, two or four pixels as have four vectors, each pixel's bytes at once."""
+    """`store_tile` for int8: four vectors at a time, of one, two or four pixels; one store per pixel."""
     builder, used = vec.builder, tile.used
-    width = next(count for count in (1, 2, QUAD) if count >= used)  # vectors of a pixel among the four
+    width = next(count for count in (1, 2, QUAD) if count >= used)  # vectors per pixel among the four
     order = [min(at % width, used - 1) for at in range(QUAD)]
     quads = byte_quads.ByteQuads(vec, tile.ending, vec.pointer(memory.bias), used, order)
 
@@ -92,7 +92,7 @@ def _store_bytes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y
 
 
 def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 0) -> None:
-    """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
+    """Store a vector of outputs (None: zeros); lanes from `valid` on are zeroed (0: none)."""
     integer = y.integer
     zero = vec.int_constant(0) if integer else vec.constant(0.0)
     if value is None:
@@ -106,14 +106,14 @@ def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 
 
 
 def store_with_zeros(vec: Vector, y: Element, value: Any, target: Any, valid: int, zeros: int) -> None:
-    """`store_vector`, and behind it `zeros` vectors of zeros."""
+    """`store_vector`, followed by `zeros` vectors of zeros."""
     store_vector(vec, y, value, target, valid)
     for piece in range(1, zeros + 1):
         store_vector(vec, y, None, vec.offset(target, y.bytes * vec.lanes * piece))
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
-    """End the sums of a planar tile and store them to planes from `y` on: vectors of pixels, then the loose ones."""
+    """Apply the epilogue of a planar tile and store to planes from `y` on: vectors of pixels, then loose pixels."""
     builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
     bias = vec.pointer(memory.bias)
     for col in range(tile.cols):

@@ -1,4 +1,4 @@
-"""The parameters of GEMM tiles, and where one reads and writes: what the parts of the emitter have in common."""
+"""Parameters of GEMM tiles, and their memory operands, shared by the parts of the emitter."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ LINE = 64  # bytes of a cache line
 
 @dataclass(frozen=True)
 class GemmTile:
-    """Parameters of a GEMM tile; strides in words of four bytes."""
+    """Parameters of a GEMM tile; strides in 32-bit groups (4 bytes)."""
 
     lanes: int
-    v: int  # weight vectors (of complex tiles: pairs): v·lanes output channels
-    rows: int  # of complex tiles: 2
-    cols: int
+    v: int  # weight vectors (complex tiles: pairs of vectors): v·lanes output channels
+    rows: int  # output rows; complex tiles: 2
+    cols: int  # pixels per row
     unroll: int  # scalars of a segment
-    xs: int  # from a pixel of x to the next in its tile row; 0, of planar tiles: an equal share of `xrow`
-    ys: int  # the same in y
-    ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
+    xs: int  # stride of pixels of x within a tile row; 0 (planar tiles): xrow / cols
+    ys: int  # stride of pixels of y within a tile row
+    ks: int = 1  # stride of scalars within a segment; 0: a run-time argument
     stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: int = 0  # cache lines prefetched into L2 beside a scalar (AMX: a segment), of what takes the vectors' place
-    resume: bool = False  # sums start from those of the part before
+    fetch: int = 0  # cache lines of the next weights (planar: pixels) prefetched into L2 per scalar (AMX: per segment)
+    resume: bool = False  # sums start from those of the previous part
     suspend: bool = False  # sums go to the buffer, without epilogue
-    valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
+    valid: int = 0  # lanes of the last vector that are channels, the others are stored as zero; 0: all
     planar: bool = False  # lanes are pixels, and columns output channels
-    masked: bool = False  # of planar tiles: the last vector has as many pixels as is said at run time
+    masked: bool = False  # planar tiles: the pixels of the last vector are a run-time count
     loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
     complex: bool = False  # rows are real and imaginary parts
-    tail: int = 0  # scalars of each of the last segments, at run time so many, after longer ones; 0: there are none
-    product: str = "fma"  # a name in `product.TABLE`
-    x: Element = F32  # of the pixels
+    tail: int = 0  # scalars of each shorter segment at the end, whose number is a run-time argument; 0: none
+    product: str = "fma"  # name of the dot-product kind in `product.TABLE`
+    x: Element = F32  # element type of the pixels
     y: Element = F32
-    absent: int = 0  # of the weight vectors, the last so many hold no channel: they are packed, but not multiplied
-    pitch: int = 0  # of a row that is a whole plane: from the start of a row to the next, of which `inside` are outputs
-    inside: int = 0  # (AMX only); 0: all are
-    zeros: int = 0  # output vectors that are stored as zero behind the others
+    absent: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
+    pitch: int = 0  # AMX: width in pixels of the rows of a plane that is one row of tiles; 0: other tiles
+    inside: int = 0  # AMX: pixels of each such row that are outputs; 0: all
+    zeros: int = 0  # vectors of zeros stored after the output vectors
 
     @property
     def vectors(self) -> int:
@@ -58,22 +58,22 @@ class GemmTile:
 
     @property
     def ending(self) -> Ending:
-        """What happens to sums."""
+        """The epilogue of sums."""
         return Ending(BY_NAME[self.product].sum, self.y, self.residual, self.activation)
 
     @property
     def pieces(self) -> int:
-        """Output vectors that lie side by side in a pixel of a block."""
+        """Output vectors per pixel of an output block."""
         return 4 // self.y.bytes
 
     @property
     def sums(self) -> int:
-        """Vectors of sums: column by column, then the loose pixels."""
+        """Vectors of sums: those of each column, then those of the loose pixels."""
         return self.used * len(self.pixels) + self.loose
 
     @property
     def parked(self) -> int:
-        """Vectors of a tile's sums between parts: all tiles of a panel have as many, whatever they multiply of them."""
+        """Vectors of a tile's sums between parts: the same for all tiles of a panel, whichever they multiply."""
         return self.v * len(self.pixels) + self.loose
 
     @property
@@ -84,21 +84,21 @@ class GemmTile:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a tile reads and writes: addresses, counts and byte strides, all LLVM values of a word."""
+    """Memory operands of a tile: addresses, counts and byte strides, as int64 LLVM values."""
 
     x: Any
-    xrow: Any  # from a tile row to the next; of planar tiles, from the weights of a tile to those of the next
+    xrow: Any  # stride of tile rows; planar tiles: stride of the tiles' weights
     table: Any
     segments: Any
-    tails: Any  # of these, the last so many are shorter
-    kstep: Any  # between the scalars of a segment when `ks` is 0, and between the vectors of pixels of planar tiles
+    tails: Any  # number of shorter segments at the end
+    kstep: Any  # stride of scalars within a segment where `ks` is 0, and of the pixel vectors of planar tiles
     w: Any
     y: Any
-    yrow: Any  # from a tile row to the next; of planar tiles, from an output channel to the next
-    yvec: Any  # from an output vector to the next
+    yrow: Any  # stride of tile rows; planar tiles: stride of output channels
+    yvec: Any  # stride of output vectors
     bias: Any
     residual: Any  # distance from y to the residual
     parked: Any  # the tile's sums between parts
-    upcoming: Any  # what to fetch, `fetch_step` on for each scalar
+    upcoming: Any  # first address to prefetch; each scalar adds `fetch_step`
     fetch_step: Any
     valid: Any  # pixels of the last vector of a masked tile

@@ -1,4 +1,4 @@
-"""The walk of a GEMM tile over the segments of its reduction: where it stands, and what it prefetches on its way."""
+"""Loop state of a GEMM tile over the segments of its reduction, and its prefetches."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.problem.integers import divide
 
 _AHEAD = 2048  # bytes of weights between prefetch and use
-_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
+_ROWS_AHEAD = 8  # scalars between prefetch and use, where they are `kstep` apart
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, its columns, the tile to the right, the segments."""
+    """Operands that a tile reads: pixel 0, offsets of the other rows and the columns, the next tile, the segments."""
 
     x: Any
     row_offsets: list[Any]
     columns: list[Any]
     tile_step: Any
-    fetch_step: Any  # bytes, between what is fetched beside two scalars
+    fetch_step: Any  # bytes between the prefetch addresses of two scalars
     table: Any
     segments: Any
     kstep: Any
@@ -30,7 +30,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class State:
-    """What passes from segment to segment: addresses of weights, addresses to prefetch, and the sums by pixel."""
+    """Loop-carried values: address of the weights, address to prefetch, and the sums by pixel."""
 
     w: Any
     fetch: Any
@@ -56,7 +56,7 @@ def lines_ahead(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, following:
 def prefetch(
     tile: GemmTile, vec: Vector, walk: Walk, k: int, starts: list[Any], ahead: list[Any], w: Any, fetch: Any
 ) -> Any:
-    """Prefetch what belongs to scalar k of a segment whose weights are at `w`; the next scalar's `fetch`."""
+    """Prefetch for scalar k of a segment whose weights are at `w`; return `fetch` of the next scalar."""
     builder = vec.builder
     wanted = [(address, L1) for address in ahead]
     if tile.ks == 0:
@@ -64,7 +64,7 @@ def prefetch(
         wanted += [(vec.offset(start, far), L1) for start in starts]
     if tile.stream:
         size = tile.vectors * vec.size
-        lines = range(divide(k * size, LINE), divide((k + 1) * size, LINE))  # which begin within its weights
+        lines = range(divide(k * size, LINE), divide((k + 1) * size, LINE))  # that begin within its weights
         wanted += [(vec.offset(w, LINE * at + _AHEAD), L1) for at in lines]
     if tile.fetch:
         wanted += [(vec.offset(fetch, j * LINE), L2) for j in range(tile.fetch)]

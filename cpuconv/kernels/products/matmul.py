@@ -1,12 +1,13 @@
-"""Stacks of products of two matrices, read where they lie: GEMM tiles whose lanes are columns.
+"""Batched matrix multiplication in place: GEMM tiles whose lanes are columns.
 
-Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). For each product, panels
-of a few vectors of columns of the right matrix meet rows of the left one, a tile of rows at a time, whose elements are
-broadcast. A right matrix with rows side by side that are short is read in place; any other is packed into the worker's
-workspace. The left one is always read in place: a tile of its rows stays in L1 under a panel.
+Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). Panels of a few vectors
+of columns of the right matrix are multiplied by rows of the left one, whose elements are broadcast, a tile of rows at a
+time. A right matrix with short contiguous rows is read in place; any other is packed into the worker's workspace. The
+left one is always read in place: a tile of its rows stays in L1 under a panel.
 
-Where the right matrix fits a cache, all its panels meet a few tiles of rows before the next ones: a product whose sums
-are short writes more than it reads, and so writes it row by row. Else each panel meets all rows.
+Where the right matrix fits a cache, a few tiles of rows are multiplied by all its panels before the next tiles. A GEMM
+with a short reduction writes more than it reads, and so writes its output row by row. Else each panel is multiplied by
+all rows.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 IN_PLACE, COPIED, TURNED, ANY = range(4)
-"""How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
+"""How panels of the right matrix are made: in place; from contiguous rows; from contiguous columns; by elements."""
 
-_UNROLLS = range(8, 4, -1)  # elements of a segment of the sum; what is left over is summed one by one
-_LONG = 64  # from such sums on, what is left over is little
-_SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # around the products of a segment, and of a single element
-_MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
-_TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to pack a vector, and a float
-_CHUNK = 4  # tiles of rows that meet all panels before the next ones
-_FAR_ROWS = 1 << 11  # bytes between rows of which many take as many pages, and few of the cache's sets
+_UNROLLS = range(8, 4, -1)  # elements of a segment of the reduction; the remainder is summed one by one
+_LONG = 64  # length of a reduction from which its remainder is negligible
+_SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # overhead of a segment, and of a single element
+_MANY_UNITS = 16  # units per worker from which a more even share is not worth packing panels twice
+_TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32
+_CHUNK = 4  # tiles of rows that are multiplied by all panels before the next ones
+_FAR_ROWS = 1 << 11  # row stride in bytes from which rows touch many pages, and few of the cache's sets
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------
@@ -62,14 +63,14 @@ _FAR_ROWS = 1 << 11  # bytes between rows of which many take as many pages, and 
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """How panels come about; the GEMM micro-kernels are arguments."""
+    """How panels are made; the GEMM micro-kernels are arguments."""
 
     lanes: int
     pack: int
 
 
 def _turn(tile, args, b, count, processor):
-    """A panel of `count` columns that are side by side; of at least `lanes` rows."""
+    """Pack a panel of `count` contiguous columns, of at least `lanes` rows."""
     for first in range(0, count, tile.lanes):
         present = min(tile.lanes, count - first)
         column = b + first * args.b_column
@@ -83,13 +84,13 @@ def _turn(tile, args, b, count, processor):
 
 
 def _copy(tile, args, b, count, processor):
-    """A panel of `count` columns whose rows are side by side."""
+    """Pack a panel of `count` columns with contiguous rows."""
     for row in range(args.depth):
         copy_run(tile, b + row * args.b_row, processor + row * args.pitch, 4 * count)
 
 
 def _gather(tile, args, b, count, processor):
-    """A panel of `count` columns of any strides."""
+    """Pack a panel of `count` columns with any strides."""
     for row in range(args.depth):
         for i in range(count):
             copy_float(tile, b + row * args.b_row + i * args.b_column, processor + row * args.pitch + 4 * i)
@@ -100,7 +101,7 @@ _PACKS = {IN_PLACE: _gather, COPIED: _copy, TURNED: _turn, ANY: _gather}
 
 @specialise_on_tile(lambda tile: _PACKS[tile.pack])
 def _pack(tile, args, b, count, processor):
-    """A panel of `count` columns of the right matrix, which begins at `b`."""
+    """Pack a panel of `count` columns of the right matrix, which begins at `b`."""
 
 
 @kernel(
@@ -108,10 +109,10 @@ def _pack(tile, args, b, count, processor):
     "table segments tails valid a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
 )
 def matmul(tile, worker, before, part, parts, args):
-    """y = a b for each item: its three words of `offsets` are bytes to its matrices.
+    """y = a b for each item: its three int64 words of `offsets` are the byte offsets of its matrices.
 
-    Units are (item, group of panels of columns, chunk of tiles of rows, panel). The last tile of rows overlaps the one
-    before.
+    Units are (item, group of panels of columns, chunk of tiles of rows, panel). The last tile of rows overlaps the
+    previous one.
     """
     panels = args.panel + worker * args.panel_step
     group_units = args.chunks * args.grouped
@@ -181,21 +182,21 @@ def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> fl
 
 
 def best_tile(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
-    """Cycles by the model of the best tile, its vectors of columns, and its rows."""
+    """Modelled cycles of the best tile, its vectors of columns, and its rows."""
     widest = min(len(isa.pixels), divide(columns, isa.lanes))
     tiles = [(v, n) for v in range(1, widest + 1) for n in _heights(isa, v, rows)]
     return min((_cycles(isa, v, n, rows, depth, columns), v, n) for v, n in tiles)
 
 
 def _heights(isa: Isa, v: int, rows: int) -> list[int]:
-    """Rows of tiles with so many vectors: equal shares, or in the closed set all that there are."""
+    """Candidate heights of tiles with `v` vectors: equal shares of the rows, or all of the closed set."""
     if isa.closed:
         return [n for n in tiling.closed_columns(isa, v) if n <= rows]
     return [divide(rows, divide(rows, isa.pixels[v - 1]))]
 
 
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, turned: bool) -> float:
-    """What products take, by the model; `turned`: panels are packed."""
+    """Modelled time of the matrix multiplications, in seconds; `turned`: panels are packed."""
     items, rows, depth, columns = map(now, (math.prod(stack), rows, depth, columns))
     packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
@@ -204,13 +205,13 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
 
 
 def _unroll(depth: int) -> int:
-    """Elements of a segment of the sum: a number of few, so that products of all sizes share micro-kernels."""
+    """Elements of a segment of the reduction: one of a few values, so that GEMMs of all sizes share micro-kernels."""
     cycles = {each: depth // each * _SEGMENT_CYCLES + depth % each * _SINGLE_CYCLES for each in _UNROLLS}
     return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
 
 
 def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
-    """Bytes to the segments of a sum: so many elements each, and one each of those that are left."""
+    """Byte offsets of the segments of a reduction: `unroll` elements each, then one each for the remainder."""
     whole = depth // unroll * unroll
     return np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth))).astype(np.int64) * step
 
@@ -218,7 +219,7 @@ def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
 def _grouping(
     threads: int, width: int, in_place: bool, depth: int, panels: int, items: int, tiles: int
 ) -> tuple[int, int]:
-    """Panels of `width` bytes a row that are packed together, and chunks of the tiles that they meet."""
+    """Panels (of `width` bytes per row) that are packed together, and chunks of tiles that use them."""
     cached = depth * panels * width <= machine().l2 // 2 and (in_place or items >= threads)
     chunks = divide(tiles, _CHUNK)
     if cached and chunks > 1:
@@ -228,10 +229,11 @@ def _grouping(
 
 
 def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
-    """Strips for all panels and for the last one: the best by the model, then others, the fastest first. All add in the
-    same order."""
+    """Strips for all panels and for the last one: the best by the model, then others, the fastest first.
+
+    All add in the same order."""
     rows, depth, columns = map(now, (product.rows, product.depth, product.columns))
-    unroll = _unroll(depth) if product.a.column else 1  # a step of 0 means another thing to the tile
+    unroll = _unroll(depth) if product.a.column else 1  # to the tile, a step of 0 means a run-time stride
     _, v, n = best_tile(isa, rows, depth, columns)
     yield _strip(isa, product, v, n, unroll)
     counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
@@ -243,8 +245,8 @@ def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
 
 
 def _strip_at_hand(isa: Isa, product: Product) -> tuple[GemmTile, GemmTile]:
-    """The first of `_strips`, or where kernels at hand are preferred the first that is; the first is then compiled in
-    the background, if it is clearly faster."""
+    """The first of `_strips`; where kernels at hand are preferred, the first that is at hand. The best is then compiled
+    in the background, if it is clearly faster."""
 
     def kernels(both: tuple[GemmTile, GemmTile]) -> list[tuple[MicroKernel, GemmTile]]:
         return [(gemm_strip, each) for each in both]
@@ -273,7 +275,7 @@ def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[Gem
 
 
 def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
-    """The micro-kernel of a last panel of so many columns."""
+    """The micro-kernel of a last panel of `rest` columns."""
 
     def strip(v: int, count: int) -> MicroRef:
         return MicroRef(gemm_strip, replace(last, v=v, cols=count))
@@ -285,7 +287,7 @@ def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
 
 
 def product_step(processor: Processor, space: Space, product: Product) -> Step:
-    """One call that computes a stack of products."""
+    """One kernel call that computes a batched matrix multiplication."""
     product = product.normal
     isa, threads, depth = processor.isa, processor.threads, product.depth
     a, b, y = product.a, product.b, product.y
@@ -298,7 +300,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
             return streamed
     gemm, last = _strip_at_hand(isa, product)
     v, unroll = gemm.v, gemm.unroll
-    rows = row_columns(isa, isa, gemm, last, product.rows)  # of a tile: columns of its strip
+    rows = row_columns(isa, isa, gemm, last, product.rows)  # rows of a tile are the columns of its strip
     n = rows.taken
     if product.rows < min(rows.options):
         raise ValueError("tiles of more rows than there are")

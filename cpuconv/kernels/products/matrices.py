@@ -1,4 +1,4 @@
-"""Operands of products of two matrices: stacks of matrices of any strides, and the fewest products that they are."""
+"""Operands of batched matrix multiplication: stacks of strided matrices, merged into as few GEMMs as possible."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from cpuconv.problem.integers import broadcast_shapes
 
 @dataclass(frozen=True)
 class Matrices:
-    """A stack of matrices: bytes from one to the next along each axis of the stack, and from row to row and column to
-    column.
-    """
+    """A stack of matrices: byte strides of each axis of the stack, of rows and of columns."""
 
     ref: Ref
     stack: tuple[int, ...]
@@ -31,7 +29,7 @@ class Matrices:
 
     @classmethod
     def of(cls, place: Place, rank: int, row: bool = True, column: bool = True, turned: bool = False) -> Matrices:
-        """The matrices at a place in a stack of `rank` axes; `row`, `column`: whether it has that axis."""
+        """The matrices of a tensor in a stack of `rank` axes; `row`, `column`: whether the tensor has that axis."""
         strides, sizes = list(place.strides), list(place.shape)
         steps = [strides.pop() if present else 0 for present in (column, row)]
         sizes = sizes[: len(strides)]
@@ -41,13 +39,13 @@ class Matrices:
 
     @property
     def turned(self) -> Matrices:
-        """Rows as columns."""
+        """The transposed matrices."""
         return replace(self, row=self.column, column=self.row)
 
 
 @dataclass(frozen=True)
 class Product:
-    """Products of `stack` matrices of rows x depth and depth x columns."""
+    """A stack of matrix multiplications, each (rows, depth) times (depth, columns)."""
 
     stack: tuple[int, ...]
     rows: int
@@ -59,7 +57,7 @@ class Product:
 
     @classmethod
     def of(cls, a: Place, b: Place, y: Place, turned: tuple[bool, bool] = (False, False)) -> Product:
-        """Of tensors, multiplied as NumPy does; those `turned` are transposed before."""
+        """Build it from tensors, multiplied as NumPy does; operands marked in `turned` are transposed first."""
         stack, rows, depth, columns = sizes_of(a.shape, b.shape, turned)
         is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
         left = Matrices.of(a, rank, row=is_row, turned=turned[0])
@@ -69,9 +67,9 @@ class Product:
 
     @property
     def normal(self) -> Product:
-        """The same with as few and as large products as the operands allow, rows of the output side by side.
+        """The same, merged into as few and as large GEMMs as possible, with contiguous rows of the output.
 
-        The output of a single row or column may lie in any way, else its rows are side by side.
+        The output of a single row or column may have any stride; else its rows are contiguous.
         """
         made = self.merged
         if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
@@ -81,19 +79,19 @@ class Product:
 
     @property
     def merged(self) -> Product:
-        """The same with as few and as large products as the operands allow."""
+        """The same, merged into as few and as large GEMMs as the operands allow."""
         stack, rows = list(self.stack), self.rows
         a, b, y = self.a, self.b, self.y
         while stack and (
             stack[-1] == 1 or b.stack[-1] == 0 and a.stack[-1] == rows * a.row and y.stack[-1] == rows * y.row
-        ):  # matrices that follow one another, and meet the same one
+        ):  # adjacent matrices that are multiplied by the same one
             rows *= stack.pop()
             a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
         return replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
 
     @property
     def offsets(self) -> Any:
-        """Bytes to the three matrices of each product, int64."""
+        """Byte offsets of the three matrices of each item, int64."""
         strides = (stride for each in (self.a, self.b, self.y) for stride in each.stack)
         return applied(functools.partial(_offsets, len(self.stack)), *self.stack, *strides)
 
@@ -106,7 +104,7 @@ class Product:
 def sizes_of(
     a: tuple[int, ...], b: tuple[int, ...], turned: tuple[bool, bool]
 ) -> tuple[tuple[int, ...], int, int, int]:
-    """The stack of products of tensors of these shapes, and the rows, depth and columns of each."""
+    """The stack of matrix multiplications of tensors of these shapes, and the rows, depth and columns of each."""
     a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
     rows = a[-2] if len(a) > 1 else 1
     columns = b[-1] if len(b) > 1 else 1
@@ -114,13 +112,13 @@ def sizes_of(
 
 
 def _offsets(rank: int, *numbers: int) -> np.ndarray:
-    """Offsets of three operands, by the `rank` sizes of a stack and the strides of each."""
+    """Interleaved offsets of three operands, from the `rank` sizes of a stack and the strides of each."""
     stack, *strides = (numbers[at * rank : at * rank + rank] for at in range(4))
     return np.stack([_distances(stack, each) for each in strides], -1).ravel()
 
 
 def _distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
-    """Bytes to each matrix of a stack."""
+    """Byte offset of each matrix of a stack."""
     distances = np.zeros((), np.int64)
     for size, stride in zip(stack, strides, strict=True):
         distances = distances[..., None] + np.arange(size) * stride

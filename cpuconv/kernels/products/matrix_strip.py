@@ -1,10 +1,10 @@
-"""The GEMM tile on AMX: up to 16 pixels of 64 bytes in a tile register meet 16 vectors of weights in another.
+"""The GEMM tile on AMX: a tile register of up to 16 pixels of 64 bytes times one of 16 weight vectors.
 
-It has the arguments of `gemm_strip`, and reads pixels, tables and weights as that does: a segment is a channel block of
-16 words at one kernel tap, one product of tile registers. A tile's pixels are in one or two tile registers (rows, or
-halves of a row), its weight vectors in as many others; weights stay for the products that follow each other, as the
-instruction is faster then (decision 19). Sums leave registers through memory: those of a tile
-are finished, pixel by pixel, beside the products of the tile that comes after it, as the two share no execution port.
+It has the arguments of `gemm_strip`, and reads pixels, tables and weights in the same order. A segment is a channel
+block of 16 groups at one kernel tap: one multiplication of tile registers. A tile's pixels are in one or two tile
+registers (rows, or halves of a row), its weight vectors in as many others. Consecutive multiplications reuse weights,
+as the instruction is faster then (decision 19). Sums leave registers through memory. The sums of a tile are finished,
+pixel by pixel, between the multiplications of the next tile, as the two share no execution port.
 
 Source: Intel's optimisation reference manual, chapter on AMX.
 """
@@ -26,7 +26,7 @@ from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-ROWS, ROW_BYTES = 16, 64  # of a tile register
+ROWS, ROW_BYTES = 16, 64  # rows of a tile register, and bytes of a row
 REGISTERS = 8
 I8 = ir.IntType(8)
 
@@ -46,7 +46,7 @@ def fits(v: int, rows: int, cols: int) -> bool:
 
 
 def configuration(v: int, rows: int, cols: int) -> np.ndarray:
-    """What `ldtilecfg` loads: sums [pixels][v] first, then pixels, then weights; 64 bytes a row in all."""
+    """The operand of `ldtilecfg`, uint8 (64,): sums [pixels][v] first, then pixels, then weights; rows of 64 bytes."""
     data = np.zeros(64, np.uint8)
     data[0] = 1  # the palette
     data[16 : 16 + 2 * REGISTERS].view(np.uint16)[:] = ROW_BYTES
@@ -62,13 +62,13 @@ def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
 
 @emitter
 def load_configuration(tile: Any, vec: Vector, address: Any) -> None:
-    """Make the tile registers what a configuration says; the thread's."""
+    """Configure the tile registers of the thread."""
     _call(vec.builder, "ldtilecfg", vec.pointer(address))
 
 
 @emitter
 def release_tiles(tile: Any, vec: Vector) -> None:
-    """Give the tile registers back."""
+    """Release the tile registers."""
     _call(vec.builder, "tilerelease")
 
 
@@ -98,7 +98,7 @@ def matrix_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`gemm_strip` on the tile registers of the thread, which are configured for it."""
+    """`gemm_strip` on the tile registers of the thread, which must be configured for it."""
     vec = Vector(builder, tile.lanes)
     strip = _Strip(tile, vec, xrow, y, yrow, yvec, bias, residual)
     table = builder.inttoptr(table, I64.as_pointer())
@@ -112,7 +112,7 @@ def matrix_strip(
     builder.position_at_end(loop)
     index = builder.phi(I64)
     index.add_incoming(first, entry)
-    before = builder.phi(I64)  # first column of the tile before
+    before = builder.phi(I64)  # first column of the previous tile
     before.add_incoming(I64(0), entry)
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
@@ -139,7 +139,7 @@ def matrix_strip(
 
 
 class _Strip:
-    """The parts of the code for a tile, in the order in which they run."""
+    """Emitters of the parts of a tile's code, in execution order."""
 
     def __init__(
         self, tile: GemmTile, vec: Vector, xrow: Any, y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
@@ -157,13 +157,13 @@ class _Strip:
         self._rows = [ending.load(vec, vec.offset(vec.pointer(bias), apart * j)) for j in range(tile.used * ends)]
 
     def scratch(self) -> Any:
-        """Memory of this call for the sums of a tile: [v][pixels][lanes]."""
+        """Allocate stack memory for the sums of a tile: [v][pixels][lanes]."""
         place = self.vec.builder.alloca(I8, I64(self.tile.v * self.pixels * ROW_BYTES))
         place.align = ROW_BYTES
         return place
 
     def _sums(self) -> list[tuple[int, int]]:
-        """Each register of sums with the place of its first row among those of a tile."""
+        """Each register of sums, with the byte offset of its first row among the tile's sums."""
         found, pixel = [], 0
         for half, (_, _, count) in enumerate(self.halves):
             for j in range(self.tile.used):
@@ -172,7 +172,7 @@ class _Strip:
         return found
 
     def begin(self, parked: Any) -> None:
-        """Sums from those of the part before, or from zero."""
+        """Load the sums of the previous part, or zero them."""
         for register, at in self._sums():
             if parked is None:
                 _call(self.vec.builder, "tilezero", I8(register))
@@ -180,7 +180,7 @@ class _Strip:
                 _call(self.vec.builder, "tileloadd64", I8(register), self.vec.offset(parked, at), self._row)
 
     def end(self, target: Any) -> None:
-        """Sums to memory."""
+        """Store the sums to memory."""
         for register, at in self._sums():
             _call(self.vec.builder, "tilestored64", I8(register), self.vec.offset(target, at), self._row)
 
@@ -196,7 +196,8 @@ class _Strip:
         waiting: Any,
         chunk: Any,
     ) -> Any:
-        """All segments, and beside each some of the `waiting` pixels of the tile before; gives how many are done."""
+        """Multiply all segments, and finish some of the `waiting` pixels of the previous tile per segment; return how
+        many are done."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
         entry = builder.block
         loop, end = builder.append_basic_block("segment"), builder.append_basic_block("segments.done")
@@ -225,7 +226,7 @@ class _Strip:
         return pixel_next
 
     def _multiply(self, x: Any, w: Any) -> None:
-        """The products of a segment: weights stay while all pixels meet them."""
+        """Multiply a segment: each weight register is reused for all pixels."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
         name, many = BY_NAME[tile.product].instruction, tile.v > 1
         for j in range(tile.used):
@@ -239,7 +240,7 @@ class _Strip:
                 _call(builder, name, I8(half * tile.v + j), I8(pixels), I8(weights))
 
     def finish(self, start: Any, sums: Any, first: Any, last: Any) -> None:
-        """Pixels first … last-1 of a tile from its sums to the outputs, the tile's from column `start` on."""
+        """Apply the epilogue to pixels first … last-1 of the tile that begins at column `start`, and store them."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
         entry = builder.block
         check, loop = builder.append_basic_block("pixels"), builder.append_basic_block("pixel")
@@ -282,15 +283,15 @@ class _Strip:
         builder.position_at_end(end)
 
 
-_CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # of a product, by pixels, as measured (decision 19)
-_PAIR_LOADS = 1.15  # of 2 x 2 tiles, whose operands come from L1 and L2
-_SINGLE_LOADS = 1.5
-_PIXEL = 5.0  # cycles to finish a vector of sums, where nothing else is done
-_TILE = 30.0  # of a tile, beside
+_CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # (pixels, cycles) of a multiplication, measured (decision 19)
+_PAIR_LOADS = 1.15  # load factor of 2 x 2 tiles, whose operands come from L1 and L2
+_SINGLE_LOADS = 1.5  # load factor of other tiles
+_PIXEL = 5.0  # cycles to finish a vector of sums, with nothing else running
+_TILE = 30.0  # overhead of a tile, in cycles
 
 
 def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
-    """Modelled cycles of a tile: its products, or the endings of its pixels beside them, whichever takes longer."""
+    """Modelled cycles of a tile: its multiplications, or the epilogues of its pixels next to them; the maximum."""
     parts = halves(rows, cols)
     points, cycles = zip(*_CYCLES, strict=True)
     product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v
@@ -299,7 +300,7 @@ def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
 
 
 def shapes(height: int, width: int) -> Sequence[tuple[int, int]]:
-    """Rows and columns of the tiles worth trying on a plane, in tile registers as full as they can be."""
+    """Candidate (rows, columns) of tiles on a plane, which fill tile registers as far as they can."""
     found = set()
     for rows in (1, 2):
         for most in (ROWS, 2 * ROWS) if rows == 1 else (ROWS,):

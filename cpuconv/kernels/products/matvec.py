@@ -1,8 +1,8 @@
-"""A vector times a matrix: a stream of the matrix at the speed of memory.
+"""Vector-matrix multiplication: reads the matrix once, at memory bandwidth.
 
 Where columns are contiguous, lanes are columns. A constant matrix is packed, each vector of columns as one stream
-("columns"). Any other is read in place, a wide one several rows at a time, with sums held in the output ("rows").
-Where rows are contiguous, lanes are elements of several columns, whose sums are combined at the end ("dots").
+("columns"). Any other is read in place, a wide one several rows at a time, with the sums in the output ("rows").
+Where rows are contiguous, lanes are elements of several columns, and partial sums are reduced at the end ("dots").
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
-_UNROLL = 4  # rows of the matrix in one turn of the loop
-_STREAMS = 8  # rows or columns that are read side by side
-_WIDEST, _NARROWEST = 4096, 256  # columns of a group whose sums are held in the output: they stay in L1
-_SLOWER = 2  # times as long for each FLOP as a product of matrices: sharing pays sooner
-_PARTS = 4  # for each thread: one that starts late leaves some
+_CHAINS = 8  # independent sums: FMA latency times FMAs per cycle
+_UNROLL = 4  # rows of the matrix per iteration
+_STREAMS = 8  # rows or columns that are read concurrently
+_WIDEST, _NARROWEST = 4096, 256  # columns of a group whose sums are in the output: they stay in L1
+_SLOWER = 2  # time per FLOP relative to GEMM: sharing work pays sooner
+_PARTS = 4  # parts per thread: a late thread leaves some to the others
 
 
 # --- micro-kernels --------------------------------------------------------------------------------------------------
@@ -45,9 +45,10 @@ _PARTS = 4  # for each thread: one that starts late leaves some
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Which loop of `_LOOPS`, and the rows, columns or vectors of columns that it reads side by side.
+    """Which loop of `_LOOPS`, and the number of rows, columns or column vectors that it reads concurrently.
 
-    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors of `w`.
+    `epilogue`: adds a bias, and optionally a residual and an activation; the matrix is then packed in whole vectors of
+    type `w`.
     """
 
     lanes: int
@@ -60,7 +61,7 @@ class ProductTile:
 
 
 class _Memory(NamedTuple):
-    """Operands, as `product` says."""
+    """Operands of `product`."""
 
     x: Any
     x_step: Any
@@ -76,7 +77,7 @@ class _Memory(NamedTuple):
 
 
 def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
-    """A few vectors of columns, all rows."""
+    """Sum a few vectors of columns over all rows."""
     builder, streams = vec.builder, range(tile.streams)
     valid = builder.sub(m.valid, I64((tile.streams - 1) * tile.lanes))
     chains = min(_UNROLL, divide(_CHAINS, tile.streams))
@@ -114,14 +115,14 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
 
 
 def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
-    """A few rows at a time, all columns; the sums are in the output meanwhile."""
+    """Add a few rows at a time to all columns; the sums are in the output meanwhile."""
     builder = vec.builder
     start, address, processor = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.y)
     whole, left = builder.udiv(m.valid, I64(vec.lanes)), builder.urem(m.valid, I64(vec.lanes))
     mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(m.valid, I64(vec.lanes - 1)), I64(vec.lanes))
 
     def add(first: Any, count: int) -> list[Any]:
-        """Add `count` rows; none: begin with zeros."""
+        """Add `count` rows; 0: initialise with zeros."""
         numbers = [builder.add(first, I64(k)) for k in range(count)]
         elements = [vec.broadcast(vec.offset(start, builder.mul(k, m.x_step))) for k in numbers]
         lines = [vec.offset(address, builder.mul(k, m.row_step)) for k in numbers]
@@ -151,7 +152,7 @@ def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
 
 
 def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
-    """A few columns; rows of the matrix, and elements of x, lie side by side."""
+    """Sum a few columns; rows of the matrix, and elements of x, are contiguous."""
     builder, streams = vec.builder, range(tile.streams)
     chains = divide(_CHAINS, tile.streams)
     start, address = vec.pointer(m.x), vec.pointer(m.matrix)
@@ -214,20 +215,20 @@ def product(
     residual: Any,
     valid: Any,
 ) -> None:
-    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for some columns.
+    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for a range of columns.
 
     Parameters
     ----------
     x_step, row_step, y_step
-        Bytes to the next element, row and result; results of "columns" and "rows" lie side by side.
+        Byte strides of elements, rows and results; results of "columns" and "rows" are contiguous.
     column_step
-        Bytes to the next vector of columns, of "dots" to the next column.
+        Byte stride of vectors of columns, or in "dots" of columns.
     depth
         Rows.
     residual
-        Distance from y to what is added.
+        Distance from y to the residual, in bytes.
     valid
-        Columns; those of "dots" are `tile.streams`.
+        Columns; in "dots" they are `tile.streams`.
     """
     memory = _Memory(x, x_step, matrix, row_step, column_step, depth, y, y_step, bias, residual, valid)
     _LOOPS[tile.loop](tile, Vector(builder, tile.lanes), memory)
@@ -241,7 +242,7 @@ _call = product.caller()
 
 @dataclass(frozen=True)
 class MatvecTile:
-    """The driver is the same for all micro-kernels."""
+    """Parameters of the driver, the same for all micro-kernels."""
 
     lanes: int
 
@@ -251,10 +252,9 @@ class MatvecTile:
     "groups width valid"
 )
 def matvec(tile, worker, before, part, parts, args):
-    """y = x · matrix for each item: its three words of `offsets` are bytes to its operands.
+    """y = x · matrix for each item: its three int64 words of `offsets` are the byte offsets of its operands.
 
-    Units are (item, group of columns); of `width` columns; the micro-kernel `last` does the last group, of `valid`
-    columns.
+    Units are (item, group of `width` columns); the micro-kernel `last` does the last group, of `valid` columns.
     """
     units = args.items * args.groups
     for unit in range(units * part // parts, units * (part + 1) // parts):
@@ -283,7 +283,7 @@ def matvec(tile, worker, before, part, parts, args):
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors times matrices in memory: addresses, and bytes from one element to the next.
+    """Vector-matrix multiplications in memory: addresses, and byte strides of elements.
 
     Attributes
     ----------
@@ -291,7 +291,7 @@ class Vectors:
     x, matrix, y : Ref
     x_step, row_step, column_step, y_step : int
     offsets : numpy.ndarray, (items * 3,)
-        Bytes to the vector, the matrix and the result of each item, int64.
+        Byte offsets of the vector, the matrix and the result of each item, int64.
     """
 
     depth: int
@@ -308,17 +308,17 @@ class Vectors:
 
     @property
     def reads_columns(self) -> bool:
-        """Whether lanes can be columns."""
+        """Whether lanes can be columns: columns and results are contiguous."""
         return self.column_step == elements.F32.bytes and self.y_step == elements.F32.bytes
 
     @property
     def reads_rows(self) -> bool:
-        """Whether lanes can be elements of columns."""
+        """Whether lanes can be elements of columns: rows and x are contiguous."""
         return self.row_step == elements.F32.bytes and self.x_step == elements.F32.bytes
 
 
 def vectors_step(processor: Processor, work: Vectors) -> Step | None:
-    """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
+    """One call for matrices that are read in place; None where neither rows nor columns are contiguous."""
     lanes, column_step = processor.isa.lanes, work.column_step
     if work.reads_columns:
         vectors, column_step = divide(work.columns, lanes), lanes * elements.F32.bytes
@@ -360,7 +360,7 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
 
 
 def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:
-    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes], floats of the element `w`."""
+    """Packing of a constant matrix for `linear_step`: [vector of columns][row][lanes], floats of type `w`."""
     form = Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
     return form if w == elements.F32 else Rounded(form, w)
 
@@ -369,7 +369,7 @@ def linear_step(
     processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any,
     w: elements.Element = elements.F32,
 ) -> Step:  # fmt: skip
-    """y = activation(x · matrix + bias + residual), the matrix as `packing` says for `w`, the bias in whole vectors."""
+    """y = activation(x · matrix + bias + residual), the matrix packed by `packing`, the bias in whole vectors."""
     lanes, (depth,), (count,) = processor.isa.lanes, x.shape[-1:], y.shape[-1:]
     tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation, w)
     args: Args = {

@@ -1,4 +1,4 @@
-"""Register tiles that are worth trying for an output plane, ranked by a model of the inner loop."""
+"""Candidate register tiles for an output plane, ranked by a model of the inner loop."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from cpuconv.isa.table import Isa
 from cpuconv.problem.integers import divide
 
 MOST_ROWS = 7
-_MOST_ROWS_A_COLUMN = 3  # taller tiles touch a page a row and use little of it: measured at half the speed
-_COUNTS = 2  # numbers of pixels with one number of weight vectors
-_STREAMED = 0.75  # share of the bandwidth of L2 that prefetched weights reach
-_L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
-_LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
-_LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
-_CLOSED_COLUMNS: dict[str, tuple[tuple[int, ...], ...]] = {  # of tiles of the closed set with 1, 2, … weight vectors
+_MOST_ROWS_A_COLUMN = 3  # taller tiles touch one page per row and use little of it: measured at half the speed
+_COUNTS = 2  # pixel counts listed per number of weight vectors
+_STREAMED = 0.75  # share of the L2 bandwidth that prefetched weights reach
+_L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 next to the pixels
+_LOOP_OVERHEAD = 6.0  # cycles per tile, besides its sums and stores
+_LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: prefers larger tiles
+_CLOSED_COLUMNS: dict[str, tuple[tuple[int, ...], ...]] = {  # columns of closed-set tiles with 1, 2, … weight vectors
     "avx512": (
         (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 19, 23, 28, 29),
         (1, 2, 3, 4, 5, 6, 7, 9, 11, 13, 14),
         (1, 2, 3, 4, 5, 6, 7, 9),
         (1, 2, 3, 4, 5, 6),
     ),
-}  # other instruction sets have all. Fewer vectors have the columns of more, as a last panel has fewer
-_REMEMBERED = 4096  # answers: the layouts of one problem, and several solvers, ask for the same
-_LAYERS = 512  # that differ in vectors and scalars, some 5 KB each
+}  # other instruction sets have all. Counts for more vectors are also listed for fewer, as a last panel has fewer
+_REMEMBERED = 4096  # cached results: layouts of one problem, and several solvers, repeat the same queries
+_LAYERS = 512  # cached layers that differ in vectors and scalars, about 5 KB each
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def fits(isa: Isa, v: int, n: int) -> bool:
 
 @functools.cache
 def closed_columns(isa: Isa, v: int) -> tuple[int, ...]:
-    """Columns that tiles of the closed set may have with so many weight vectors.
+    """Columns that tiles of the closed set may have with `v` weight vectors.
 
-    Of AVX-512's 59 pairs of vectors and columns there are 44: by the model no row of 1 to 400 pixels takes more than
-    3.5% longer with them than with all, for sums of 32, 256 and 2048 scalars.
+    The set has 44 of AVX-512's 59 pairs of vectors and columns. By the model, no row of 1 to 400 pixels takes more than
+    3.5% longer with them than with all, for reductions of 32, 256 and 2048 scalars.
     """
     most = isa.pixels[v - 1]
     listed = _CLOSED_COLUMNS.get(isa.name)
@@ -62,17 +62,17 @@ def closed_columns(isa: Isa, v: int) -> tuple[int, ...]:
 
 
 def segment(isa: Isa, channels: int) -> tuple[int, int]:
-    """Scalars of a channel block, and of a last one that is not full (0: there is none)."""
+    """Scalars of a channel block, and of a last, partial one (0: there is none)."""
     return min(channels, isa.lanes), channels % isa.lanes if channels > isa.lanes else 0
 
 
 def streams(isa: Isa, v: Any, reduction: int) -> Any:
-    """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
+    """Whether a panel of weights does not stay in L1 next to the pixels, so that every tile reads it from L2."""
     return v * isa.lanes * F32.bytes * reduction > _L1_WEIGHTS
 
 
 def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
-    """Modelled cycles of one scalar of the reduction: the largest of FMA slots, load slots, latency and weights."""
+    """Modelled cycles of one scalar of the reduction: the maximum over FMA slots, load slots, latency and weights."""
     loads = v / isa.load_rate + n / isa.broadcast_rate
     stream = v * isa.lanes * F32.bytes / (_STREAMED * isa.l2_rate) if streamed else 0.0
     return max(v * n / isa.fma_rate, loads, isa.latency, stream) + _LOADS_BESIDE * (loads + stream)
@@ -94,45 +94,45 @@ def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
 
 
 def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
-    """Modelled cycles of a complex tile: the FMAs and loads of a real one twice as high and wide, half its sums."""
+    """Modelled cycles of a complex tile: FMAs and loads of a real one twice as high and wide, half its stores."""
     return cycles(isa, 2 * v, 2 * n, reduction) - 2 * v * n * isa.store_cost
 
 
 def pixel_cycles(isa: Isa, reduction: int) -> float:
-    """Cycles that no tile can go below, for one of its output vectors."""
+    """Lower bound of any tile's cycles per output vector."""
     return reduction / (isa.fma_rate * max(isa.efficiency)) + isa.store_cost
 
 
 def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
-    """Modelled cycles of a whole output plane of `vectors` output vectors."""
+    """Modelled cycles of a whole output plane of `vectors` vectors of output channels."""
     count = divide(vectors, tile.v) * divide(height, tile.rows) * divide(width, tile.cols)
     return count * cycles(isa, tile.v, tile.rows * tile.cols, reduction)
 
 
 class _Table(NamedTuple):
-    """Tiles, the lowest first, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
+    """Tiles, the lowest first, and arrays of the terms of `cycles`: one array expression ranks all tiles of a plane."""
 
     tiles: np.ndarray
     v: np.ndarray
     rows: np.ndarray
     cols: np.ndarray
-    wide: np.ndarray  # vectors of the real tile whose FMAs and loads count
-    step: np.ndarray  # cycles of a scalar of the reduction, and if weights stream
+    wide: np.ndarray  # weight vectors of the real tile whose FMAs and loads count
+    step: np.ndarray  # cycles per scalar of the reduction; `streamed`: where weights stream from L2
     streamed: np.ndarray
     efficiency: np.ndarray
-    stores: np.ndarray  # cycles of the real tile's stores, and what of them the tile itself has not
-    unstored: np.ndarray
+    stores: np.ndarray  # cycles of the real tile's stores
+    unstored: np.ndarray  # cycles of these stores that the tile itself does not have
 
     @classmethod
     def of(cls, isa: Isa, tiles: Sequence[Tile], scale: int = 1) -> _Table:
-        """The table of some tiles.
+        """Build the table of some tiles.
 
         Parameters
         ----------
         isa : Isa
         tiles : Sequence[Tile]
         scale : int
-            Each tile stands for one that is `scale` times as high and wide; FMAs and loads are counted for that one.
+            Each tile represents one of `scale` times its height and width; FMAs and loads are counted for that one.
         """
         tiles = sorted(tiles, key=lambda tile: (tile.rows, -tile.v))
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
@@ -151,17 +151,17 @@ class _Table(NamedTuple):
         )
 
     def some(self, able: np.ndarray) -> _Table:
-        """The table of the tiles that `able` selects."""
+        """The rows of the table that `able` selects."""
         return _Table(*(each[able] for each in self))
 
     def cycles(self, isa: Isa, reduction: int) -> np.ndarray:
-        """`cycles` of every tile, or `complex_cycles`."""
+        """`cycles` or `complex_cycles` of every tile."""
         step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
         return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
 
 
 class _Timed(NamedTuple):
-    """Tiles, their panels of so many vectors (negative, as `//` then rounds up), and the cycles of each."""
+    """Tiles, their numbers of panels (negative, as `//` then rounds up), and the cycles of one tile each."""
 
     tiles: list[Tile]
     panels: np.ndarray
@@ -171,14 +171,12 @@ class _Timed(NamedTuple):
 
     @classmethod
     def of(cls, table: _Table, isa: Isa, vectors: int, reduction: int) -> _Timed:
-        """Those of a table for layers of that many vectors and scalars."""
+        """Time the tiles of a table for layers with `vectors` output vectors and `reduction` scalars."""
         panels, cycles = -vectors // table.v, table.cycles(isa, reduction)
         return cls(table.tiles.tolist(), panels, table.rows, table.cols, cycles)
 
     def best(self, height: int, width: int, most: int, alike: int) -> tuple[Tile, ...]:
-        """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
-        vectors.
-        """
+        """The `most` best tiles for a plane, best first, with at most `alike` pixel counts per number of vectors."""
         count = self.panels * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
         found: list[Tile] = []
         seen: dict[int, set[int]] = {}
@@ -194,7 +192,7 @@ class _Timed(NamedTuple):
 
 
 def is_closed(isa: Isa, tile: Tile) -> bool:
-    """Whether a tile is one of the closed set: of one row."""
+    """Whether a tile is in the closed set, whose tiles have one row."""
     return tile.rows == 1 and fits(isa, tile.v, 1) and tile.cols in closed_columns(isa, tile.v)
 
 
@@ -215,7 +213,7 @@ def _every_pair(isa: Isa) -> _Table:
 
 @functools.lru_cache(maxsize=_LAYERS)
 def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None) -> _Timed:
-    """The tiles that planes of a layer can have: all that differ from those of larger planes."""
+    """Candidate tiles for planes of a layer; planes beyond the largest tile share an entry."""
     every = _every(isa)
     able = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
     able &= (every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)
@@ -235,8 +233,8 @@ _among: contextvars.ContextVar[frozenset[Tile] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def tiles_among(wanted: frozenset[Tile]) -> Iterator[None]:
-    """Let `tiles` give all of these tiles that a plane can have meanwhile, however many, and no others; and whoever
-    ranks tiles of another kind, all of them."""
+    """Within the context, `tiles` returns all of these tiles that a plane can have, however many, and no others.
+    Code that ranks tiles of other kinds returns all of them."""
     before = _among.set(wanted)
     try:
         yield
@@ -245,7 +243,7 @@ def tiles_among(wanted: frozenset[Tile]) -> Iterator[None]:
 
 
 def takes_all() -> bool:
-    """Whether lists of tiles are as long as they can be: `tiles_among`."""
+    """Whether lists of tiles are unlimited: within `tiles_among`."""
     return _among.get() is not None
 
 
@@ -263,7 +261,7 @@ def tiles(
     most: int,
     counts: tuple[int, ...] | None = None,
 ) -> tuple[Tile, ...]:
-    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and of pixels with each.
+    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and a few of pixels with each.
 
     `counts`: the numbers of weight vectors that tiles may have; None: any.
     """
@@ -290,5 +288,5 @@ def _of_plane(
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def complex_tiles(isa: Isa, vectors: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
-    """The `most` best complex tiles for a row of pixels, best first: one for a number of weight vectors."""
+    """The `most` best complex tiles for a row of pixels, best first: one per number of weight vectors."""
     return _complex(isa, vectors, min(width, max(isa.pairs)), reduction).best(1, width, most, 1)

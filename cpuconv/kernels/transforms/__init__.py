@@ -1,1 +1,1 @@
-"""Convolution in a transformed domain: Winograd's transforms, Fourier's, and the driver of both."""
+"""Convolution in a transformed domain: Winograd's and Fourier's transforms, and the driver of both."""

@@ -1,18 +1,17 @@
 """Real 2-D Fourier transforms of tiles on vectors of channels: each lane transforms its own channel.
 
-Codelets are recursive Python functions over lists of vectors that emit straight-line code: radix 2 (Cooley and Tukey,
-"An Algorithm for the Machine Calculation of Complex Fourier Series", 1965) down to an odd size, which is summed
-directly by symmetry. Where a product and a sum are one FMA, radix 2 costs as much as split radix. Each codelet is
-emitted once, in a loop over the rows or the columns of the tile; between the two passes the tile lies in scratch
-memory.
+Codelets are recursive Python functions over lists of vectors that emit straight-line code. They use radix 2 (Cooley and
+Tukey, "An Algorithm for the Machine Calculation of Complex Fourier Series", 1965) down to an odd size, which is summed
+directly by symmetry. With FMA, radix 2 costs as much as split radix. Each codelet is emitted once, in a loop over the
+rows or the columns of the tile. Between the two passes the tile is in scratch memory.
 
-A complex number is a pair (re, im); None stands for an exact zero. A row of n reals has n/2+1 frequencies. The first
-and the last of these are real: together they make one complex column, and columns are transformed as such.
+A complex number is a pair (re, im); None represents an exact zero. A row of n reals has n/2+1 frequencies. The first
+and the last of these are real: together they make one complex column, and columns are transformed in this form.
 
-A product of complex numbers is formed from planes of real ones in one of two ways. For pixels X and weights W:
-    `regular`  planes Xr, Xi and Wr, Wi: four products, in a complex GEMM tile;
-    Gauss      planes Xr+Xi, Xr, Xi and Wr, Wi−Wr, Wr+Wi: three products; the result is (first − third, first + second).
-The few frequencies that are real are planes of their own, and come first.
+Complex multiplication uses real planes in one of two ways. For pixels X and weights W:
+    `regular`  planes Xr, Xi and Wr, Wi: four multiplications, in a complex GEMM tile;
+    Gauss      planes Xr+Xi, Xr, Xi and Wr, Wi−Wr, Wr+Wi: three; the result is (first − third, first + second).
+The few real frequencies are planes of their own, and come first.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 Complex = tuple[Any, Any]
 
-REAL = 4  # frequencies of a tile that are real: those of its corners
-GAUSS, REGULAR = 3, 4  # real products of a complex one
-PLANES = {GAUSS: 3, REGULAR: 2}  # that hold a complex number
+REAL = 4  # real frequencies of a tile: those of its corners
+GAUSS, REGULAR = 3, 4  # real multiplications per complex one
+PLANES = {GAUSS: 3, REGULAR: 2}  # planes per complex number
 
 
 def _sum(vec: Vector, a: Any, b: Any) -> Any:
@@ -50,7 +49,7 @@ def _difference(vec: Vector, a: Any, b: Any) -> Any:
 
 
 def _turn(vec: Vector, z: Complex, k: int, n: int) -> Complex:
-    """z·exp(−2πi·k/n); an eighth of a turn or a multiple of a quarter without general products."""
+    """z·exp(−2πi·k/n); cheaper for an eighth of a turn and for multiples of a quarter."""
     re, im = z
     k %= n
     if 4 * k >= n:
@@ -148,16 +147,16 @@ def _inverse(vec: Vector, z: Sequence[Complex]) -> list[Complex]:
 
 
 def plane_count(rows: int, cols: int, products: int) -> int:
-    """Planes of a rows×cols tile.
+    """Number of planes of a rows×cols tile.
 
-    In this order: the real frequencies; the first and the last column, in turn, without the rows that mirror others;
-    the columns between, one after another.
+    Their order: the real frequencies; the first and the last column, alternating, without the mirrored rows; the
+    columns between, one after another.
     """
     return REAL + PLANES[products] * (rows * cols - REAL) // 2
 
 
 class _Planes:
-    """Reads or writes planes one after another, from an address on."""
+    """Sequential loads or stores of planes, from an address on."""
 
     def __init__(self, vec: Vector, address: Any, plane: Any, products: int) -> None:
         self.vec, self.address, self.plane, self.products = vec, address, plane, products
@@ -168,24 +167,24 @@ class _Planes:
         return here
 
     def store(self, value: Any) -> None:
-        """One plane."""
+        """Store one plane."""
         here = self._next()
         self.vec.prefetch(self.vec.offset(here, 4 * self.vec.lanes), L2, write=True)  # the next tile's
         self.vec.store(value, here, align=4 * self.vec.lanes)
 
     def load(self) -> Any:
-        """One plane."""
+        """Load one plane."""
         here = self._next()
         self.vec.prefetch(self.vec.offset(here, 4 * self.vec.lanes), L2)
         return self.vec.load(here, align=4 * self.vec.lanes)
 
     def put(self, re: Any, im: Any) -> None:
-        """The planes of a complex number."""
+        """Store the planes of a complex number."""
         for value in (re, im) if self.products == REGULAR else (self.vec.add(re, im), re, im):
             self.store(value)
 
     def get(self) -> Complex:
-        """A complex number from its products."""
+        """Load a complex number from its GEMM outputs."""
         if self.products == REGULAR:
             return self.load(), self.load()
         first, second, third = self.load(), self.load(), self.load()
@@ -194,7 +193,7 @@ class _Planes:
 
 @dataclass(frozen=True)
 class FftTransform:
-    """A rows×cols tile, both even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue.
+    """A rows×cols tile, both even; the inverse gives `out_rows`×`out_cols` outputs and applies the epilogue.
 
     `element` (of the input, or of the output and the residual), `valid` and `zeros` are those of `WinogradTransform`.
     """
@@ -218,7 +217,7 @@ class FftTransform:
 
 
 class Scratch:
-    """The tile between its two passes: complex numbers at (row, column), cols/2 a row."""
+    """The tile between its two passes: complex numbers at (row, column), cols/2 per row."""
 
     def __init__(self, vec: Vector, address: Any, cols: int) -> None:
         self.vec, self.address, self.width, self.size = vec, vec.pointer(address), cols // 2, vec.size
@@ -236,7 +235,7 @@ class Scratch:
         self.vec.store(value[1], self.vec.offset(slot, self.size), align=self.size)
 
     def get(self, row: Any, column: Any) -> Complex:
-        """The value at (row, column)."""
+        """Return the value at (row, column)."""
         slot = self._slot(row, column)
         return self.vec.load(slot, align=self.size), self.vec.load(self.vec.offset(slot, self.size), align=self.size)
 
@@ -255,14 +254,14 @@ def fft_in(
 ) -> None:
     """v + index·plane = the planes of the input tile at x.
 
-    Frequencies of the edge columns that are not real come doubled: the weights make up for it.
+    Complex frequencies of the edge columns are doubled; the weights compensate for it.
 
     Parameters
     ----------
     x, v, scratch
         Addresses of the tile, of the first plane, and of the worker's scratch memory.
     line, pixel, plane
-        Byte strides: from a row of the tile to the next, from a pixel to the next, from a plane to the next.
+        Byte strides: of the tile's rows, of its pixels, and of planes.
     """
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2
@@ -307,14 +306,14 @@ def fft_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = epilogue(rows·cols times the inverse transform of the products at m + index·plane).
+    """y[i][j] = epilogue(rows·cols times the inverse transform of the GEMM outputs at m + index·plane).
 
     Parameters
     ----------
     m, y, bias, scratch
         Addresses of the first plane, of the output tile, of the bias, and of the worker's scratch memory.
     plane, line, pixel
-        Byte strides: from a plane to the next, from a row of the output to the next, from a pixel to the next.
+        Byte strides: of planes, of output rows, and of pixels.
     residual
         Distance in bytes from y to the residual.
     """

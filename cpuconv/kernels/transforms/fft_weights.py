@@ -1,6 +1,6 @@
-"""Fourier transforms of weights, once for each plan: the codelets of `transforms.fft` in float64, rounded once.
+"""Fourier transforms of weights, once per plan: the codelets of `transforms.fft` in float64, rounded once.
 
-A tile holds a few taps among zeros. The zeros are known when code is emitted and cost nothing.
+A tile has a few taps, and zeros elsewhere. The zeros are known when code is emitted, which omits operations on them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class FftWeights:
-    """r×s taps, `row_step` and `column_step` pixels apart in a rows×cols tile."""
+    """Transform of r×s taps, `row_step` and `column_step` pixels apart in a rows×cols tile."""
 
     lanes: int
     rows: int
@@ -31,7 +31,7 @@ class FftWeights:
 
     @property
     def scratch(self) -> int:
-        """Bytes of a channel's rows between the two passes."""
+        """Scratch bytes for a channel's rows between the two passes."""
         return 8 * self.lanes * self.r * self.cols
 
 
@@ -47,20 +47,21 @@ def fft_weights(
     row: Any,
     scratch: Any,
 ) -> None:
-    """The planes of weights that match those of `fft_in`, computed in float64.
+    """Compute the planes of weights for those of `fft_in`, in float64.
 
-    They are the conjugate transform over rows·cols; edge columns make up for their doubled frequencies.
+    They are the conjugate transform divided by rows·cols; edge columns compensate for their doubled frequencies.
 
     Parameters
     ----------
     taps
         Address of `channels` (>= 1) times r·s vectors of taps.
     target, plane, row
-        Address of the first plane, and byte strides: from a plane to the next, from a channel's vectors to the next.
+        Address of the first plane, and byte strides of planes and of channels.
     pairs
-        Regular products have planes of pairs after the real ones: the address of the first, which lie twice as far
-        apart. Imaginary parts lie `row` bytes behind real parts.
+        Address of the first pair of planes (`REGULAR` only). Pairs follow the real planes, at twice their stride.
+        Imaginary parts are `row` bytes behind real parts.
     scratch
+        Address of the worker's scratch memory.
         Address of the worker's scratch memory.
     """
     vec = Double(builder, tile.lanes)
@@ -94,7 +95,7 @@ def fft_weights(
         vec.narrow(value, place)
 
     def put(channel: Any, number: Any, re: Any, im: Any) -> None:
-        """Complex number `number` of a channel, conjugated."""
+        """Store complex number `number` of a channel, conjugated."""
         if regular:
             offset = builder.add(builder.mul(pair_plane, number), builder.mul(pair_row, channel))
             place = vec.offset(pairs, offset)

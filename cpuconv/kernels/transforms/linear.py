@@ -1,7 +1,7 @@
-"""Small constant matrices applied to vectors, with the fewest operations that their symmetry allows.
+"""Multiplication of vectors by small constant matrices, with the fewest operations that their symmetry allows.
 
-Interpolation points ±p give matrices in which columns, or rows, are equal up to signs: sums and differences of the two
-halves are formed once.
+Interpolation points ±p give matrices with columns, or rows, that are equal up to signs: sums and differences of the two
+halves are computed once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def apply(vec: Vector, matrix: Sequence[Sequence[float]], values: Sequence[Any])
 
 
 def _mirror(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether b is a with some, not all, of its non-zero entries negated, and there is something to share."""
+    """Whether b is a with some, not all, of its non-zero entries negated, and some work can be shared."""
     if any(abs(x) != abs(y) for x, y in zip(a, b, strict=True)):
         return False
     same = sum(x == y != 0 for x, y in zip(a, b, strict=True))
@@ -78,13 +78,13 @@ def _paired_columns(vec: Vector, matrix: list[list[float]], values: list[Any]) -
 
 
 class _Counter:
-    """Counts the operations that an emitter would emit."""
+    """Emitter that only counts operations."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def constant(self, value: float) -> None:
-        """Costs nothing."""
+        """Count nothing: constants are free."""
 
     def add(self, *values: object) -> int:
         """Count one more operation."""
@@ -95,7 +95,7 @@ class _Counter:
 
 
 def operations(matrix: Matrix) -> int:
-    """Vector operations of a matrix on one column."""
+    """Number of vector operations to multiply a matrix by one column."""
     counter = _Counter()
     apply(cast(Vector, counter), matrix, list(range(len(matrix[0]))))
     return counter.count

@@ -1,11 +1,11 @@
-"""Convolution in a transformed domain, by tiles: transform → one GEMM for each frequency → inverse and epilogue.
+"""Convolution in a transformed domain, by tiles: transform → one GEMM per frequency → inverse and epilogue.
 
-The driver of Winograd and FFT. A table lists the tiles of an output plane, and tiles are cut into blocks whose
-transforms stay in L2. For each block, all channels of its tiles are transformed; then, for each chunk of output
-channels, the products of all planes are formed and transformed back. A plane is one real component of the transform. A
-product sums one plane over channels, or a pair of planes that are the real and imaginary parts of complex numbers: the
-single planes come first, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
-convolution a dense one. The transforms and the GEMM are micro-kernels, given by address; the arguments of the
+This is the driver of Winograd and FFT. A table lists the tiles of an output plane. Tiles are cut into blocks whose
+transforms stay in L2. For each block, all channels of its tiles are transformed. Then, for each chunk of output
+channels, the GEMMs of all planes are computed and transformed back. A plane is one real component of the transform. A
+GEMM reduces one plane over channels, or a pair of planes that are the real and imaginary parts of complex numbers.
+Single planes come first, then pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
+convolution a dense one. The transforms and the GEMM are micro-kernels, passed by address; the arguments of the
 transforms are those of `forward` and `backward` below.
 """
 
@@ -23,20 +23,20 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class TiledTile:
-    """Lanes of the instruction set, and how operands that are not float32 lie.
+    """Lanes of the instruction set, and the layout of operands that are not float32.
 
     Attributes
     ----------
     x_pieces, pieces : int
-        Vectors of a transform that lie side by side in a pixel of a block of the input, and of the output.
+        Vectors of a transform per pixel of an input block, and of an output block.
     rows : int
-        Vectors that an ending reads for a vector of output channels.
+        Rows of the epilogue's table per vector of output channels.
     filled : bool
         Padding is `fill`, not zero.
     tailed : bool
         The last vector of output channels has a transform of its own.
     last_pieces : int
-        Vectors that this one stores: with the zeros that fill up its block.
+        Vectors that this transform stores, including the zeros that pad its block.
     """
 
     lanes: int
@@ -56,7 +56,7 @@ def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plan
     x, v, scratch
         Addresses of the tile, of component 0, and of the worker's scratch memory.
     line, pixel, plane
-        Byte strides: from a row of the tile to the next, from a pixel to the next, from a component to the next.
+        Byte strides: of the tile's rows, of its pixels, and of components.
     """
 
 
@@ -70,7 +70,7 @@ def backward(
     m, y, bias, scratch
         Addresses of component 0, of the output tile, of the bias, and of the worker's scratch memory.
     plane, line, pixel
-        Byte strides: from a component to the next, from a row of the output to the next, from a pixel to the next.
+        Byte strides: of components, of output rows, and of pixels.
     residual
         Distance in bytes from y to the residual.
     """
@@ -82,7 +82,7 @@ _call_backward = MicroKernel(backward).caller()
 
 @inline
 def _patch(tile, args, source, row, column, worker):
-    """The input tile at (row, column), which crosses the border, as a dense tile with zeros around it."""
+    """Copy the input tile at (row, column), which crosses the border, to a dense tile with padding."""
     pixel = 4 * tile.lanes
     start = args.patch + worker * args.patch_step
     target = start
@@ -103,7 +103,7 @@ def _patch(tile, args, source, row, column, worker):
 
 @inline
 def _forward(tile, args, x, piece, first, count, v, worker):
-    """Transforms of tiles first … first+count-1, all input channels of the group that starts with a piece at x."""
+    """Transform tiles first … first+count-1: all input channels of the group that starts with vector `piece` at x."""
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
     image = first // args.tiles
@@ -139,7 +139,7 @@ def _forward(tile, args, x, piece, first, count, v, worker):
 
 @inline
 def _multiply(tile, args, w, v, m, panel, next_panel, count):
-    """All products of the block for a range of weight panels."""
+    """Compute all GEMMs of the block for a range of weight panels."""
     pixel = 4 * tile.lanes
     first = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     columns = (count + args.tile_columns - 1) // args.tile_columns
@@ -150,7 +150,7 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
         for p in range(panel, next_panel):
             vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
             panel_weights = w + plane * args.panels * args.panel_bytes + p * panel_bytes
-            following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panel of weights
+            following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panels to the next one
             call_gemm_strip(
                 args.gemm if wide == 1 else args.pair_gemm,
                 v + plane * args.v_plane,
@@ -180,7 +180,7 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
 
 @inline
 def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns, pieces):
-    """Copy rows × columns pixels of one channel block, `pieces` of each; byte steps between rows, between pixels."""
+    """Copy rows × columns pixels of one channel block, `pieces` vectors each; byte strides of rows and of pixels."""
     for i in range(rows):
         for j in range(columns):
             from_ = source + i * source_line + j * source_step
@@ -195,10 +195,9 @@ def _copy_pixels(tile, source, source_line, source_step, target, target_line, ta
 
 @inline
 def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
-    """Inverse transforms and epilogue of the block for a range of weight panels.
+    """Compute inverse transforms and epilogue of the block for a range of weight panels.
 
-    A tile that reaches past the far edges is computed in a patch, from which only the pixels inside the plane are
-    stored.
+    A tile that crosses the far edges is computed in a patch, and only the pixels inside the plane are copied from it.
     """
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
@@ -251,8 +250,8 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
 def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
 
-    `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` counts the tiles
-    of all images, and `blocks` cuts these into blocks, separately for each group.
+    `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` is the number of
+    tiles of all images, cut into `blocks` blocks for each group.
     """
     units = args.groups * args.blocks * args.chunks
     v = args.v + worker * args.v_step

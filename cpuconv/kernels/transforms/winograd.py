@@ -1,4 +1,4 @@
-"""Winograd's transforms as straight-line code on vectors of channels: M·tile·Nᵀ, columns first, then rows."""
+"""Winograd transforms as straight-line code on vectors of channels: M·tile·Nᵀ, columns first, then rows."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class WinogradTransform:
-    """The matrices of one transform, down the columns and across the rows, and the epilogue of the inverse one.
+    """Matrices of one transform, for columns (`down`) and rows (`across`), and the epilogue of the inverse transform.
 
     Attributes
     ----------
     element : Element
-        Of the input, or of the output and the residual.
+        Type of the input, or of the output and the residual.
     valid : int
-        Lanes that are channels, of which the others are stored as zero; 0: all.
+        Lanes that are channels; the others are stored as zero; 0: all.
     zeros : int
-        Vectors of zeros that are stored behind the outputs of each pixel.
+        Vectors of zeros stored after the output vector of each pixel.
     """
 
     lanes: int
@@ -44,7 +44,7 @@ class WinogradTransform:
 
 @dataclass(frozen=True)
 class WinogradWeights:
-    """The matrices G of the transform of weights, down the columns and across the rows."""
+    """Matrices G of the weight transform, for columns (`down`) and rows (`across`)."""
 
     lanes: int
     down: Matrix
@@ -54,9 +54,9 @@ class WinogradWeights:
 
 
 def two_sided(vec: Vector, down: Sequence[Matrix], across: Sequence[Matrix], load: Any, store: Any) -> None:
-    """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j); a matrix is the product of several.
+    """Call store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j).
 
-    The first of them is applied first.
+    `down` and `across` are lists of factors of each matrix, in the order of application.
     """
     high, wide = len(down[0][0]), len(across[0][0])
     columns = [_applied(vec, down, [load(i, j) for i in range(high)]) for j in range(wide)]
@@ -75,7 +75,7 @@ def _applied(vec: Vector, matrices: Sequence[Matrix], values: list[Any]) -> list
 def winograd_in(
     tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
-    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x.
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], where a is the number of columns, for the input tile at x.
 
     The parameters are those of `transforms.tiled.forward`.
     """
@@ -108,7 +108,7 @@ def winograd_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane.
+    """y[i][j] = epilogue((Aᵀ·M·A)[i, j]), where the GEMM outputs M[i, j] are at m + (i·a + j)·plane.
 
     The parameters are those of `transforms.tiled.backward`.
     """
@@ -143,7 +143,7 @@ def winograd_weights(
     row: Any,
     scratch: Any,
 ) -> None:
-    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for each of `channels` (>= 1).
+    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], with a columns, in float64, for each of `channels` (>= 1).
 
     The parameters are those of `packing.pack.transform`.
     """

@@ -1,8 +1,8 @@
-"""Winograd's transforms of integers modulo powers of two: bytes to int16, and sums of products back to exact sums.
+"""Winograd transforms of integers modulo powers of two: int8 to int16, and accumulators back to exact sums.
 
-A tile's transform fits int16, so that it does not matter by which sums modulo 2^16 it is formed. Products are summed
-modulo 2^32. The inverse gives odd·2^shift times each sum modulo 2^32, which is multiplied by the inverse of the odd
-factor, read as a signed number, and shifted. That is exact where the sum is less than 2^(31 - shift) in magnitude.
+A transformed tile fits int16, so intermediate sums may wrap modulo 2^16. GEMMs accumulate modulo 2^32. The inverse
+gives odd·2^shift times each sum modulo 2^32. It is multiplied by the inverse of the odd factor, taken as a signed
+number, and shifted. The result is exact where the sum is less than 2^(31 - shift) in magnitude.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cpuconv.kernels.transforms.winograd import two_sided
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-BYTES = 8  # bits of an element of the input
-HALF, WORD = 16, 32  # bits of numbers of a transform, and of sums
+BYTES = 8  # bits of an input element
+HALF, WORD = 16, 32  # bits of transformed numbers, and of sums
 
 
 @dataclass(frozen=True)
 class IntegerTransform:
-    """The transform of bytes: matrices down the columns and across the rows, each as its factors, the first first."""
+    """Transform of int8 or uint8: factors of the matrices for columns (`down`) and rows (`across`), first one first."""
 
     lanes: int
     down: tuple[Matrix, ...]
@@ -36,16 +36,16 @@ class IntegerTransform:
 
 @dataclass(frozen=True)
 class IntegerInverse:
-    """The inverse transform, and how sums end.
+    """Inverse transform and epilogue.
 
     Attributes
     ----------
     odd, shift : int
-        What the matrices multiply sums by: odd·2**shift.
+        Factor odd·2**shift by which the matrices multiply sums.
     valid : int
-        Lanes that are channels, of which the others are stored as zero; 0: all.
+        Lanes that are channels; the others are stored as zero; 0: all.
     zeros : int
-        Vectors of zeros that are stored behind the outputs of each pixel.
+        Vectors of zeros stored after the output vector of each pixel.
     """
 
     lanes: int
@@ -59,7 +59,7 @@ class IntegerInverse:
 
 
 class Integers(Vector):
-    """`Vector` of integers of some bits: sums and products are modulo 2**bits."""
+    """`Vector` of `bits`-bit integers: arithmetic is modulo 2**bits."""
 
     def __init__(self, builder: ir.IRBuilder, lanes: int, bits: int) -> None:
         super().__init__(builder, lanes)
@@ -87,7 +87,7 @@ class Integers(Vector):
         return self.builder.add(self.builder.mul(a, b), c)
 
     def widened(self, element: Element, address: Any) -> Any:
-        """lanes[i] = the byte at address + i."""
+        """lanes[i] = the int8 or uint8 at address + i, widened."""
         bytes_: Any = ir.VectorType(ir.IntType(BYTES), self.lanes)
         value = self.builder.load(self.builder.bitcast(address, bytes_.as_pointer()))
         value.align = 1
@@ -98,7 +98,7 @@ class Integers(Vector):
 def winograd_integer_in(
     tile: IntegerTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
-    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, of twice as many channels as there are lanes.
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], with a columns, for twice as many channels as there are lanes.
 
     The parameters are those of `transforms.tiled.forward`.
     """
@@ -131,9 +131,9 @@ def winograd_integer_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = ending((Aᵀ·products·A)[i, j] / (odd·2**shift)) for the products at m + (i·a + j)·plane.
+    """y[i][j] = ending((Aᵀ·M·A)[i, j] / (odd·2**shift)), where the GEMM outputs M[i, j] are at m + (i·a + j)·plane.
 
-    The parameters are those of `transforms.tiled.backward`; `bias` is that of the ending's rows.
+    The parameters are those of `transforms.tiled.backward`; `bias` is the address of the epilogue's rows.
     """
     vec, floats, ending = Integers(builder, tile.lanes, WORD), Vector(builder, tile.lanes), tile.ending
     size = len(tile.across[0])
@@ -159,5 +159,5 @@ def winograd_integer_out(
 
 
 def _signed(word: int) -> int:
-    """A word as LLVM writes it, the same modulo 2³²."""
+    """Convert an unsigned 32-bit number to the signed one that is equal modulo 2³²."""
     return word - (1 << WORD) if word >> (WORD - 1) else word

@@ -1,1 +1,1 @@
-"""Planes in channel blocks, each lane by itself: depthwise convolution, pooling, resizing."""
+"""Lane-wise kernels on channel blocks: depthwise convolution, pooling, resizing."""

@@ -1,7 +1,8 @@
-"""Endings of several vectors of sums that are stored as bytes side by side: narrowed by instructions that saturate.
+"""Requantisation epilogue for adjacent int8 or uint8 channels: several vectors of sums, by saturating instructions.
 
-Of the short form, y = clamp(rint(f(sum)·scale) + zero): sums become int32, int16 with saturation, and there the zero
-point is added and clamps are met, for two vectors at once. What saturates is beyond every clamp, before and after.
+In the short form, y = clamp(rint(f(sum)·scale) + zero): sums become int32, then int16 with saturation. There the zero
+point is added and clamps are applied, for two vectors at a time. Saturated values are beyond every clamp, before and
+after.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.runtime.code.llvm import ir
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
-_LARGE = 2.0**30  # more than it, and not beyond int32: what is beyond becomes the least int32
+_LARGE = 2.0**30  # upper bound within int32: a conversion of larger values gives the smallest int32
 _PACK = {64: "llvm.x86.avx512.packssdw.512", 32: "llvm.x86.avx2.packssdw", 16: "llvm.x86.sse2.packssdw.128"}
 
 
 class BytesEnding:
-    """The ending of `count` vectors of sums (an even number) of channels side by side, in code.
+    """Emitter of the epilogue of `count` vectors of sums (an even number) of adjacent channels.
 
-    Numbers that it reads are loaded when it is made. Sums have their bias already.
+    The constructor loads the numbers that it reads. Sums include their bias.
     """
 
     def __init__(self, vec: Vector, ending: Ending, address: Any, count: int) -> None:
@@ -38,12 +39,12 @@ class BytesEnding:
             )
 
     def bias(self, number: int) -> Any:
-        """What the sums of a vector start with: int32."""
+        """Load the initial sums of a vector, int32."""
         vec = self._vec
         return vec.load_int(self._places[number])
 
     def store(self, totals: Sequence[Any], target: Any, residuals: Sequence[Any] | None = None) -> None:
-        """Bytes at `target` from sums, None where all are zero; `residuals` are vectors of floats."""
+        """Store sums as bytes at `target`; None: all are zero; `residuals` are vectors of float32."""
         vec, builder = self._vec, self._vec.builder
         nothing = vec.int_constant(0)
         numbers = [
@@ -72,7 +73,7 @@ class BytesEnding:
         return self._ending.emit(vec, total, rows | {"bias": vec.int_constant(0)}, residual)
 
     def _pairs(self, numbers: Sequence[Any]) -> list[Any]:
-        """int32 as int16 with saturation: of two vectors one, which has four of each in turn."""
+        """Pack pairs of int32 vectors to int16 with saturation, with four elements of each in turn."""
         vec, builder = self._vec, self._vec.builder
         kind = ir.VectorType(I16, 2 * vec.lanes)
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
@@ -87,7 +88,7 @@ class BytesEnding:
         return [vec.shuffle(first, second, order) for first, second in narrow]
 
     def _in_range(self, value: Any, number: int) -> Any:
-        """Its zero point added, and between its clamps."""
+        """Add the zero point, and clamp."""
         builder, module = self._vec.builder, self._vec.builder.module
         name = f"llvm.sadd.sat.v{value.type.count}i16"
         form = ir.FunctionType(value.type, [value.type, value.type])
@@ -97,7 +98,7 @@ class BytesEnding:
         return value
 
     def _in_order(self, value: Any) -> Any:
-        """Bytes of channels side by side, from int16 of four of each vector in turn."""
+        """Narrow int16, with four elements of each vector in turn, to bytes of adjacent channels."""
         vec, builder = self._vec, self._vec.builder
         quads = vec.lanes // 4
         if vec.lanes == 16 and offered("avx512vbmi"):

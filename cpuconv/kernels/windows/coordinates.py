@@ -1,4 +1,4 @@
-"""Places of outputs of a resized axis in its input, how they are rounded, and weights of the inputs around them.
+"""Coordinates of a resized axis: input positions of outputs, their rounding, and weights of the inputs around them.
 
 Source: ONNX operator Resize.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Axis(NamedTuple):
-    """One axis that is resized: its sizes, outputs an input (stated, or the sizes' ratio), and the region taken."""
+    """A resized axis: index, input and output size, scale (given, or the ratio of the sizes), and the cropped range."""
 
     axis: int
     size: int
@@ -31,9 +31,7 @@ def _half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
 
 
 def _half_pixel_symmetric(at: np.ndarray, one: Axis) -> np.ndarray:
-    number = (
-        at.dtype.type
-    )  # where a place is rounded, the offset is of float32 and their sum is not, as in ONNX Runtime
+    number = at.dtype.type  # with float32 positions, ONNX Runtime rounds the offset to float32, but not their sum
     adjustment = number(one.outputs) / (number(one.scale) * number(one.size))
     offset = number(one.size / 2) * (1 - adjustment)
     return (float(offset) + (at.astype(np.float64) + 0.5) / float(number(one.scale)) - 0.5).astype(at.dtype)
@@ -60,11 +58,11 @@ COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
     "tf_crop_and_resize": _crop,
 }
 
-_TIE = 1e-6  # how far from a half a place may be computed that lies there, as in ONNX Runtime
+_TIE = 1e-6  # tolerance of a fraction of one half, as in ONNX Runtime
 
 
 def _fraction(at: np.ndarray) -> np.ndarray:
-    """How far places are from the integers below; exactly a half where they are about as far."""
+    """Fraction of positions; exactly a half where it is within the tolerance."""
     fraction = at - np.floor(at)
     return np.where(np.abs(fraction - 0.5) <= _TIE, 0.5, fraction)
 
@@ -89,4 +87,4 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
-KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half their width in inputs
+KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half of their width, in inputs

@@ -1,17 +1,17 @@
-"""The lane tile: rows × cols outputs of one channel block, each lane a sum over its own group of lanes.
+"""The lane tile: rows × cols outputs of one channel block; each lane sums over the lanes of its own group.
 
 Output lane l is the sum over kernel taps and over i < mix of x[l ^ i]·w[i][tap][l]. With mix = 1 this is a depthwise
-convolution, else groups of `mix` channels side by side in a block, reached by permutations of the input vector.
+convolution; otherwise groups of `mix` adjacent channels in a block, by permutations of the input vector.
 
 The reduction has one of two orders. `held`: the weights of the whole kernel stay in registers, each input row is read
-once, and an output is stored after its last tap, so only the outputs under one input row are held. Otherwise a loop
-over kernel rows: the weights of one row are in registers, and all outputs of the tile are held.
+once, and outputs are stored after their last tap: registers have only the outputs of one input row. Otherwise it loops
+over kernel rows: registers have the weights of one row and all outputs of the tile.
 
-Elements of any type become floats as they are loaded; sums of integers stay exact as long as they are below 2^24 (the
-solver sees to that), and become int32 for their ending. Of such an input padding reads as its zero point.
+Elements of any type become float32 as they are loaded. Integer sums are exact below 2^24 (the solver guarantees that),
+and become int32 before their epilogue. The padding of such an input is its zero point.
 
-With `words`, lanes take words of narrow elements in place of channels (`group_words.py`): w[i][tap][part][l] are the
-weights of the elements of word i, and sums are those of its product.
+With `words`, lanes hold 32-bit groups of narrow elements instead of channels (`group_words.py`): w[i][tap][part][l] are
+the weights of the elements of group i, and sums have the type of the dot-product kind.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class LaneTile:
     """Parameters of a lane tile; sizes in pixels."""
 
     lanes: int
-    rows: int  # 0: as many as the call says, `under_way` or more (held)
+    rows: int  # 0: an argument of the call, at least `under_way` (held)
     cols: int
     r: int
     s: int
     stride: tuple[int, int]
     dilation: tuple[int, int]
     edges: Edges = NO_EDGES
-    mix: int = 1  # channels of a group, a power of two; or words
-    held: bool = False  # the whole kernel in registers (mix 1)
-    checked: bool = False  # rows of the window may lie outside the input
+    mix: int = 1  # channels (a power of two) or 32-bit groups per convolution group
+    held: bool = False  # the whole kernel is in registers (mix 1)
+    checked: bool = False  # rows of the window may be outside of the input
     residual: bool = False
     activation: tuple[Any, ...] | None = None
     x: Element = F32
@@ -59,7 +59,7 @@ class LaneTile:
 
     @property
     def parts(self) -> int:
-        """Vectors of weights that an input vector meets at a tap."""
+        """Weight vectors per input vector and tap."""
         return self.words.product.parts if self.words else 1
 
     @property
@@ -69,7 +69,7 @@ class LaneTile:
 
     @property
     def reach(self) -> int:
-        """Rows of the window of an output."""
+        """Input rows of an output's window."""
         return (self.r - 1) * self.dilation[0] + 1
 
     @property
@@ -79,7 +79,7 @@ class LaneTile:
 
     @property
     def skips(self) -> bool:
-        """Whether taps over padding are left out: it is zero."""
+        """Whether taps over padding are skipped: only where padding is zero."""
         return not self.sum.integer
 
     @property
@@ -89,13 +89,13 @@ class LaneTile:
 
     @property
     def ending(self) -> Ending:
-        """What happens to sums."""
+        """The epilogue of sums."""
         return Ending(self.sum, self.y, self.residual, self.activation)
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where a tile reads and writes: LLVM values."""
+    """Memory operands of a tile, as LLVM values."""
 
     x: Any
     xline: Any
@@ -117,8 +117,8 @@ def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     (_held if tile.held else _looped)(tile, vec, memory)
 
 
-# Of straight-line code these spill least. A Cortex-A76's own spills 14 times as often (212 of 448 FMAs against 15,
-# 4 x 14 outputs of a 3x3 kernel of stride 2).
+# CPU models whose schedule spills least in this straight-line code. With a Cortex-A76's own model LLVM spills 14 times
+# as often (212 of 448 FMAs against 15, 4 x 14 outputs of a 3x3 kernel of stride 2).
 SCHEDULE = {"x86_64": "skylake-avx512", "aarch64": "apple-m1", "arm64": "apple-m1"}
 
 
@@ -143,20 +143,20 @@ def lane_strip(
     tiles: Any,
     high: Any,
 ) -> None:
-    """The lane tiles of a row: tile i starts at output column i·cols, but not after high.
+    """Compute the lane tiles of a row: tile i starts at output column i·cols, but not after `high`.
 
     Parameters
     ----------
     x, xline
         Address of the window of output column 0, padding included, and the byte stride of input rows.
     row, height
-        Number of the window's first row in the input, and rows of the input.
+        Index of the window's first row in the input, and rows of the input.
     width, pad_left
         Columns of the input, and of the padding before it.
     zeros
-        Address of a window row of padding: of zeros, or of the zero point of integers.
+        Address of a window row of padding: zeros, or an integer input's zero point.
     kernel_rows
-        The kernel's height again, at run time, so that the loop over it is not unrolled.
+        The kernel's height as a run-time argument, so that the loop over it is not unrolled.
     w
         Address of the weights, [mix][r][s][parts][lanes].
     y, yline, bias
@@ -164,9 +164,9 @@ def lane_strip(
     residual
         Distance in bytes from y to the residual.
     rows
-        Output rows of a tile, where it does not say so itself.
+        Output rows of a tile whose `rows` is 0.
     tiles, high
-        Tiles of a row, one at least, and the greatest output column at which one may start.
+        Tiles of a row, at least one, and the last output column at which one may start.
     """
     vec = Vector(builder, tile.lanes)
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
@@ -196,7 +196,7 @@ Weight = Callable[[int], Any]
 
 
 def _uses(tile: LaneTile, column: int) -> Iterator[tuple[int, int]]:
-    """(output column, kernel column) pairs that meet at a column of the window."""
+    """(output column, kernel column) pairs that use a column of the window."""
     for col in range(tile.cols):
         tap, rest = divmod(column - col * tile.stride[1], tile.dilation[1])
         if rest == 0 and 0 <= tap < tile.s:
@@ -204,7 +204,7 @@ def _uses(tile: LaneTile, column: int) -> Iterator[tuple[int, int]]:
 
 
 def _row_address(tile: LaneTile, vec: Vector, memory: _Memory, x: Any, row: Any, step: int) -> Any:
-    """Address of the window row `step` rows below `x`, which is input row `row`; zeros where there is none."""
+    """Address of the window row `step` rows below `x`, which is input row `row`; of zeros outside of the input."""
     builder = vec.builder
     address = vec.offset(x, builder.mul(memory.xline, I64(step))) if step else x
     if not tile.checked:
@@ -214,7 +214,7 @@ def _row_address(tile: LaneTile, vec: Vector, memory: _Memory, x: Any, row: Any,
 
 
 def _weights(tile: LaneTile, vec: Vector, w: Any) -> Weight:
-    """Weight vector i after `w`, loaded where it is first needed."""
+    """Weight vector i after `w`, loaded at its first use."""
     loaded: dict[int, Any] = {}
     size = 4 * vec.lanes
 
@@ -228,7 +228,7 @@ def _weights(tile: LaneTile, vec: Vector, w: Any) -> Weight:
 
 
 def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int) -> Any:
-    """A column of the window row at `start`, as floats or words."""
+    """Load a column of the window row at `start`, as float32 or as groups."""
     place = memory.columns.address(start, column)
     return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
 
@@ -247,7 +247,7 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
     weight = _weights(tile, vec, memory.w)
     for tap in range(tile.r * tile.s):
-        weight(tap)  # before the loop, which they stay in registers for
+        weight(tap)  # load before the loop, through which they stay in registers
     if not tile.rows:
         _any_rows(tile, vec, memory, weight)
         return
@@ -257,10 +257,10 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
 
 
 def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> None:
-    """As many output rows as `memory.rows` says: a loop that ends one in each turn.
+    """Compute `memory.rows` output rows in a loop that finishes one per iteration.
 
-    A turn reads the input rows that end output row 0 of those under way, and hands the sums of the others on. Rows
-    before are read ahead of the loop, and the last outputs are ended after it, so that no tap is multiplied in vain.
+    An iteration reads the input rows that complete the first of `under_way` output rows, and carries the sums of the
+    others. A prologue reads earlier input rows, and an epilogue finishes the last outputs: no multiplication is wasted.
     """
     builder, stride, under_way = vec.builder, tile.stride[0], tile.under_way
     ahead = max(0, tile.reach - stride)
@@ -288,7 +288,7 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
 def _add_input_row(
     tile: LaneTile, vec: Vector, memory: _Memory, step: int, rows: range, sums: Sums, weight: Weight
 ) -> Sums:
-    """The sums of `rows` under way after input row `step`; those that end with it are stored, and left out."""
+    """Add input row `step` to the sums of `rows`; store and remove the sums that it completes."""
     meets = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in rows]
     met = [(row, tap) for row, (tap, rest) in zip(rows, meets, strict=True) if rest == 0 and 0 <= tap < tile.r]
     if not met:
@@ -298,7 +298,7 @@ def _add_input_row(
     last = {col: column for column, uses in columns.items() for col, _ in uses}
     ended = [row for row, tap in met if tap == tile.r - 1]
     for row, col in itertools.product(ended, range(tile.cols)):
-        if col not in last:  # over padding alone
+        if col not in last:  # its window has padding only
             _store(tile, vec, memory, row, col, zero)
     start = _row_address(tile, vec, memory, memory.x, memory.row, step)
     sums = dict.fromkeys(((row, col) for row, tap in met for col in last if not tap), zero) | sums
@@ -330,7 +330,7 @@ def _add_input_row(
 
 
 def _may_be_missing(tile: LaneTile, memory: _Memory, column: int) -> bool:
-    """Whether a column is left out where it lies outside the input."""
+    """Whether a column is skipped where it is outside of the input."""
     return tile.skips and column in memory.columns.masks
 
 
@@ -344,7 +344,7 @@ def _where_met(
     weight: Weight,
     add: Callable[[Sums, Weight], None],
 ) -> Sums:
-    """The sums after `add`, or as they are where a column lies outside the input and padding is zero."""
+    """Emit `add`; skip it at run time where the column is outside of the input and padding is zero."""
     if not _may_be_missing(tile, memory, column):
         add(sums, weight)
         return sums
@@ -352,7 +352,7 @@ def _where_met(
 
 
 def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
-    """A loop over kernel rows for each permutation of the lanes, then all stores."""
+    """Loop over kernel rows for each permutation of the lanes, then store all outputs."""
     outputs = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
     zero = ir.Constant(tile.words.product.sums_type(vec), None) if tile.words else vec.constant(0.0)
     sums = dict.fromkeys(outputs, zero)
@@ -366,7 +366,7 @@ def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
 def _kernel_rows(
     tile: LaneTile, vec: Vector, memory: _Memory, i: int, sums: dict[tuple[int, int], Any], w: Any
 ) -> tuple[dict[tuple[int, int], Any], Any]:
-    """Add the taps of all kernel rows of permutation i; gives the sums and the address of the next weights."""
+    """Add the taps of all kernel rows of permutation i; return the sums and the address of the next weights."""
     builder = vec.builder
     columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
 

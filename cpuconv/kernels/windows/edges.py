@@ -1,8 +1,8 @@
-"""Columns at the ends of a window that may lie outside the input: left out, or read from a row of padding.
+"""Columns at the ends of a window that may be outside of the input: skipped, or read from a row of padding.
 
-Which they are is known at run time only, so that one micro-kernel serves the tiles at both ends of a row, those between
-and planes of any width. Tiles that lie inside have code of their own. Padding that is not zero cannot be left out; its
-addresses are chosen by masks: by conditional moves, LLVM loads the rows of a column together, and sums spill.
+The columns are known only at run time, so that one micro-kernel serves all tiles of a row, and planes of any width.
+Tiles inside of the input have their own code. Padding that is not zero cannot be skipped; its addresses are selected by
+masks. With conditional moves, LLVM would load the rows of a column together, and sums would spill.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cpuconv.problem.problem import ConvProblem
 
 @dataclass(frozen=True)
 class Edges:
-    """So many columns at either end of a window may lie outside the input.
+    """Numbers of columns at either end of a window that may be outside of the input.
 
-    With `known` they all do: the tile is the only one of its row.
+    With `known` they all are: the tile is the only one of its row.
     """
 
     left: int
@@ -28,10 +28,10 @@ class Edges:
 
     @classmethod
     def of(cls, problem: ConvProblem, cols: int, alone: bool = True) -> Edges:
-        """Those of tiles of `cols` outputs: no window reaches farther than the padding.
+        """Edges of tiles of `cols` outputs: no window reaches beyond the padding.
 
-        Both are as the wider padding, as one of them is narrower at some sizes of a stride's images. With `alone` a
-        tile that is the only one of its row has edges that are known.
+        Both sides are as wide as the wider padding: with a stride, one of them is narrower at some image sizes. With
+        `alone`, a tile that is the only one of its row has known edges.
         """
         left, right = problem.pads[2:]
         if cols < problem.ow or not alone:
@@ -40,7 +40,7 @@ class Edges:
         return cls(min(left, reach), max(0, reach - left - problem.w), True)
 
     def met(self, wide: int) -> range:
-        """Columns of a window that may lie inside."""
+        """Columns of a window that may be inside."""
         return range(self.left, wide - self.right) if self.known else range(wide)
 
 
@@ -50,14 +50,14 @@ Sums = dict[tuple[int, int], Any]  # by row and column of a tile
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the columns of a window are read: those of `masks` in a row of padding, an address, where the mask is 0."""
+    """Addresses of a window's columns: for columns in `masks`, a row of padding (`zeros`) where the mask is 0."""
 
     vec: Vector
     zeros: Any
     masks: dict[int, Any]
 
     def where_met(self, column: int, sums: Sums, add: Callable[[Sums], None]) -> Sums:
-        """The sums after `add`, which changes those that a column meets; as they are where it lies outside."""
+        """Emit `add`, which changes the sums of a column; skip it at run time where the column is outside."""
         builder, after = self.vec.builder, dict(sums)
         if column not in self.masks:
             add(after)
@@ -74,7 +74,7 @@ class Columns:
         return after
 
     def address(self, start: Any, column: int) -> Any:
-        """That of a column in the row of the window at `start`."""
+        """Address of a column in the window row at `start`."""
         vec, builder = self.vec, self.vec.builder
         place = vec.offset(start, column * vec.size)
         if column not in self.masks:
@@ -86,12 +86,12 @@ class Columns:
 def either(
     edges: Edges, vec: Vector, position: Any, width: Any, wide: int, zeros: Any, emit: Callable[[Columns], None]
 ) -> None:
-    """The code of a tile, which `emit` makes: for one whose window reaches beyond the input, and for one inside.
+    """Emit a tile's code, made by `emit`, twice: for windows that reach beyond the input, and for windows inside.
 
     Parameters
     ----------
     position, width
-        Number of the window's first column in the input, and columns of the input.
+        Index of the window's first column in the input, and columns of the input.
     wide
         Columns of the window.
     zeros

@@ -1,7 +1,8 @@
-"""Words of narrow elements for groups that share a vector of sums: a lane takes the words of its own group.
+"""32-bit groups of narrow elements for convolution groups that share a vector of sums, one shuffle per group.
 
-The input channels of a vector of sums lie side by side in a pixel: they are loaded as they lie, and word i of its group
-is shuffled to every lane. With four channels of bytes a group, one product adds all channels of a pixel's tap.
+The input channels of a vector of sums are adjacent in a pixel. They are loaded once, and 32-bit group i of each
+convolution group is shuffled to its lanes. With four int8 channels per convolution group, one dot product adds all
+channels of a tap.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.runtime.code.llvm import ir
 
-_FLIP = -0x7F7F7F80  # 0x80 in each byte: the other sign
+_FLIP = -0x7F7F7F80  # 0x80 in each byte: converts between int8 and uint8
 
 
 @dataclass(frozen=True)
 class GroupWords:
-    """Groups of `c` input and `k` output channels in a vector of `lanes` sums.
+    """Convolution groups of `c` input and `k` output channels in a vector of `lanes` sums.
 
     Attributes
     ----------
     name : str
-        The product's, in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     x : Element
-        Of the input.
+        Element type of the input.
     """
 
     lanes: int
@@ -37,17 +38,17 @@ class GroupWords:
 
     @property
     def product(self) -> Product:
-        """What multiplies words."""
+        """The dot-product kind."""
         return BY_NAME[self.name]
 
     @property
     def elements(self) -> int:
-        """Channels of a word."""
+        """Channels per 32-bit group."""
         return WORD // self.x.bytes
 
     @property
     def chunk(self) -> int:
-        """Words of the input channels of a vector of sums; 0: they are no whole words, or blocks cut them."""
+        """32-bit groups in the input channels of a vector of sums; 0: not a whole number, or blocks split them."""
         words, rest = divmod(self.lanes // self.k * self.c, self.elements)
         whole = self.lanes % self.k == 0 and rest == 0 and words > 0 and self.lanes % words == 0
         whole &= self.c % self.elements == 0 or self.elements % self.c == 0
@@ -55,20 +56,20 @@ class GroupWords:
 
     @property
     def count(self) -> int:
-        """Words that a lane takes."""
+        """32-bit groups per lane."""
         return max(1, self.c // self.elements)
 
     def first(self, lane: int) -> int:
-        """The first input channel of a lane's group, from that of the vector on."""
+        """The first input channel of a lane's convolution group, relative to the vector's."""
         return lane // self.k * self.c
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Of each lane, the element of its first word that is its group's first channel."""
+        """For each lane, the element of its first 32-bit group that is the first channel of its convolution group."""
         return tuple(self.first(lane) % self.elements for lane in range(self.lanes))
 
     def load(self, vec: Vector, address: Any) -> Any:
-        """The words of a pixel, of the sign that the product takes."""
+        """Load the 32-bit groups of a pixel, with the sign that the dot-product kind takes."""
         kind: Any = ir.VectorType(I32, self.chunk) if self.chunk > 1 else I32
         value = vec.builder.load(vec.builder.bitcast(address, kind.as_pointer()))
         value.align = 1
@@ -78,7 +79,7 @@ class GroupWords:
         return vec.builder.xor(value, ir.Constant(kind, flip))
 
     def spread(self, vec: Vector, words: Any, i: int) -> list[Any]:
-        """Word i of its group in each lane, in the parts that the product takes."""
+        """Shuffle 32-bit group i of its convolution group to each lane, and split it to the kind's parts."""
         if self.chunk == 1:
             word = vec.splat(words)
         else:

@@ -1,13 +1,12 @@
-"""Convolution by lane tiles: the driver of depthwise and grouped convolution.
+"""Driver of depthwise and grouped convolution by lane tiles.
 
 The work is cut into units (image, channel block, block of tile rows), or (image, block of tile rows, channel block); a
-part is a contiguous range of units.
-Input in channel blocks is read in place: rows and columns outside the input are read from a row of zeros. Input in any
-other layout is packed first, with its padding, into a band of the worker's workspace, one channel block and one row
-block at a time, which stays in L1 or L2.
+part is a contiguous range of units. Input in channel blocks is read in place: rows and columns outside of the input are
+read from a row of zeros. Input in any other layout is first packed, with its padding, to a band in the worker's
+workspace. A band has one channel block and one row block, and stays in L1 or L2.
 
-A unit's channels are those of a vector of sums. Of elements narrower than a word, a block holds several such vectors
-side by side (`pieces`). Where padding is not zero, each worker fills a row with what it is.
+A unit has the channels of one vector of sums. With elements narrower than 32 bits, a block has several such vectors
+(`pieces`). Where padding is not zero, each worker fills a row with the padding value.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class LanewiseTile:
     lanes: int
     band: bool  # rows are packed to a band
     pack: RowTile
-    in_pieces: int = 1  # vectors that lie side by side in a pixel of a block
-    out_pieces: int = 1
-    ending: int = 1  # rows of numbers that end the sums of a vector
+    in_pieces: int = 1  # vectors of sums per pixel of an input block
+    out_pieces: int = 1  # vectors of sums per pixel of an output block
+    ending: int = 1  # rows of the epilogue's table per vector of sums
     filled: bool = False  # padding is `fill`, not zero
 
 
@@ -46,12 +45,12 @@ def _fill(tile, args, worker):
 
 @specialise_on_tile(lambda tile: _fill if tile.filled else _same)
 def _padding(tile, args, worker):
-    """The address of a window row of padding."""
+    """Address of a window row of padding."""
 
 
 @inline
 def _pack_band(tile, args, image, block, first_row, rows, worker):
-    """Input rows first_row … first_row+rows-1 of a channel block, padding included, to the worker's band."""
+    """Pack input rows first_row … first_row+rows-1 of a channel block, padding included, to the worker's band."""
     pixel = 4 * tile.lanes
     target = args.band + worker * args.band_step
     channel = block * tile.lanes
@@ -72,7 +71,7 @@ def _pack_band(tile, args, image, block, first_row, rows, worker):
 
 @inline
 def _strip(tile, args, x, y, w, bias, zeros, row):
-    """The row of tiles at `row`.
+    """Compute the row of tiles at output row `row`.
 
     `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0).
     """

@@ -1,4 +1,4 @@
-"""Kernels that make planes in channel blocks from such planes: the arguments that say where these lie."""
+"""Arguments of kernels that compute planes in channel blocks from such planes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args
 
 FIELDS = "x y units height width blocks x_image x_block y_image y_block"
-"""Words of `plane_args`."""
+"""Argument words made by `plane_args`."""
 
 
 @dataclass(frozen=True)
 class PlaneTile:
-    """Lanes of the instruction set; blocks of `y` that are pieces of a block of `x`, whose elements are narrower."""
+    """Lanes of the instruction set; blocks of `y` per block of `x`, whose elements are narrower."""
 
     lanes: int
     side: int = 1
@@ -27,7 +27,7 @@ _ENDS = {U8: (0.0, 255.0), S8: (-128.0, 127.0)}
 
 
 def store_nearest(vec: Vector, element: Element, value: Any, address: Any) -> None:
-    """Element at address + element.bytes·i = lanes[i], floats; of bytes the nearest within their range."""
+    """Element at address + element.bytes·i = lanes[i], float32; 8-bit elements are rounded to nearest and clamped."""
     if element in _ENDS:
         low, high = map(vec.constant, _ENDS[element])
         value = vec.round(vec.minimum(vec.maximum(value, low), high))
@@ -35,7 +35,7 @@ def store_nearest(vec: Vector, element: Element, value: Any, address: Any) -> No
 
 
 def plane_args(x: Place, y: Place) -> Args:
-    """Planes of `x` and of `y`, whose rows are the units of work; both lie in channel blocks."""
+    """Arguments for planes of `x` and of `y`, both in channel blocks; rows of `y` are the units of work."""
     n, blocks, height, width, _ = y.physical
     return {
         "x": x.ref,

@@ -1,10 +1,10 @@
-"""Poolings in channel blocks: windows that overlap, a strip of outputs at a time.
+"""Pooling in channel blocks with overlapping windows, computed in strips of outputs.
 
-A strip is a tile of neighbouring outputs of a row. Its kernel first folds the input rows under the window, one vector
-for each column of the strip, in a loop over as many rows as lie inside the input; then it folds columns, where spans of
-two, four, eight … columns serve all windows that contain them. The strips at the ends of a row have a kernel that is
-told which columns exist, and takes what changes nothing for the others. Strips are as wide as `OUTPUTS` says, and
-overlap in a row that they do not divide: so a pooling asks for few kernels, whatever the size of its planes.
+A strip is a tile of adjacent outputs of a row. Its kernel first reduces the input rows under the window to one vector
+per column of the strip, in a loop over the rows inside the input. Then it reduces columns: spans of two, four, eight …
+columns serve all windows that contain them. The strips at the ends of a row have another kernel, with the range of
+existing columns as arguments; it uses the neutral element for others. Strips have one of the widths `OUTPUTS`, and
+overlap in a row that they do not divide. So a pooling needs few kernels for planes of all sizes.
 
 The work is cut into units (image, channel block, output row).
 """
@@ -36,27 +36,27 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-OUTPUTS = (1, 2, 4, 7, 14)  # of a strip: its code is straight-line
+OUTPUTS = (1, 2, 4, 7, 14)  # outputs of a strip, whose code is straight-line
 _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 _WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
-_ALWAYS = 4  # outputs of a strip, whatever registers there are
-_HELD = 5 / 8  # of the registers hold columns of a strip, the others what they are compared with
-_CALL = 6  # what a strip costs beside its vectors, in their operations
+_ALWAYS = 4  # outputs of strips that are candidates whatever the number of registers
+_HELD = 5 / 8  # share of the registers for columns of a strip; others are for their operands
+_CALL = 6  # overhead of a strip, in vector operations
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """What is pooled: a window over the rows and the columns of a plane.
+    """Parameters of a pooling: a window over the rows and the columns of a plane.
 
     Attributes
     ----------
     fold : str
-        A name of `FOLDS`.
+        Name in `FOLDS`.
     kernel, strides, dilations, near : tuple[int, int]
-        Taps of the window, the distances of windows and of taps, and the padding before the first input.
+        Taps of the window, strides of windows and of taps, and the padding before the first input.
     factors : np.ndarray or None
-        What each output is multiplied by, float32 (rows, columns); or (rows, columns, 2): also what is added then, the
-        result being rounded to what bytes hold. None: by one.
+        Factor of each output, float32 (rows, columns); or (rows, columns, 2): factor and addend, with the result
+        rounded to an 8-bit type. None: no factor.
     """
 
     fold: str
@@ -68,11 +68,11 @@ class Pooling:
 
     @property
     def shifted(self) -> bool:
-        """Whether there is something to add."""
+        """Whether there is an addend."""
         return self.factors is not None and now(self.factors).ndim == 3
 
     def taps(self, axis: int, output: int, size: int) -> range:
-        """The inputs, of `size`, that the window of an output sees along an axis: 0 for rows, 1 for columns."""
+        """The inputs, of `size`, under the window of an output along an axis: 0 for rows, 1 for columns."""
         start = output * self.strides[axis] - self.near[axis]
         step = self.dilations[axis]
         first = start % step if start < 0 else start
@@ -83,7 +83,7 @@ class Pooling:
 class StripTile:
     """A strip: its outputs, and whether columns of their windows may be missing at either end.
 
-    Its elements are floats; a pixel of narrow ones is several vectors of lanes.
+    It computes in float32; a pixel of narrow elements is several vectors.
     """
 
     lanes: int
@@ -104,17 +104,17 @@ class StripTile:
 
     @property
     def columns(self) -> list[int]:
-        """Columns that windows see."""
+        """Columns under the windows."""
         steps = range(0, self.taps * self.dilation, self.dilation)
         return sorted({output * self.stride + step for output in range(self.outputs) for step in steps})
 
     @property
     def wide(self) -> int:
-        """Columns from the first to the last of them."""
+        """Columns from the first to the last one under the windows."""
         return (self.outputs - 1) * self.stride + self.reach + 1
 
     def may_be_missing(self, column: int) -> bool:
-        """Whether a column may lie outside the input, where each window has one inside."""
+        """Whether a column may be outside of the input; each window has at least one inside."""
         return self.edged and not self.reach <= column < self.wide - self.reach
 
 
@@ -122,19 +122,19 @@ class StripTile:
 def pool_strip(
     tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: Any, y: Any, factors: Any, first: Any, last: Any
 ) -> None:
-    """The outputs of a strip.
+    """Compute the outputs of a strip.
 
     Parameters
     ----------
     x, line, rows
-        Address of the first window's first column, padding included, in the first row inside the input; the distance in
-        bytes to the next such row, and their number, at least 1.
+        Address of the first window's first column, padding included, in the first row inside the input; the byte stride
+        to the next such row, and their number, at least 1.
     y
         Address of the first output.
     factors
-        Address of the factor of each output, and of what is added, beside it.
+        Address of the factor of each output, each followed by the addend, if any.
     first, last
-        Columns first … last-1 exist, counted from the first window's, and none other (edged).
+        Range of existing columns, counted from the first window's (`edged` only).
     """
     vec = Vector(builder, tile.lanes)
     for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
@@ -142,7 +142,7 @@ def pool_strip(
 
 
 def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]) -> None:
-    """The outputs' vectors that are so many bytes behind the first of their pixels."""
+    """Emit the vectors of the outputs at byte offset `piece` of their pixels."""
     x, line, rows, y, factors, first, last = words
     builder, fold, element = vec.builder, FOLDS[tile.fold], tile.element
     columns = tile.columns
@@ -171,7 +171,7 @@ def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]
     spans = {(column, 1): value for column, value in zip(columns, folded, strict=True)}
 
     def span(first: int, count: int) -> Any:
-        """The fold of `count` columns, the greatest power of two of them before the rest."""
+        """Reduce `count` columns: the greatest power of two of them first, then the rest."""
         if (first, count) not in spans:
             half = 1 << (count - 1).bit_length() - 1
             spans[first, count] = fold(vec, span(first, half), span(first + half * tile.dilation, count - half))
@@ -191,17 +191,17 @@ _call_strip = pool_strip.caller()
 
 
 def factor_bytes(shifted: bool) -> int:
-    """Bytes of what there is for an output: a factor, and what is added."""
+    """Bytes per output in `factors`: a factor, and an addend if `shifted`."""
     return 2 * F32.bytes if shifted else F32.bytes
 
 
 @kernel(f"inner edged strips strip wide stride near in_width rows line factors factor {FIELDS}")
 def pool(tile, worker, before, part, parts, args):
-    """y = the windows of x folded, by strips.
+    """y = pooling of x, by strips.
 
-    `rows` has three words for each output row: bytes from the plane to the first row under the window, the rows that
-    it sees, and bytes to its factors, of `factor` bytes. Strips start at output columns `strip`, 2·`strip` …, but the
-    last ends with the row; `wide` columns are under one.
+    `rows` has three int64 words per output row: byte offset of the first row under the window, number of such rows, and
+    byte offset of its factors, of `factor` bytes each. Strips start at output columns `strip`, 2·`strip` …, but the
+    last one ends with the row; `wide` input columns are under a strip.
     """
     pixel = 4 * tile.lanes
     unit = args.units * part // parts
@@ -240,13 +240,13 @@ def pool(tile, worker, before, part, parts, args):
 
 
 def strip_tiles(tile: StripTile, isa: Isa) -> list[StripTile]:
-    """The strips of a pooling for planes of any width, of which `tile` is one."""
+    """All strips of the pooling that `tile` is a strip of, for planes of any width."""
     found = [replace(tile, outputs=outputs, edged=edged) for outputs in OUTPUTS for edged in (False, True)]
     return [each for each in found if each.outputs <= _ALWAYS or len(each.columns) <= isa.registers * _HELD]
 
 
 def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int:
-    """Outputs of a strip for the fewest operations in a row of `width`."""
+    """Outputs per strip with the fewest operations in a row of `width`."""
 
     def operations(strip: StripTile) -> int:
         each = len(strip.columns) * pooling.kernel[0] + strip.outputs * math.ceil(math.log2(tile.taps) + 1) + _CALL
@@ -256,14 +256,14 @@ def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int
 
 
 def _sees_all(pooling: Pooling, outputs: int, size: int) -> bool:
-    """Whether the window of each output of a row sees an input."""
+    """Whether the window of each output of a row contains an input."""
     return all(pooling.taps(1, output, size) for output in range(outputs))
 
 
 def _tables(
     pooling: Pooling, size: int, outputs: int, line: int, factors: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The words of each output row, and the factors that rows have."""
+    """The words of each output row, and the distinct rows of factors."""
     entries = np.zeros((outputs, 3), np.int64)
     for row in range(outputs):
         seen = pooling.taps(0, row, size)

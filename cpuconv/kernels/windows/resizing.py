@@ -1,4 +1,4 @@
-"""Planes in channel blocks resized: every output row and column is made of one or two inputs, listed in tables.
+"""Resizing of planes in channel blocks: tables list the one or two inputs of each output row and column.
 
 The work is cut into units (image, channel block, output row).
 """
@@ -26,13 +26,12 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 Sources = tuple[np.ndarray, np.ndarray]
-"""(outputs, taps): the inputs that every output along an axis is made of, and their weights. One tap: a copy."""
+"""(outputs, taps): indices of the inputs of each output along an axis, and their weights. One tap: a copy."""
 
 
 @dataclass(frozen=True)
 class ResizeTile:
-    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2; elements where there are 2; whether a
-    number is added."""
+    """Lanes; inputs per output along an axis, 1 or 2; element type where there are 2; whether a number is added."""
 
     lanes: int
     taps: int
@@ -42,14 +41,15 @@ class ResizeTile:
 
 @MicroKernel
 def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, columns: Any, y: Any, width: Any) -> None:
-    """A row of outputs: copies of pixels, or means of two by two.
+    """Compute a row of outputs: copies of pixels, or weighted means of 2 x 2 pixels.
 
     Parameters
     ----------
     x, row
-        Address of a plane, and of the output row's entry of a table, behind which there is what is added.
+        Address of a plane, and of the output row's entry of a table; the addend, if any, follows the entry.
     columns
-        Address of the entries of the output columns: of each tap the bytes from x, then of each the weight, a float.
+        Address of the entries of the output columns: the byte offset from x of each tap, then the float32 weight of
+        each.
     y, width
         Address and number of outputs, at least 1.
     """
@@ -92,13 +92,13 @@ _call_row = resize_row.caller()
 
 
 def entry_bytes(taps: int) -> int:
-    """Bytes of an entry of a table: offsets, and weights where there are several."""
+    """Bytes of a table's entry: offsets, and weights where there are several taps."""
     return 8 if taps == 1 else 12 * taps
 
 
 @kernel(f"strip rows columns row_entry {FIELDS}")
 def resize(tile, worker, before, part, parts, args):
-    """y = x resized, by the tables `rows` and `columns`, whose entries of rows have `row_entry` bytes."""
+    """y = x resized, by the tables `rows` and `columns`; the entries of `rows` have `row_entry` bytes."""
     line = 4 * tile.lanes * args.width
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         row = unit % args.height
@@ -111,13 +111,13 @@ def resize(tile, worker, before, part, parts, args):
 
 
 def _fields(taps: int, added: float | None) -> list[Any]:
-    """Of an entry."""
+    """NumPy fields of an entry."""
     fields: list[Any] = [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))]
     return fields if added is None else [*fields, ("added", np.float32, (2,))]
 
 
 def _table(axis: int, added: float | None, sources: tuple[Sources, Sources], stride: int) -> np.ndarray:
-    """The entries of an axis, `stride` bytes an input, each with what is added."""
+    """The entries of an axis, whose inputs are `stride` bytes apart, each with the addend, if any."""
     inputs, weights = sources[axis]
     outputs, taps = inputs.shape
     table = np.zeros(outputs, _fields(taps, added))
@@ -134,7 +134,7 @@ def resize_step(
 ) -> Step:
     """The call that resizes `x`, in channel blocks, to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
 
-    Of bytes, where there are 2, a number is `added` and the sum rounded to what they hold; else fractions are cut off.
+    For 8-bit elements and 2 taps, `added` is added and the sum rounded to the nearest; otherwise fractions are cut off.
     """
     tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: pixels are copied
     args: Args = {

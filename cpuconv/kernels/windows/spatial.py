@@ -1,7 +1,7 @@
-"""Planes in channel blocks folded to a pixel, or to a few: global poolings, reductions, and windows of any size.
+"""Reduction of planes in channel blocks to one or a few pixels: global poolings, reductions, windows of any size.
 
-A rectangle of pixels is folded row by row, each row by several accumulators, so that a sum has short chains. The work
-is cut into units (image, channel block, output row).
+A rectangle of pixels is reduced row by row, each row by several accumulators, which shortens dependency chains. The
+work is cut into units (image, channel block, output row).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_TOGETHER = 8  # accumulators of a row
-_LONGEST = 512  # pixels of a plane that are folded as one row
+_TOGETHER = 8  # accumulators per row
+_LONGEST = 512  # pixels of a plane that is reduced as one row
 
 
 @dataclass(frozen=True)
 class RectangleTile:
-    """How a rectangle is folded, whether the result is multiplied, and added to; elements of pixels and of the result.
+    """How a rectangle is reduced, whether the result is multiplied and added to; element types of input and result.
 
-    Where these are equal, all of a pixel is folded; else what becomes a pixel of float32.
+    Where these are equal, the whole pixel is reduced; otherwise the part that becomes a pixel of float32.
     """
 
     lanes: int
@@ -47,15 +47,15 @@ class RectangleTile:
 
     @property
     def pieces(self) -> range:
-        """Where the vectors of a pixel begin, in bytes."""
+        """Byte offsets of the vectors of a pixel."""
         return range(0, 4 * self.lanes, self.lanes * self.y.bytes)
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Pixels in memory: LLVM values. Distances in bytes; `rows` and `taps` (pixels of a row) at least 1.
+    """Pixels in memory, as LLVM values; byte strides; `rows` and `taps` (pixels per row) are at least 1.
 
-    Of each pixel a vector of `element` is read.
+    One vector of `element` is read per pixel.
     """
 
     x: Any
@@ -66,7 +66,7 @@ class Rectangle:
     element: Element = F32
 
     def fold(self, vec: Vector, name: str, term: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Emit the fold of `term` of all pixels."""
+        """Emit the reduction of `term` of all pixels."""
         builder, fold = vec.builder, FOLDS[name]
         wide = builder.udiv(self.taps, I64(_TOGETHER))
 
@@ -105,7 +105,8 @@ def fold_rectangle(
     y: Any,
     factor: Any,
 ) -> None:
-    """The pixel at y: `rows` x `taps` pixels from x on, folded, times what is at an address, plus what is beside it."""
+    """Reduce `rows` x `taps` pixels from x on to the pixel at y; multiply by the factor at an address, and add the
+    addend that follows it."""
     vec, element = Vector(builder, tile.lanes), tile.element
     for piece in tile.pieces:
         start = builder.add(x, I64(piece)) if piece else x
@@ -122,10 +123,10 @@ _call_rectangle = fold_rectangle.caller()
 
 @kernel(f"rectangle rows columns line step factors factor {FIELDS}")
 def fold_windows(tile, worker, before, part, parts, args):
-    """y = the windows of x folded, one by one.
+    """y = windows of x, reduced one by one.
 
-    `rows` and `columns` have two words for each output row and column: bytes to the first row (column) under the
-    window, and how many it sees. Of `factors` there is one an output, of `factor` bytes.
+    `rows` and `columns` have two int64 words per output row and column: byte offset of the first row (column) under the
+    window, and the number of rows (columns). `factors` has one entry per output, of `factor` bytes.
     """
     pixel = 4 * tile.lanes
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -189,7 +190,7 @@ def windows_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> 
 
 
 def plane_shape(h: int, w: int) -> tuple[int, int]:
-    """Rows and pixels of a row by which a plane without gaps is folded: short ones are one row."""
+    """Rows, and pixels per row, of a reduction over a contiguous plane; a small plane is one row."""
     return (1, h * w) if h * w <= _LONGEST else (h, w)
 
 
@@ -202,9 +203,9 @@ def _factor(number: float) -> np.ndarray:
 
 
 def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, parts: int) -> Step:
-    """The call that folds each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
+    """The call that reduces each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
 
-    `y` is of the same elements, or of float32.
+    `y` has the same element type, or float32.
     """
     rows, taps = items_of(applied(plane_shape, *x.physical[2:4]))
     tables = sizes_array([0, rows]).reshape(1, 2), sizes_array([0, taps]).reshape(1, 2)

@@ -1,16 +1,16 @@
-"""The tap tile: rows × cols outputs of a depthwise convolution of bytes, by products of four or two taps at once.
+"""The tap tile: rows × cols outputs of an int8 depthwise convolution, by dot products of four or two taps.
 
-Rows of the input are put side by side in words of 32 bits, a channel a word, a row a byte (`packing/tap_weights.py`),
-or 16 bits where products are of int16. A word serves all kernel columns, and all output rows of the tile.
+Rows of the input are interleaved to 32-bit groups: one channel per group, one row per byte (`packing/tap_weights.py`),
+or per 16 bits for int16 multiplication. A group serves all kernel columns, and all output rows of the tile.
 
 For 64 channels of a pixel with AVX512-VNNI, 3x3, stride 1, two output rows, VBMI: a column of the input takes 8 loads
 of 32 bytes and 8 shuffles (bytes of two rows interleaved, then pairs of these), and serves two outputs. An output takes
-12 `vpdpbusd`, 4 shuffles and, to end, 16 conversions, products and clamps of int32 and 12 operations of int16 and
-bytes: with loads, stores and copies of biases 59 instructions (read from the machine code), where widened bytes take 36
-FMAs, 10 conversions of the input and 44 instructions to end.
+12 `vpdpbusd`, 4 shuffles and, for the epilogue, 16 int32 conversions, multiplications and clamps and 12 operations on
+int16 and bytes. With loads, stores and copies of biases that is 59 instructions (read from the machine code). Widened
+int8 would take 36 FMAs, 10 conversions of the input and 44 instructions for the epilogue.
 
-For 16 channels with AVX2 an output of the same tile takes 12 `vpmaddwd`, 12 additions, 4 shuffles and, to end, 17
-instructions.
+For 16 channels with AVX2, an output of the same tile takes 12 `vpmaddwd`, 12 additions, 4 shuffles and 17 instructions
+for the epilogue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 I8 = ir.IntType(8)
-PAIR = 2  # rows of a word where bytes are widened to 16 bits
+PAIR = 2  # rows per group where int8 is widened to 16 bits
 _SIGNS = -0x7F7F7F80  # 0x80 in each byte
 
 
@@ -45,17 +45,17 @@ class TapTile:
     Attributes
     ----------
     vectors, present : int
-        Vectors of sums of a piece of channels, an even number, and how many of them have channels.
+        Vectors of sums per piece of channels, an even number, and how many of them have channels.
     cols, s, stride, dilation : int
-        Of an output row.
+        Parameters of an output row.
     edges : Edges
         Columns of the input window that may be padding.
     checked : bool
-        Rows of the window may lie outside the input.
+        Rows of the window may be outside of the input.
     product : str
-        A name in `product.TABLE`.
+        Name of the dot-product kind in `product.TABLE`.
     later : int
-        Columns of the window whose products come before an output is ended, which waits for its last ones.
+        Delay of an output's epilogue, in columns of the window: its last multiplications have latency.
     """
 
     lanes: int
@@ -82,11 +82,11 @@ class TapTile:
 
     @property
     def ending(self) -> Ending:
-        """What happens to sums."""
+        """The epilogue of sums."""
         return Ending(S32, self.y, self.residual, self.activation)
 
     def uses(self, column: int) -> Iterator[tuple[int, int]]:
-        """(output column, kernel column) pairs that meet at a column of the window."""
+        """(output column, kernel column) pairs that use a column of the window."""
         for col in range(self.cols):
             tap, rest = divmod(column - col * self.stride, self.dilation)
             if rest == 0 and 0 <= tap < self.s:
@@ -95,7 +95,7 @@ class TapTile:
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where a tile reads and writes: LLVM values."""
+    """Memory operands of a tile, as LLVM values."""
 
     x: Any
     xline: Any
@@ -135,27 +135,27 @@ def tap_strip(
     last: Any,
     high: Any,
 ) -> None:
-    """Tap tiles first … last-1 of the rows of tiles first_row … last_row-1.
+    """Compute tap tiles first … last-1 of the rows of tiles first_row … last_row-1.
 
-    Tile i starts at output column i·cols, but not after high; row i of tiles at output row i·rows, but
-    not after bottom.
+    Tile i starts at output column i·cols, but not after `high`; row i of tiles at output row i·rows, but not after
+    `bottom`.
 
     Parameters
     ----------
     x, xline
         Address of the window of output (0, 0), padding included, and the byte stride of input rows.
     top, height
-        Number of that window's first row in the input, and rows of the input.
+        Index of that window's first row in the input, and rows of the input.
     width, pad_left
         Columns of the input, and of the padding before it.
     zeros
-        Address of a window row of the input's zero point.
+        Address of a window row filled with the input's zero point.
     w
-        Address of the weights of a piece, as `TapWords` packs them.
+        Address of the weights of a piece, packed by `TapWords`.
     y, yline, yvector
-        Address of the output, the byte strides of its rows, and of vectors where outputs are no bytes.
+        Address of the output, and byte strides of its rows, and of its vectors where outputs are not 8-bit.
     bias
-        Address of the ending's rows.
+        Address of the epilogue's rows.
     residual
         Distance in bytes from y to the residual.
     first_row, last_row, bottom, first, last, high
@@ -192,7 +192,7 @@ def tap_strip(
 
 
 def _signs(vec: Vector) -> Any:
-    """The sign of each byte, as a number that the optimiser does not know: LLVM 22 does not end on a constant there."""
+    """0x80 in each byte, hidden from the optimiser: LLVM 22 does not terminate on a constant here."""
     kind = ir.FunctionType(I32, [I32])
     return vec.splat(vec.builder.asm(kind, "", "=r,0", [I32(_SIGNS)], side_effect=False))
 
@@ -201,17 +201,17 @@ call_tap_strip = tap_strip.caller()
 
 
 class _Emission:
-    """The code of one tile."""
+    """Emitter of the code of one tile."""
 
     def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: BytesEnding | None, signs: Any) -> None:
         self.tile, self.vec, self.memory, self.bytes_, self.signs = tile, vec, memory, bytes_, signs
         self.product: Product = BY_NAME[tile.product]
         self.weights = memory.w
         self.widened = tile.taps.each == PAIR and vec.builder.module.triple.startswith("x86")
-        self.sums: dict[tuple[int, int, int], Any] = {}  # of (row, col, vector)
+        self.sums: dict[tuple[int, int, int], Any] = {}  # by (row, col, vector)
 
     def run(self) -> None:
-        """Columns of the window from the left; an output is stored after its last one."""
+        """Emit columns of the window from the left; an output is stored after its last one."""
         tile = self.tile
         finished: list[list[int]] = []
         lines = [[self._line(step) for step in word] for word in tile.taps.words]
@@ -232,7 +232,7 @@ class _Emission:
                 self._store(row, col)
 
     def _line(self, step: int) -> Any:
-        """Address of the window row `step` rows below the first; of padding where there is none."""
+        """Address of the window row `step` rows below the first; of padding where that row is outside of the input."""
         vec, memory, builder = self.vec, self.memory, self.vec.builder
         address = vec.offset(memory.x, builder.mul(memory.xline, I64(step))) if step else memory.x
         if not self.tile.checked:
@@ -241,9 +241,9 @@ class _Emission:
         return builder.select(inside, address, memory.zeros)
 
     def _words(self, starts: list[Any], column: int) -> list[Any]:
-        """Words of a column, of the sign that the product takes, a vector of channels after the other."""
+        """Groups of a column, with the sign that the dot-product kind takes, one value per vector of channels."""
         rows = [self._load(start, column) for start in starts]
-        rows += [rows[-1]] * (self.tile.taps.each - len(rows))  # bytes that meet no tap
+        rows += [rows[-1]] * (self.tile.taps.each - len(rows))  # bytes without a tap
         if len(rows) == PAIR:
             return [self._pairs(rows[0], rows[1], number) for number in range(self.tile.present)]
         made: list[Any] = []
@@ -257,7 +257,7 @@ class _Emission:
         return [self.vec.builder.xor(word, self.signs) for word in words]
 
     def _load(self, start: Any, column: int) -> Any:
-        """Bytes of a pixel's piece."""
+        """Load the bytes of a pixel's piece."""
         tile, builder = self.tile, self.vec.builder
         kind = ir.VectorType(I8, tile.vectors * tile.lanes)
         place = self.memory.columns.address(start, column)
@@ -266,7 +266,7 @@ class _Emission:
         return value
 
     def _pairs(self, a: Any, b: Any, number: int) -> Any:
-        """Bytes of a and b in turn, of the channels of a vector, each as int16."""
+        """Interleave bytes of a and b, of the channels of vector `number`, and widen them to int16."""
         vec, count = self.vec, a.type.count
         order = [side * count + number * vec.lanes + i for i in range(vec.lanes) for side in (0, 1)]
         extend = vec.builder.zext if self.tile.x == U8 else vec.builder.sext
@@ -274,7 +274,7 @@ class _Emission:
         return vec.builder.bitcast(wide, vec.int_type)
 
     def _interleaved(self, a: Any, b: Any, first: int) -> Any:
-        """Bytes of a and b in turn: in each 16 bytes of four channels of the vector `first`, and of the one after."""
+        """Interleave bytes of a and b: every 16 bytes have four channels of vector `first` and four of the next one."""
         lanes, count = self.tile.lanes, a.type.count
         quads = [lanes * number + quad for quad in range(0, lanes, 4) for number in (first, first + 1)]
         order = [side * count + quad + i for quad in quads for i in range(4) for side in (0, 1)]
@@ -282,7 +282,7 @@ class _Emission:
 
     def _multiply(self, word: int, values: list[Any], uses: list[tuple[int, int]]) -> None:
         tile, vec = self.tile, self.vec
-        if self.widened:  # else sums of several products are made first, weights are kept, and both spill
+        if self.widened:  # else LLVM adds several dot products first and keeps weights in registers; both spill
             self.weights = vec.opaque(self.weights)
         for number, value in enumerate(values):
             for part, each in enumerate(self.product.split(vec, value, tile.x)):

@@ -1,8 +1,8 @@
-"""Depthwise convolution of bytes in channel blocks by tap tiles: the driver.
+"""Driver of int8 depthwise convolution in channel blocks by tap tiles.
 
-A unit is a channel block of some rows of tiles of an image; a part is a contiguous range of units. The channels of a
-block are taken by pieces, of as many as a tile has. Rows and columns outside the input are read from a row that each
-worker fills with the zero point. Of bytes, pieces without channels are set to zero, too.
+A unit is a channel block of some rows of tiles of an image; a part is a contiguous range of units. A tile computes a
+piece of the block's channels at a time. Rows and columns outside of the input are read from a row that each worker
+fills with the zero point. With 8-bit outputs, pieces without channels are set to zero, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cpuconv.runtime.kernel import inline, kernel
 
 @dataclass(frozen=True)
 class TapsTile:
-    """Lanes of a vector; vectors of a piece, of a pixel of an output block, and pieces of a pixel of an input block."""
+    """Lanes per vector; vectors per piece; pieces per pixel of an input block; vectors per pixel of an output block."""
 
     lanes: int
     vectors: int
@@ -25,7 +25,7 @@ class TapsTile:
 
 @inline
 def _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row):
-    """Some rows of tiles, by the micro-kernel whose address is at `strip`.
+    """Compute some rows of tiles, by the micro-kernel whose address is stored at `strip`.
 
     `x` and `y` are the addresses of input pixel (-top padding, -left padding) and of output pixel (0, 0).
     """
@@ -61,9 +61,8 @@ def _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row):
 def taps(tile, worker, before, part, parts, args):
     """y = ending(depthwise convolution of x and w), blocked output; see the module.
 
-    `strips` is the address of those of micro-kernels: for pieces full of channels, for the last one with channels, and
-    for empty ones. `full` pieces are full, `present` have
-    channels.
+    `strips` is the address of the addresses of three micro-kernels: for full pieces, for the last one with channels,
+    and for empty ones. `full` pieces are full, `present` have channels.
     """
     pixel = 4 * tile.lanes
     piece_bytes = pixel // tile.pieces

@@ -1,1 +1,1 @@
-"""GEMM strips of the closed set: few enough to be enumerated and shipped; what differs between problems is data."""
+"""GEMM strips of the closed set: few enough to enumerate and ship; differences between problems are data."""

@@ -1,4 +1,4 @@
-"""The closed set of GEMM strips: a step's strips in their closed form, and which tiles there are."""
+"""The closed set of GEMM strips: lists its tiles, and replaces a step's strips by those of the set."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from cpuconv.kernels.products.tiling import closed_columns
 from cpuconv.problem.types import ALL_F32, Types
 
 _NETWORKS = (ALL_F32, Types(BF16, BF16, F32, BF16), Types(U8, S8, S32, U8))
-_BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of parts before the last
+_BEFORE = ("gemm_first", "gemm_middle", "gemm_last_first", "gemm_last_middle")  # strips of all parts but the last
 
 
 def form_of(tile: GemmTile) -> str:
-    """The form of the strip that takes a tile's place."""
+    """The closed form of a GEMM tile."""
     if tile.complex:
         return COMPLEX
     if tile.planar:
@@ -43,7 +43,7 @@ def form_of(tile: GemmTile) -> str:
 
 
 def closed_tile(tile: GemmTile) -> ClosedTile | None:
-    """The tile of the closed set that computes what a tile does; None: there is none."""
+    """The tile of the closed set that computes the same as a GEMM tile; None: there is none."""
     product = BY_NAME[tile.product]
     if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.pitch:
         return None
@@ -54,7 +54,7 @@ def closed_tile(tile: GemmTile) -> ClosedTile | None:
 
 
 def closed_step(step: Step) -> Step | None:
-    """The step with strips of the closed set; None: some tile has no place in it."""
+    """The step with strips of the closed set; None: some tile has no equivalent in it."""
     args = {**step.args, **{name: 0 for name in _BEFORE if name in step.args}}
     if any(isinstance(value, MicroRef) and value.kernel is matrix_strip for value in args.values()):
         return None
@@ -82,14 +82,15 @@ def _strips_of(value: object) -> tuple[MicroRef, ...]:
 
 
 def closed_ref(tile: GemmTile) -> MicroRef | None:
-    """The strip of the closed set that takes a tile's place; None: there is none."""
+    """The strip of the closed set that replaces a tile; None: there is none."""
     found = closed_tile(tile)
     return None if found is None else MicroRef(closed_strip, found)
 
 
 def row_columns(isa: Isa, seen: Isa, gemm: GemmTile, last: GemmTile, pixels: Any) -> Columns:
-    """The columns of tiles of a row of pixels: those of a strip, `last` of the last panel; others are of the closed
-    set. `seen`: the instruction set as the product sees it."""
+    """Options for the columns of a row's tiles: those of a strip and of `last` (last panel), or of the closed set.
+
+    `seen` is the instruction set as the dot-product kind sees it (`as_seen`)."""
 
     def strips(cols: int) -> list[MicroRef]:
         return [ref for tile in (gemm, last) if (ref := closed_ref(replace(tile, cols=cols))) is not None]
@@ -99,7 +100,7 @@ def row_columns(isa: Isa, seen: Isa, gemm: GemmTile, last: GemmTile, pixels: Any
 
 
 def _words(tiles: list[GemmTile], tails: int) -> Words:
-    """What the strips of a driver read: of the last of the tiles what concerns the last panel."""
+    """Run-time words of a driver's strips; those of the last panel come from the last tile."""
     tile, last = tiles[0], tiles[-1]
     ending = tile.ending
     rows = (len(ending.rows) if tile.epilogue else 1) * 4 * tile.lanes
@@ -127,7 +128,7 @@ def _rows_behind(ending: Ending) -> int:
 
 
 def strips(isa: Isa, types: Types) -> list[ClosedTile]:
-    """Every strip of the closed set that problems of those types can ask for; none where their product is not in it."""
+    """All strips of the closed set that problems of those types may need; none where their kind is not in it."""
     product = product_of(types, isa)
     if product is None or not _able(product):
         return []
@@ -138,19 +139,19 @@ def strips(isa: Isa, types: Types) -> list[ClosedTile]:
 
 
 def has_closed_set(isa: Isa) -> bool:
-    """Whether strips of the closed set multiply all types of networks as fast as others do."""
+    """Whether strips of the closed set are as fast as others for all types of networks."""
     products = (product_of(types, isa) for types in _NETWORKS)
     matrices = any(matrix_product_of(types) is not None for types in _NETWORKS)
     return not matrices and all(product is None or _able(product) for product in products)
 
 
 def _able(product: Product) -> bool:
-    """Whether strips of the closed set multiply so."""
+    """Whether the closed set supports a dot-product kind."""
     return not (product.compact or product.paired or product.matrix)
 
 
 def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> Iterator[ClosedTile]:
-    """Strips of a form, of whole panels and of last ones, which may lack vectors of an output block."""
+    """Strips of a form, for whole panels and for last ones, which may lack vectors of an output block."""
     side, seen, plain = WORD // y.bytes, as_seen(isa, product), x == y == F32
     for v in range(1, len(isa.pixels) + 1):
         if side > 1 and v % side and side % v:
@@ -163,7 +164,7 @@ def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> I
 
 
 def _of_transforms(isa: Isa, types: Types) -> Iterator[ClosedTile]:
-    """Strips of the products of transformed tiles: of Winograd's integers, and of FFT's complex numbers."""
+    """Strips for GEMMs of transformed tiles: Winograd's int16, and FFT's complex numbers."""
     if types.x.integer:
         product = pair_product(isa)
         for v in range(1, len(isa.pixels) + 1):

@@ -1,4 +1,4 @@
-"""Epilogues of the closed set: bias, scales, residual, clamp and activation by words, and the store of a tile."""
+"""Epilogues of the closed set: bias, scales, residual, clamp and activation from run-time words; store of a tile."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cpuconv.problem.activation import scalars_of
 from cpuconv.runtime.code.llvm import ir
 
 _F32 = ir.FloatType()
-_ALIGN = 16  # bytes of the stack; of more a register would say where it begins
+_ALIGN = 16  # bytes; stack memory aligned to more needs a register for its address
 
 
 @contextmanager
 def _where(vec: Vector, condition: Any, values: list[Any]) -> Iterator[list[Any]]:
-    """Values that are replaced in the body where a condition holds."""
+    """Replace `values` in the body of the context where a condition holds."""
     builder, kept, before = vec.builder, list(values), vec.builder.block
     with builder.if_then(condition):
         yield values
@@ -41,17 +41,17 @@ def _is_set(vec: Vector, word: Any) -> Any:
 
 
 def _float(vec: Vector, word: Any) -> Any:
-    """A word's float in every lane."""
+    """Broadcast the float32 bits of a word to all lanes."""
     return vec.splat(vec.builder.bitcast(vec.builder.trunc(word, I32), _F32))
 
 
 def _hidden(builder: ir.IRBuilder, number: Any) -> Any:
-    """The same number, of which LLVM knows nothing: it unrolls no loop that it counts."""
+    """Hide an int32 from LLVM, so that it does not unroll the loop that it counts."""
     return builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [number], side_effect=False)
 
 
 def _clamped(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
-    """Values between the ends, of which those that are infinite cost nothing; NaN stays."""
+    """Clamp values; infinite bounds are skipped, NaN stays."""
     infinity = float("inf")
     for name, none, end in (("low", -infinity, vec.maximum), ("high", infinity, vec.minimum)):
         with _where(vec, vec.builder.icmp_signed("!=", words[name], I64(bits(none))), values):
@@ -60,14 +60,14 @@ def _clamped(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
 
 
 def _held(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
-    """Activations of a few instructions, on values in registers."""
+    """Apply an activation of a few instructions to values in registers."""
     for name in HELD:
         with _where(vec, vec.builder.icmp_signed("==", words["called"], I64(number_of(name))), values):
             values[:] = [_applied(name, vec, words, value) for value in values]
 
 
 def _called(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
-    """Longer ones: values pass through memory, so that each is a short loop."""
+    """Apply a longer activation: values pass through memory, so that each is a short loop."""
     builder, count = vec.builder, len(values)
     with builder.goto_entry_block():
         room = builder.alloca(vec.type, count)
@@ -115,7 +115,7 @@ def _activated(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
 
 
 def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, bias: Any) -> None:
-    """End the sums of a tile, pixel by pixel and vector by vector, and store them from `y` on."""
+    """Apply the epilogue to the sums of a tile, pixel by pixel and vector by vector, and store them from `y` on."""
     words, builder, size = problem.words, vec.builder, vec.lanes * tile.y.bytes
     values = list(sums)
     places = []
@@ -155,7 +155,7 @@ def _fits(tile: ClosedTile) -> dict[str, bool]:
 
 
 def _store_zeros(tile: ClosedTile, vec: Vector, zeros: Any, places: list[Any]) -> None:
-    """Vectors of zeros behind the last of each pixel."""
+    """Store vectors of zeros behind the last vector of each pixel."""
     builder = vec.builder
     kind: Any = ir.VectorType(ir.IntType(8 * tile.y.bytes), vec.lanes)
     for piece in range(1, tile.pieces):
@@ -184,7 +184,7 @@ def _of_floats(
 def _of_integers(
     tile: ClosedTile, vec: Vector, words: dict[str, Any], values: list[Any], bias: Any, residuals: Callable[[], list]
 ) -> None:
-    """What `kernels/elementwise/ending.py` says of integer sums."""
+    """The epilogue of integer sums, as in `kernels/elementwise/ending.py`."""
     builder = vec.builder
     if tile.y == S32:
         with _where(vec, builder.icmp_signed("==", words["plain"], I64(0)), values):
@@ -194,7 +194,7 @@ def _of_integers(
     starts = [vec.offset(bias, builder.mul(words["rows"], I64(j))) for j in range(tile.used)]
 
     def row(at: int, behind: bool = False) -> list[Any]:
-        """A row of every vector; counted from those behind the residual's."""
+        """Load a row of every vector; `behind`: counted from the rows behind the residual's."""
         further = words["behind"] if behind else I64(0)
         return [vec.load(vec.offset(each, builder.add(further, I64(vec.size * at)))) for each in starts] * tile.cols
 

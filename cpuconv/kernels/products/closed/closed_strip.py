@@ -1,8 +1,8 @@
-"""The strips of the closed set: GEMM tiles whose problem is said by words (`closed_tile.py`).
+"""The strips of the closed set: GEMM tiles that read a problem's parameters from int64 words (`closed_tile.py`).
 
-The reduction is the one of `gemm.py`: a table of segments, of which the last may be shorter. The scalars of a segment
-are a loop whose number of turns is a word. Unrolled, they took no less time (Zen 4) and sums were spilled: LLVM moves
-loads of several scalars ahead of their use where the distance of pixels is in a register.
+The reduction is the same as in `gemm.py`: a table of segments, the last of which may be shorter. The scalars of a
+segment are a loop whose trip count is a word. Unrolled loops were not faster (Zen 4) and spilled sums: LLVM moves loads
+of several scalars ahead of their use where the stride of pixels is in a register.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 _LINE = 64  # bytes of a cache line
 _AHEAD = 2048  # bytes of weights between prefetch and use
-_FEW = 4  # columns of tiles that read weights as one stream, which hardware follows
-_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
-_GROUP, _NEAR = 14, (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)  # columns: `_columns`
+_FEW = 4  # columns up to which tiles read weights as one stream, which hardware prefetches
+_ROWS_AHEAD = 8  # scalars between prefetch and use, where they are `kstep` apart
+_GROUP, _NEAR = 14, (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)  # columns per group, and those addressed from the first one
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}  # as in `gemm.py`
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Arguments and words of a strip, LLVM values."""
+    """Arguments and words of a strip, as LLVM values."""
 
     xrow: Any
     table: Any
@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sums:
-    """What passes from scalar to scalar: addresses of weights and of what is prefetched, and vectors of sums."""
+    """Loop-carried values: addresses of weights and of prefetches, and vectors of sums."""
 
     w: Any
     fetch: Any
@@ -55,18 +55,18 @@ class Sums:
 
     @property
     def flat(self) -> list[Any]:
-        """All of it."""
+        """All values as a list."""
         return [self.w, self.fetch, *self.values]
 
     @classmethod
     def of(cls, flat: Sequence[Any]) -> Sums:
-        """The reverse of `flat`."""
+        """Restore from `flat`."""
         return cls(flat[0], flat[1], list(flat[2:]))
 
 
 @contextmanager
 def _turns(builder: ir.IRBuilder, first: Any, last: Any, flat: list[Any]) -> Iterator[tuple[Any, list[Any], list]]:
-    """A loop over first … last-1, at least one: gives its index, what it carries, and a list for what a turn leaves."""
+    """Emit a loop over first … last-1, at least one; yield its index, the carried values, and a list for new values."""
     before = builder.block
     loop, done = builder.append_basic_block("turn"), builder.append_basic_block("turns.done")
     builder.branch(loop)
@@ -88,22 +88,22 @@ def _turns(builder: ir.IRBuilder, first: Any, last: Any, flat: list[Any]) -> Ite
 
 
 def _hidden(vec: Vector, value: Any) -> Any:
-    """The same word, in a register of its own."""
+    """Copy a word to a register of its own, hidden from the optimiser."""
     kind = ir.FunctionType(I64, [I64])
     return vec.builder.asm(kind, "", "=r,0", [value], side_effect=False)
 
 
 def _multiples(tile: ClosedTile, vec: Vector, step: Any) -> dict[int, Any]:
-    """One, three and five times a step, in registers."""
+    """One, three and five times a step (those that are needed), in registers."""
     multiples = [times for times in (1, 3, 5) if times == 1 or times < tile.cols]
     return {times: _hidden(vec, vec.builder.mul(step, I64(times)) if times > 1 else step) for times in multiples}
 
 
 def _columns(tile: ClosedTile, vec: Vector, start: Any, step: Any) -> list[Any]:
-    """The addresses of the columns of a row that begins at `start`, `step` bytes apart (or multiples of it).
+    """Addresses of the columns of a row that begins at `start`, `step` bytes apart; or `step` is `_multiples`.
 
-    x86 adds up to eight times a register to another: of fourteen columns, those of `_NEAR` are reached from the first,
-    the others from the sixth.
+    x86 addressing adds up to eight times a register to another. Of fourteen columns, those of `_NEAR` are addressed
+    from the first, the others from the sixth.
     """
     if isinstance(step, int):
         return [vec.offset(start, step * col) for col in range(tile.cols)]
@@ -125,7 +125,7 @@ def _columns(tile: ClosedTile, vec: Vector, start: Any, step: Any) -> list[Any]:
 
 
 def _scalar(tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[list[Any]], now: Sums) -> Sums:
-    """Add the products of a scalar of the pixels at `columns`, a list for each row."""
+    """Multiply a scalar of the pixels at `columns`, a list per row, by its weights, and add to the sums."""
     product, size, sums = BY_NAME[tile.product], 4 * vec.lanes, list(now.values)
     cuts = 2 if tile.form == COMPLEX else product.cuts
     if tile.planar:
@@ -157,7 +157,7 @@ def _scalar(tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[l
 
 
 def _prefetched(tile: ClosedTile, vec: Vector, problem: Problem, now: Sums, starts: list[Any], ahead: Any) -> Sums:
-    """Prefetch what belongs to a scalar: weights, those that take their place, pixels of the next segment."""
+    """Prefetch per scalar: weights, the weights of the next panel, pixels of the next segment."""
     if tile.planar:
         return now
     size = tile.vectors * 4 * vec.lanes
@@ -171,7 +171,7 @@ def _prefetched(tile: ClosedTile, vec: Vector, problem: Problem, now: Sums, star
         vec.prefetch(vec.offset(ahead, vec.builder.mul(problem.xrow, I64(row))) if row else ahead, L1)
     if tile.cols <= _FEW:
         return now
-    for at in range(0, size, _LINE):  # as many as a scalar has: few tiles fetch so many, many tiles some of them twice
+    for at in range(0, size, _LINE):  # as many as a scalar has: few tiles fetch all of them, many tiles some twice
         vec.prefetch(vec.offset(now.fetch, at), L2)
     return Sums(now.w, vec.offset(now.fetch, problem.fetch_step), now.values)
 
@@ -186,7 +186,7 @@ def _ahead(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, following: A
 
 
 def _segments(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Sums, step: Any) -> Sums:
-    """All products of a tile whose pixels begin at `x`."""
+    """Sum all segments of a tile whose pixels begin at `x`."""
     builder, words = vec.builder, problem.words
     whole = builder.sub(problem.segments, words["tails"])
     apart = problem.kstep if tile.form == LINES else words["scalar"]
@@ -207,23 +207,25 @@ def _segments(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Su
 
 @dataclass(frozen=True)
 class _Segment:
-    """The scalars of a segment, in turn: what passes from one to the next is `flat`: where pixels of the next segment
-    are, and those of this one in each row, then `Sums.flat`."""
+    """The loop over the scalars of a segment.
+
+    Its carried values, `flat`, are the address of the next segment's pixels, that of this segment's pixels in each row,
+    and `Sums.flat`."""
 
     tile: ClosedTile
     vec: Vector
     problem: Problem
-    step: Any  # of columns: an int, or `_multiples`
-    apart: Any  # bytes from a scalar to the next
+    step: Any  # stride of columns in bytes: an int, or `_multiples`
+    apart: Any  # stride of scalars in bytes
 
     def scalars(self, first: Any, last: Any, flat: list[Any]) -> list[Any]:
-        """Scalars first … last-1, at least one."""
+        """Sum scalars first … last-1, at least one."""
         with _turns(self.vec.builder, first, last, flat) as (_, each, found):
             found += self.some(each, 1)
         return found
 
     def some(self, flat: list[Any], count: int) -> list[Any]:
-        """A scalar; of bytes that are flipped also two that are joined."""
+        """Sum one scalar, or for sign-flipped int8 also two joined ones."""
         tile, vec, problem = self.tile, self.vec, self.problem
         ahead, rows, state = flat[0], flat[1 : 1 + tile.rows], Sums.of(flat[1 + tile.rows :])
         for _ in range(count):
@@ -236,13 +238,13 @@ class _Segment:
         else:
             state = _scalar(tile, vec, problem, columns, state)
         ahead = vec.offset(ahead, self.step[1]) if isinstance(self.step, dict) else ahead
-        for _ in range(count):  # hidden from the optimiser, which would keep a register for each column
+        for _ in range(count):  # hidden from the optimiser, which would use a register for each column
             rows = [vec.opaque(vec.offset(row, self.apart)) for row in rows]
         return [ahead, *rows, *state.flat]
 
 
 def _of_bytes(segment: _Segment, scalars: Any, flat: list[Any]) -> list[Any]:
-    """The scalars of a segment of bytes that are flipped: two at a time where their weights are joined."""
+    """Sum the scalars of a sign-flipped int8 segment, two at a time where their weights are joined."""
     tile, vec, builder = segment.tile, segment.vec, segment.vec.builder
     several = builder.icmp_signed(">=", scalars, I64(JOINED_WORDS))
     flag = builder.select(several, I64(JOINED_WORDS * tile.vectors * vec.size - 1), I64(0))
@@ -262,7 +264,7 @@ def _of_bytes(segment: _Segment, scalars: Any, flat: list[Any]) -> list[Any]:
 
 
 def _unless(builder: ir.IRBuilder, condition: Any, flat: list[Any], then: Callable[[], list[Any]]) -> list[Any]:
-    """What a branch leaves where a condition holds, else what there was."""
+    """Run a branch if a condition holds, and merge its values with the old ones."""
     before = builder.block
     with builder.if_then(condition):
         left = then()
@@ -277,7 +279,7 @@ def _unless(builder: ir.IRBuilder, condition: Any, flat: list[Any], then: Callab
 
 
 def _column_step(tile: ClosedTile, vec: Vector, problem: Problem) -> Any:
-    """Bytes from a column to the next."""
+    """Stride of columns, in bytes."""
     if tile.form == MATRIX:
         return vec.builder.sdiv(problem.xrow, I64(tile.cols))
     return 4 if tile.form in (LINES, PLANES) else problem.words["column"]
@@ -309,7 +311,7 @@ def closed_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`gemm_strip` of the closed set: `tails` is the address of `Words`; no sums are parked."""
+    """`gemm_strip` of the closed set: `tails` is the address of `Words`; sums are never suspended."""
     vec = Vector(builder, tile.lanes)
     pointer = builder.inttoptr(tails, I64.as_pointer())
     words = {name: builder.load(builder.gep(pointer, [I64(at)])) for name, at in PLACES.items()}

@@ -1,9 +1,9 @@
-"""GEMM strips of the closed set: what a kernel is compiled for, and the words that say everything else of a problem.
+"""GEMM strips of the closed set: compile-time parameters, and the run-time words of a problem.
 
 A strip of `gemm.py` is compiled for one problem's numbers of channels, stride, kernel and epilogue, and for a plane.
-One of the closed set is compiled for its form, weight vectors and columns alone, so that all strips that any problem
-asks for can be enumerated (`closed_set.py`). The rest is read from a few words in memory, whose address takes the place
-of the argument `tails`: drivers are the same for both.
+One of the closed set is compiled for its form, weight vectors and columns alone. All strips that any problem needs can
+therefore be enumerated (`closed_set.py`). Everything else is read from a few int64 words in memory, whose address
+replaces the argument `tails`: both kinds of strips have the same drivers.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from cpuconv.following.sizes import sizes_array
 from cpuconv.kernels.emit.product import BY_NAME
 
 PIXELS, LINES, MATRIX, PLANES, COMPLEX = "pixels", "lines", "matrix", "planes", "complex"
-"""Forms: where the scalars of a tile are.
+"""Forms: memory layouts of a tile's scalars.
 
-- `PIXELS`: channels of a pixel are side by side; pixels, `Words.column` bytes apart.
-- `LINES`: pixels are side by side; channels, `kstep` bytes apart.
-- `MATRIX`: scalars of a matrix, whose rows are equal shares of `xrow` bytes apart; lanes are columns of the product.
+- `PIXELS`: channels of a pixel are adjacent; pixels are `Words.column` bytes apart.
+- `LINES`: pixels are adjacent; channels are `kstep` bytes apart.
+- `MATRIX`: scalars of a matrix, whose row stride is `xrow` / columns bytes; lanes are columns of the output matrix.
 - `PLANES`: scalars are weights of `cols` output channels; lanes are pixels of planes, to which sums are stored.
 - `COMPLEX`: as `PIXELS`; real and imaginary parts are `xrow` bytes apart.
 """
 PLANAR = (MATRIX, PLANES)  # forms whose lanes are pixels, or columns of a matrix
 HELD = ("hardswish", "leaky_relu")
 CALLED = ("silu", "hardsigmoid", "sigmoid", "tanh", "gelu", "gelu_tanh")
-"""Activations that are no clamp: of a few instructions, and longer ones, for each of which strips have a loop."""
+"""Activations other than clamps: short ones on registers, and longer ones, each as a loop over sums in memory."""
 _CLAMPS = {"relu": (0.0, float("inf")), "relu6": (0.0, 6.0)}
 
 
 @dataclass(frozen=True)
 class ClosedTile:
-    """What a strip of the closed set is compiled for."""
+    """Compile-time parameters of a strip of the closed set."""
 
     form: str
     lanes: int
     v: int  # weight vectors
     cols: int
-    last: bool = False  # of the last panel: the last vector may be partial, and vectors of zeros may follow
-    absent: int = 0  # of the weight vectors, the last so many hold no channel: they are packed, but not multiplied
+    last: bool = False  # strip of the last panel: its last vector may be partial, and vectors of zeros may follow
+    absent: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
     product: str = "fma"
     x: Element = F32
     y: Element = F32
@@ -62,7 +62,7 @@ class ClosedTile:
 
     @property
     def rows(self) -> int:
-        """Rows of sums: of complex numbers the real and the imaginary parts."""
+        """Rows of sums: 2 for complex numbers, the real and the imaginary parts."""
         return 2 if self.form == COMPLEX else 1
 
     @property
@@ -77,35 +77,35 @@ class ClosedTile:
 
     @property
     def pieces(self) -> int:
-        """Output vectors that are side by side in a pixel of a block."""
+        """Output vectors per pixel of an output block."""
         return 4 // self.y.bytes
 
 
 @dataclass(frozen=True)
 class Words:
-    """What a strip reads of a problem, a word each."""
+    """Run-time parameters of a problem, one int64 word each."""
 
     whole: int  # scalars of a segment
-    tails: int  # of the segments, the last so many have `scalars` instead
-    scalars: int
-    column: int  # bytes from a pixel to the next
-    out: int  # the same in the output
-    scalar: int  # bytes from a scalar of a segment to the next
-    plain: int  # not 0: sums are stored as they are
+    tails: int  # number of shorter segments at the end
+    scalars: int  # scalars of a shorter segment
+    column: int  # stride of input pixels, in bytes
+    out: int  # stride of output pixels, in bytes
+    scalar: int  # stride of the scalars of a segment, in bytes
+    plain: int  # not 0: sums are stored without epilogue
     residual: int  # not 0: a residual is added
     valid: int  # lanes of the last vector that are channels
     zeros: int  # output vectors of zeros behind the last
-    low: int  # the clamp of every output: bits of two floats
-    high: int
+    low: int  # lower bound of the output clamp: bits of a float32
+    high: int  # upper bound: bits of a float32
     called: int  # `number_of` an activation; 0: none
-    slope: int  # bits of the activation's scalar
-    long: int  # of integers: not 0 where an output has a scale of its own to be divided by
-    rows: int  # bytes from the rows of a vector of output channels to those of the next
-    behind: int  # bytes to the rows behind those of the residual
+    slope: int  # bits of the activation's scalar, a float32
+    long: int  # integer sums: not 0 where outputs are divided by a scale of their own
+    rows: int  # stride of the epilogue rows of a vector of output channels, in bytes
+    behind: int  # bytes to the rows after those of the residual
 
     @property
     def array(self) -> np.ndarray:
-        """The words in memory."""
+        """The words as an int64 array."""
         return sizes_array(getattr(self, each.name) for each in fields(type(self)))
 
 
@@ -118,7 +118,7 @@ def number_of(name: str) -> int:
 
 
 def bits(value: float) -> int:
-    """A float32 as a word."""
+    """The bits of a float32 as an integer."""
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
@@ -128,7 +128,7 @@ def activation_words(activation: Sequence[Any] | None) -> dict[str, int]:
     Raises
     ------
     ValueError
-        It is none of the closed set.
+        It is not in the closed set.
     """
     low, high, called, slope = -float("inf"), float("inf"), 0, 0.0
     if activation is not None:
