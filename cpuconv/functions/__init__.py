@@ -1,1 +1,1 @@
-"""Functions of numbers: what each means, whatever it is computed by."""
+"""Definitions of elementwise functions and element type conversions, independent of kernels."""

@@ -1,6 +1,7 @@
-"""The table of functions of numbers: elementwise operators, epilogues and their references are made of these alone.
+"""The table of elementwise functions, from which elementwise operators, epilogues and their references are built.
 
-A function is a formula of others, or NumPy says what it means and `cpuconv.kernels.elementwise.functions` emits it.
+A function is a formula of other functions, or has a NumPy reference here and an emitter in
+`cpuconv.kernels.elementwise.functions`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Formula = Callable[..., Any]  # of what applies a function to values by its name, and of the operands
+Formula = Callable[..., Any]  # takes a callable that applies a function by its name, then the operands
 
 
 class Function(NamedTuple):
@@ -21,13 +22,13 @@ class Function(NamedTuple):
     Attributes
     ----------
     meaning : Callable
-        Of arrays of float64, or such and numbers.
+        NumPy reference; takes float64 arrays, or such arrays and numbers.
     cost : float
-        Cycles of a vector, about, as measured with AVX-512; a formula's follow from what it is made of.
+        Approximate cycles per vector, as measured with AVX-512; 0 for a formula, whose cost follows from its functions.
     scalars : tuple[str, ...] or None
-        Of an activation, which convolutions may end with: names of the numbers behind its operand. None: it is none.
+        For an activation that may end a convolution: names of the scalars after its operand. None: not an activation.
     formula : Formula or None
-        What it is made of; None: it is emitted by itself.
+        Definition by other functions. None: the function has an emitter of its own.
     """
 
     meaning: Callable[..., np.ndarray]
@@ -37,7 +38,7 @@ class Function(NamedTuple):
 
 
 def made_of(formula: Formula, *, scalars: tuple[str, ...] | None = None) -> Function:
-    """The row of a function that is a formula of others."""
+    """Make the row of a function that is a formula of other functions."""
     return Function(partial(formula, lambda name, *values: FUNCTIONS[name].meaning(*values)), 0, scalars, formula)
 
 
@@ -61,12 +62,12 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def root(x: np.ndarray) -> np.ndarray:
-    """The power of a half: √x, but of negative infinity infinity, and of zeros 0."""
+    """x to the power 0.5: √x, except that −∞ gives ∞ and −0 gives 0."""
     return np.where(x == -np.inf, np.inf, np.sqrt(x + 0.0))
 
 
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x to the power of y, of floats as C99 says; NumPy takes the square root for powers of a half."""
+    """x to the power y, with the special cases of C99; for y = 0.5 NumPy would return the square root."""
     return np.where(y == 0.5, root(x), np.power(x, y))
 
 
@@ -86,7 +87,7 @@ FUNCTIONS: dict[str, Function] = {
     "sub": Function(np.subtract),
     "mul": Function(np.multiply),
     "div": Function(np.divide, 7),
-    "quotient": Function(np.divide, 7),  # rounded once
+    "quotient": Function(np.divide, 7),  # correctly rounded
     "max": Function(np.maximum, 1),
     "min": Function(np.minimum, 1),
     "neg": Function(np.negative),
@@ -106,4 +107,4 @@ FUNCTIONS: dict[str, Function] = {
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
 }
-"""By the names that expressions and activations are written with; a new function of others is one line."""
+"""Functions by the names that expressions and activations use."""

@@ -1,4 +1,4 @@
-"""Instruction sets: one table row each, and the vector emitter that all of them share."""
+"""Instruction sets, one table row each, and the vector emitter that all of them share."""
 
 from __future__ import annotations
 

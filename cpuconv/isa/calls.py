@@ -1,4 +1,4 @@
-"""Calls of functions that LLVM knows by name."""
+"""Calls of LLVM intrinsics and other external functions by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpuconv.runtime.code.llvm import ir
 
 
 def call(builder: ir.IRBuilder, name: str, result: Any, arguments: Sequence[Any]) -> Any:
-    """The result, of that type; arguments are of their own types."""
+    """Emit a call and return its result of type `result`; the function is declared with the types of the arguments."""
     module = builder.module
     known = module.globals.get(name)
     if known is None:

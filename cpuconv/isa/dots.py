@@ -1,12 +1,13 @@
-"""The instructions that multiply and add, as data: which element types one takes, and how many products a sum gets.
+"""Multiply-add and dot-product instructions: their element types and the elements per accumulator lane.
 
-`Dot.twin` says in NumPy what one computes, so that a kernel for an instruction that this CPU lacks can be judged by its
-assembly and by its twin.
+`Dot.twin` is the NumPy reference of an instruction. A kernel for an instruction that this CPU lacks can be verified by
+its assembly and by this reference.
 
 Sources: Intel's optimisation reference manual and software developer's manual, Arm's architecture reference manual.
-Rates belong to microarchitectures (`table.MICROARCHITECTURES`); here are those of most CPUs. They were measured on
-Zen 4 and on a Granite Rapids (decision 19); those of NEON, and of AVX2's extensions, are the FMA's. `vdpbf16ps` does as
-much as float32's FMA here: it does twice as much on AMD's CPUs, and half as much on Intel's with AMX.
+Rates depend on the microarchitecture (`table.MICROARCHITECTURES`); here are those of most CPUs. They were measured on
+Zen 4 and on a Granite Rapids (decision 19); those of NEON, and of AVX2's extensions, are the FMA's. The rate of
+`vdpbf16ps` here gives as many multiply-adds as float32's FMA: AMD's CPUs do twice as many, Intel's with AMX half as
+many.
 """
 
 from __future__ import annotations
@@ -21,35 +22,34 @@ from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, widened
 
 X86, ARM = "x86_64", "aarch64"
 _MATRIX_ROWS = 2
-TILE_ROWS, ROW_BYTES = 16, 64  # of a tile of AMX
+TILE_ROWS, ROW_BYTES = 16, 64  # rows of an AMX tile, and bytes per row
 
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction on vectors that adds products of two operands to sums.
+    """A vector instruction that adds the products of two operands to accumulators.
 
     Attributes
     ----------
     name : str
-        As assembly shows it, without what tells its operands.
+        Mnemonic in assembly, without suffixes for operands.
     machine, feature : str
-        LLVM's names of the architecture, and of what a CPU must have. LLVM ends the process on an intrinsic that its
-        target lacks: ask first.
+        LLVM's names of the architecture and of the CPU feature. LLVM ends the process on an intrinsic that its target
+        lacks: query the feature first.
     bits : int
-        Of the vectors.
+        Width of the vectors in bits.
     x, w, sum : Element
-        Types of the first and the second operand, and of the sums.
+        Types of the first operand, the second operand and the accumulators.
     group : int
-        Products that are added to a sum, of elements that lie side by side.
+        Adjacent elements whose products are added to one accumulator.
     rate : float
-        Such instructions a cycle.
+        Instructions per cycle.
     intrinsic : str
-        LLVM's name.
+        LLVM's name of the intrinsic.
     matrix : bool
-        Operands are two rows each, and each row of the first meets each of the second.
+        Each operand is a matrix of two rows; each row of the first is multiplied by each row of the second.
     saturates : bool
-        What it gives are sums of the products alone, which it adds to none, and the nearest number of their type where
-        they are beyond that.
+        The result is the sum of the products alone, saturated to its type; the instruction has no accumulator.
     """
 
     name: str
@@ -70,31 +70,31 @@ class Dot:
 
     @property
     def lanes(self) -> int:
-        """Sums of a vector."""
+        """Accumulators per vector."""
         return self.bits // (8 * self.sum.bytes)
 
     @property
     def elements(self) -> int:
-        """Elements of a vector of the first operand; of what is no matrix the first `macs` are read."""
+        """Elements per vector of the first operand; an instruction that is not `matrix` reads the first `macs`."""
         return self.bits // (8 * self.x.bytes)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one instruction."""
+        """Multiply-adds per instruction."""
         return self.lanes * self.group
 
     @property
     def operands(self) -> str:
-        """LLVM's type of a vector of an operand."""
+        """LLVM's type of an operand vector."""
         return f"<{self.elements} x {self.x.llvm}>"
 
     @property
     def sums(self) -> str:
-        """LLVM's type of a vector of sums."""
+        """LLVM's type of an accumulator vector."""
         return f"<{self.lanes} x {self.sum.llvm}>"
 
     def twin(self, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """What the instruction computes, by NumPy.
+        """Compute the instruction's result with NumPy.
 
         Integers wrap around, or saturate. Floats are added in float64 and rounded once, where instructions may round in
         between.
@@ -103,7 +103,7 @@ class Dot:
         ----------
         sums : array, (lanes,)
         x, w : array, (elements,)
-            Of the elements' NumPy dtypes.
+            Arrays of the elements' NumPy dtypes.
         """
         kind: Any = np.int64 if self.sum.integer else np.float64
         first, second = (
@@ -122,9 +122,9 @@ class Dot:
 
 @dataclass(frozen=True)
 class TileDot:
-    """An instruction on AMX's tiles of 16 rows of 64 bytes: each row of the first meets each column of the second.
+    """An instruction on AMX tiles of 16 rows of 64 bytes: multiplies rows of the first by columns of the second.
 
-    The attributes are those of `Dot`; a row of the second tile has, for each column, the elements of one group.
+    The attributes are those of `Dot`. A row of the second tile holds, for each column, the elements of one group.
     """
 
     name: str
@@ -137,11 +137,11 @@ class TileDot:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a row of the first and a column of the second tile."""
+        """Multiply-adds per row of the first tile and column of the second tile."""
         return ROW_BYTES // self.x.bytes
 
     def twin(self, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """As `Dot.twin`, of sums (rows, 16) and of operands (rows, macs) and (16, macs)."""
+        """Compute as `Dot.twin`, for sums (rows, 16) and operands (rows, macs) and (16, macs)."""
         kind: Any = np.int64 if self.sum.integer else np.float64
         first, second = values(self.x, x).astype(kind), values(self.w, w).astype(kind)
         columns = second.reshape(TILE_ROWS, -1, self.group).transpose(0, 2, 1).reshape(self.macs, -1)
@@ -149,12 +149,12 @@ class TileDot:
 
 
 def values(element: Element, array: np.ndarray) -> np.ndarray:
-    """The numbers of an array of an element's NumPy dtype: bfloat16 as float32, others as they are."""
+    """Numbers in an array of an element's NumPy dtype: bfloat16 as float32, others unchanged."""
     return widened(array) if element == BF16 else array
 
 
 def at_rate(dots: tuple[Dot, ...], rate: float, *names: str) -> tuple[Dot, ...]:
-    """The same on a CPU that does so many of each a cycle, or of those of some names."""
+    """Replace the rate, in instructions per cycle, of all instructions or of those with the given names."""
     return tuple(replace(dot, rate=rate) if not names or dot.name in names else dot for dot in dots)
 
 
@@ -165,7 +165,7 @@ def _fma(name: str, machine: str, feature: str, bits: int, element: Element = F3
 
 
 _VNNI, _NEON = "llvm.x86.avx512", "llvm.aarch64.neon"
-# The first row of each is the FMA of float32.
+# The first row of each instruction set is the FMA of float32.
 AVX512 = (
     _fma("vfmadd", X86, "avx512f", 512),
     _fma("vfmadd", X86, "avx512fp16", 512, F16),
@@ -200,4 +200,4 @@ AMX = (
     TileDot("tdpbusd", "amx-int8", U8, S8, S32, 4, 1 / 16),
     TileDot("tdpbf16ps", "amx-bf16", BF16, BF16, F32, 2, 1 / 16),
 )
-VECTORS = (*AVX512, *AVX2, *NEON)  # those that low precision is chosen from
+VECTORS = (*AVX512, *AVX2, *NEON)  # instructions among which low-precision kernels select

@@ -1,7 +1,7 @@
-"""What the CPU offers that code is generated for.
+"""CPU features of the target for which code is generated.
 
-LLVM ends the process on an intrinsic that its target lacks, and for a conversion calls a function that is nowhere: ask
-first.
+Query a feature before use. LLVM ends the process on an intrinsic that its target lacks; for a conversion it emits a
+call of a function that is defined nowhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ define void @probe(<{kind}>* %p) {{
   ret void
 }}
 """
-# Where a CPU is known by its name alone, LLVM tells what it has by the code it makes: source, and what is in the code.
+# Probes for a CPU that is known by name alone: LLVM IR, and a text that is in its assembly if the CPU has the feature.
 _TELLING: dict[str, tuple[str, str]] = {
     "avx2": (_ADDS.format(kind="8 x i32"), "%ymm"),
     "avx512bw": (_ADDS.format(kind="32 x i16"), "%zmm"),
@@ -65,15 +65,15 @@ _NAMED: dict[str, tuple[str, ...]] = {
     "apple-m1": (*_NEON8, "fp16fml"),
     "apple-m2": (*_NEON8, "i8mm", "bf16", "fp16fml"),
 }
-"""Features of CPUs that are stated by name alone, as cross builds and tests do (the source: LLVM's tables of CPUs).
+"""Features of CPUs that are given by name alone, as in cross builds and tests (source: LLVM's tables of CPUs).
 
-AMX is left out: where a CPU is only named, nobody can be asked for leave to use its tiles.
+AMX is left out: for a CPU that is only named, no permission to use its tiles can be requested.
 """
 
 
 @functools.cache
 def offered(feature: str) -> bool:
-    """Whether the target has the feature of that name of LLVM's; of a CPU that is but named, no more than is known."""
+    """Whether the target has a feature, by LLVM's name; for a CPU that is only named, False where this is unknown."""
     _, cpu, features = target()
     if features:
         return f"+{feature}" in features.split(",")
@@ -87,15 +87,15 @@ def offered(feature: str) -> bool:
 
 @functools.cache
 def rounds_to_half() -> bool:
-    """Whether float32 numbers become float16 ones, and these float32, by instructions."""
+    """Whether instructions convert between float32 and float16."""
     return offered("f16c") or target()[0].startswith("aarch64")
 
 
 @functools.lru_cache(maxsize=1)
 def tiles_granted() -> bool:
-    """Whether the CPU has AMX's tiles and Linux grants their use to this process, which this call asks for.
+    """Whether the CPU has AMX tiles and Linux grants their use to this process; this call requests the permission.
 
-    The leave is the process's: threads and forked processes have it too.
+    The permission is per process: its threads and forked processes have it too.
     """
     if sys.platform != "linux" or not offered("amx-tile"):
         return False

@@ -1,7 +1,7 @@
-"""Elements of every type to and from the 32-bit lanes of a vector: loads widen, stores narrow.
+"""Loads that widen elements of any type to the 32-bit lanes of a vector, and stores that narrow them.
 
-A narrow vector lies in memory side by side, as many elements as the emitter has lanes. With a `mask`, elements where it
-is not set are not touched, and read as zero.
+A narrow vector has as many elements, contiguous in memory, as the emitter has lanes. With a `mask`, elements where it
+is not set are neither read nor written, and load as zero.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cpuconv.runtime.code.llvm import ir
 
 I8, I16, HALF = ir.IntType(8), ir.IntType(16), ir.HalfType()
 _RANGES = {S8: (-(1 << 7), (1 << 7) - 1), U8: (0, (1 << 8) - 1), S16: (-(1 << 15), (1 << 15) - 1), S32: None}
-_MEMORY = {F32: FLOAT, BF16: I16, F16: I16, S8: I8, U8: I8, S16: I16, S32: I32}  # what lanes are in memory
-_ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfloat16
+_MEMORY = {F32: FLOAT, BF16: I16, F16: I16, S8: I8, U8: I8, S16: I16, S32: I32}  # LLVM type of an element in memory
+_ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfloat16, and the width in their names
 
 
 def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
-    """lanes[i] = the element at address + element.bytes·i as a float; integers above 2²⁴ are rounded."""
+    """lanes[i] = the element at address + element.bytes·i as float32; integers above 2²⁴ are rounded."""
     value = load_narrow(vec, element, address, mask)
     if element in _FROM_MEMORY:
         return _FROM_MEMORY[element](vec, value)
@@ -31,7 +31,7 @@ def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None)
 
 
 def as_float(vec: Vector, element: Element, value: Any) -> Any:
-    """Floats of 16 bits, which came from memory as integers, as float32."""
+    """Convert bfloat16 or float16, loaded as 16-bit integers, to float32."""
     return _FROM_MEMORY[element](vec, value)
 
 
@@ -42,10 +42,10 @@ def load_as_int(vec: Vector, element: Element, address: Any, mask: Any = None) -
 
 
 def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
-    """Element at address + element.bytes·i = lanes[i], floats.
+    """Element at address + element.bytes·i = lanes[i], converted from float32.
 
-    bfloat16 and float16 are rounded to the nearest, ties to even, and NaN stays NaN. With AVX512_BF16, subnormal
-    numbers become bfloat16 zeros. What becomes an integer must be one already, and in its range.
+    bfloat16 and float16 round to nearest, ties to even; NaN stays NaN. With AVX512_BF16, subnormal numbers become
+    bfloat16 zeros. For integer elements, lanes must be integers within the element's range.
     """
     if element in _TO_MEMORY:
         store_narrow(vec, element, _TO_MEMORY[element](vec, value), address, mask)
@@ -54,9 +54,9 @@ def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: A
 
 
 def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None, *, fits: bool = False) -> None:
-    """Integer element at address + element.bytes·i = lanes[i], int32: what is out of its range becomes its end.
+    """Integer element at address + element.bytes·i = lanes[i], int32, saturated to the element's range.
 
-    `fits`: nothing is out of its range.
+    `fits`: all lanes are within the range, and saturation is left out.
     """
     _must_be_integer(element)
     if not fits and (ends := _RANGES[element]) is not None:
@@ -86,7 +86,7 @@ def _kind(vec: Vector, scalar: Any) -> Any:
 
 
 def load_narrow(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
-    """lanes[i] = the element at address + element.bytes·i as it lies in memory; a float, or an integer of its size."""
+    """lanes[i] = the element at address + element.bytes·i, as float32 or as an integer of its own size."""
     kind = _kind(vec, _MEMORY[element])
     place = vec.builder.bitcast(address, kind.as_pointer())
     if mask is None:
@@ -98,7 +98,7 @@ def load_narrow(vec: Vector, element: Element, address: Any, mask: Any = None) -
 
 
 def store_narrow(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
-    """Element at address + element.bytes·i = lanes[i], which are as they lie in memory."""
+    """Element at address + element.bytes·i = lanes[i], which are already narrow."""
     place = vec.builder.bitcast(address, _kind(vec, _MEMORY[element]).as_pointer())
     if mask is None:
         vec.builder.store(value, place).align = element.bytes
@@ -115,7 +115,7 @@ def _masked(vec: Vector, element: Element, name: str, arguments: list[Any], resu
 
 
 def _extended(vec: Vector, element: Element, value: Any) -> Any:
-    """Integers of an element's size as int32."""
+    """Extend integers of an element's size to int32."""
     if element == S32:
         return value
     return (vec.builder.zext if element == U8 else vec.builder.sext)(value, vec.int_type)
@@ -143,7 +143,7 @@ def _float_of_half(vec: Vector, value: Any) -> Any:
 
 
 def _truncated(vec: Vector, element: Element, value: Any) -> Any:
-    """The lowest bits of int32, as many as an element has."""
+    """Truncate int32 to the low bits of an element's size."""
     return value if element == S32 else vec.builder.trunc(value, _kind(vec, _MEMORY[element]))
 
 
@@ -154,7 +154,7 @@ def _bfloat_of(vec: Vector, value: Any) -> Any:
     half = vec.int_constant(16)
     odd = builder.and_(builder.lshr(bits, half), vec.int_constant(1))
     nearest = builder.lshr(builder.add(builder.add(bits, vec.int_constant(0x7FFF)), odd), half)
-    quiet = builder.or_(builder.lshr(bits, half), vec.int_constant(0x40))  # a NaN whose upper half may say none
+    quiet = builder.or_(builder.lshr(bits, half), vec.int_constant(0x40))  # a NaN whose upper half may be infinity
     number = builder.fcmp_ordered("ord", value, value)
     return builder.trunc(builder.select(number, nearest, quiet), _kind(vec, I16))
 
@@ -186,7 +186,7 @@ def _half_of(vec: Vector, value: Any) -> Any:
     odd = builder.and_(builder.lshr(magnitude, vec.int_constant(13)), vec.int_constant(1))
     rounded = builder.add(builder.add(magnitude, odd), vec.int_constant(0xFFF - (112 << 23)))
     normal = builder.lshr(rounded, vec.int_constant(13))
-    shifted = vec.add(builder.bitcast(magnitude, vec.type), vec.constant(0.5))  # whose last bit is the least subnormal
+    shifted = vec.add(builder.bitcast(magnitude, vec.type), vec.constant(0.5))  # last bit = smallest subnormal
     subnormal = builder.sub(builder.bitcast(shifted, vec.int_type), vec.int_constant(0x3F000000))
     special = choose(">", 0x7F800000, vec.int_constant(0x7E00), vec.int_constant(0x7C00))
     number = choose("<", 113 << 23, subnormal, choose("<", 143 << 23, normal, special))

@@ -1,7 +1,7 @@
-"""The vector emitter: the few instructions that micro-kernels are made of, for any number of fp32 lanes.
+"""The vector emitter: the operations of micro-kernels, for any number of float32 lanes.
 
-Each method emits LLVM IR; its docstring says what it computes, as a formula of lanes. With one lane, values are plain
-floats, so the same expressions serve scalar tails.
+Each method emits LLVM IR; its docstring gives the result as a formula of lanes. With one lane, values are scalars, so
+the same expressions serve scalar tails.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cpuconv.runtime.code.llvm import ir
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
-L1, L2 = 3, 2  # caches, as LLVM counts locality
+L1, L2 = 3, 2  # cache levels, in LLVM's encoding of locality
 
 
 def single(value: float) -> float:
-    """`value` rounded to fp32: what LLVM accepts as a float constant."""
+    """Round `value` to float32, as LLVM requires of a float constant."""
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-# Constants are kept: what takes time is their text, which they keep in their turn.
+# Constants are memoised: formatting their text takes time, and a constant caches its text.
 @functools.lru_cache(maxsize=1024)
 def _floats(lanes: int, value: float, sign: float) -> Any:
-    """A constant of so many lanes; `sign` tells zeros apart, which are equal."""
+    """A constant vector of `lanes` lanes; `sign` separates 0.0 and -0.0, which compare equal."""
     return ir.Constant(ir.VectorType(F32, lanes), [single(value)] * lanes) if lanes > 1 else F32(single(value))
 
 
@@ -38,7 +38,7 @@ def _integers(values: tuple[int, ...]) -> Any:
     return ir.Constant(ir.VectorType(I32, len(values)), list(values))
 
 
-_NEAREST = {  # of an architecture and lanes: LLVM's intrinsic
+_NEAREST = {  # LLVM's intrinsic by architecture and lanes
     ("x86_64", 16): "llvm.x86.avx512.mask.cvtps2dq.512",
     ("x86_64", 8): "llvm.x86.avx.cvt.ps2dq.256",
     ("x86_64", 4): "llvm.x86.sse2.cvtps2dq",
@@ -47,12 +47,12 @@ _NEAREST = {  # of an architecture and lanes: LLVM's intrinsic
 
 
 class Vector:
-    """Emits operations on vectors of `lanes` floats at the builder's position."""
+    """Emitter of operations on vectors of `lanes` float32 at the builder's position."""
 
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         self.builder = builder
         self.lanes = lanes
-        self.size = 4 * lanes  # bytes
+        self.size = 4 * lanes  # bytes per vector
         self.type: Any = ir.VectorType(F32, lanes) if lanes > 1 else F32
         self.int_type: Any = ir.VectorType(I32, lanes) if lanes > 1 else I32
 
@@ -78,7 +78,7 @@ class Vector:
         return self.builder.inttoptr(address, ir.IntType(8).as_pointer())
 
     def opaque(self, address: Any) -> Any:
-        """The same address, hidden from the optimiser: it does not keep a value loaded from it for a later load."""
+        """The same address, hidden from the optimiser, which therefore does not reuse a value loaded from it."""
         kind = ir.FunctionType(address.type, [address.type])
         return self.builder.asm(kind, "", "=r,0", [address], side_effect=False)
 
@@ -100,12 +100,12 @@ class Vector:
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
     def load_first(self, address: Any, mask: Any) -> Any:
-        """lanes[i] = float at address + 4·i where `mask` is set, else 0; no other float is touched."""
+        """lanes[i] = float at address + 4·i where `mask` is set, else 0; other addresses are not read."""
         place = self.builder.bitcast(address, self.type.as_pointer())
         return self._masked("load", [place, I32(4), mask, self.constant(0.0)], self.type)
 
     def store_first(self, value: Any, address: Any, mask: Any) -> None:
-        """Float at address + 4·i = lanes[i] where `mask` is set; no other float is touched."""
+        """Float at address + 4·i = lanes[i] where `mask` is set; other addresses are not written."""
         place = self.builder.bitcast(address, self.type.as_pointer())
         self._masked("store", [value, place, I32(4), mask], ir.VoidType())
 
@@ -131,7 +131,7 @@ class Vector:
         return call(self.builder, f"llvm.masked.{name}.v{self.lanes}f32.p0v{self.lanes}f32", result, arguments)
 
     def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
-        """Prefetch the cache line at `address` into L1 or L2, for reading or writing; any address is harmless."""
+        """Prefetch the cache line at `address` into L1 or L2, for reading or writing; invalid addresses don't fault."""
         call(self.builder, "llvm.prefetch.p0i8", ir.VoidType(), [address, I32(int(write)), I32(level), I32(1)])
 
     def broadcast(self, address: Any) -> Any:
@@ -184,7 +184,7 @@ class Vector:
         return self.builder.fdiv(a, b)
 
     def maximum(self, a: Any, b: Any) -> Any:
-        """The larger of two; b where either is NaN (so put the constant first to keep NaN)."""
+        """The larger of two; b where either is NaN (so put the constant first to propagate NaN)."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def minimum(self, a: Any, b: Any) -> Any:
@@ -204,17 +204,17 @@ class Vector:
         return self._intrinsic("nearbyint", [a])
 
     def nearest_int(self, a: Any) -> Any:
-        """Nearest integer as int32, ties to even; of what is beyond int32 nothing is said."""
+        """Nearest integer as int32, ties to even; undefined out of the range of int32."""
         name = _NEAREST.get((self.builder.module.triple.partition("-")[0], self.lanes))
         if name is None:
             return self.builder.fptosi(self.round(a), self.int_type)
         arguments = [a]
-        if name.startswith("llvm.x86.avx512"):  # in lanes without a mask, rounded as the CPU is set to
+        if name.startswith("llvm.x86.avx512"):  # all lanes enabled; rounding by the CPU's current mode
             arguments += [self.int_constant(0), ir.IntType(16)(-1), I32(4)]
         return call(self.builder, name, self.int_type, arguments)
 
     def clip(self, a: Any, low: float, high: float) -> Any:
-        """min(max(a, low), high); NaN stays."""
+        """min(max(a, low), high); NaN stays NaN."""
         return self.minimum(self.constant(high), self.maximum(self.constant(low), a))
 
     def polynomial(self, a: Any, coefficients: Sequence[float]) -> Any:

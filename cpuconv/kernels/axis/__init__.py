@@ -1,1 +1,1 @@
-"""Work along one axis of plain memory: softmax, sums, normalisation."""
+"""Operations along one axis of plain tensors: softmax, reductions, normalisation."""

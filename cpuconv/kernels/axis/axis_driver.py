@@ -1,9 +1,9 @@
-"""Lines: work on all elements along one axis of plain memory, such as a softmax or a sum.
+"""Operations along one axis of plain tensors, such as a softmax or a sum.
 
-A tensor is seen as (outer, axis, inner), where `axis` may be several neighbouring axes as one. With inner = 1 a line
-lies side by side, and the lanes of a vector are elements of one line; else lanes are neighbouring lines. Either way a
-line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it. A short line that lies side by
-side is held in registers meanwhile.
+A tensor is viewed as (outer, axis, inner), where `axis` may merge several adjacent axes. A line is the elements along
+`axis`. With inner = 1 lines are contiguous, and the lanes of a vector are elements of one line; otherwise lanes are
+adjacent lines. One micro-kernel makes a few passes over a line, which stays in L1 or L2. A short contiguous line stays
+in registers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 _log = EMITTERS["log"]
-_LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
+_LEAST = -87.0  # e to this power is the smallest normal number; below, the result is zero
 
 
-# --- what is done along a line --------------------------------------------------------------------------------------
+# --- operations on a line -------------------------------------------------------------------------------------------
 
 
 def _softmax(loops: AxisLoops) -> None:
@@ -46,7 +46,7 @@ def _log_softmax(loops: AxisLoops) -> None:
 
 
 def _exp_below(vec: Math, x: Any) -> Any:
-    """e^x of x <= 0 to 3 ulp, exactly zero where it is below the normal numbers."""
+    """e^x for x <= 0 to 3 ulp; exactly zero where it is below the normal numbers."""
     return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), vec.mul(*factors(vec, x)))
 
 
@@ -66,7 +66,7 @@ def _standard(loops: AxisLoops, affine: Callable[[At, Any], Any]) -> None:
 
 
 def _layer_normalization(loops: AxisLoops) -> None:
-    """Along a line: scale and bias are of its elements."""
+    """Normalise a line, with a scale and a bias per element."""
     vec = loops.vec
 
     def affine(at: At, value: Any) -> Any:
@@ -79,7 +79,7 @@ def _layer_normalization(loops: AxisLoops) -> None:
 
 
 def _instance_normalization(loops: AxisLoops) -> None:
-    """Along a line: one scale and one bias."""
+    """Normalise a line, with one scale and one bias."""
     vec = loops.vec
     scale, bias = vec.broadcast(loops.scale), vec.broadcast(loops.bias)
     _standard(loops, lambda at, value: vec.fma(value, scale, bias))
@@ -88,7 +88,7 @@ def _instance_normalization(loops: AxisLoops) -> None:
 def _reduction(
     kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
 ) -> Callable[[AxisLoops], None]:
-    """end(combined of(x), number of elements)."""
+    """Make an emitter of end(reduction of of(x), number of elements)."""
 
     def emit(loops: AxisLoops) -> None:
         values = loops.reduce(kind, lambda at: of(loops.vec, at.input()))
@@ -120,7 +120,7 @@ WORKS: dict[str, Callable[[AxisLoops], None]] = {
     "ReduceSumSquare": _reduction("sum", _square, _itself),
     "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: _log(vec, x)),
 }
-"""What micro-kernels do along a line, by the name of the operator."""
+"""Emitters of the operations on a line, by operator name."""
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------
@@ -141,18 +141,18 @@ def work_on_line(
     numbers: Any,
     notes: Any,
 ) -> None:
-    """The work of a tile on a line of `size` (>= 1) elements, or on vectors of neighbouring lines.
+    """Run the operation of a tile on a line of `size` (>= 1) elements, or on vectors of adjacent lines.
 
     Parameters
     ----------
     x_step, y_step
-        Across: bytes from an element of a line to the next.
+        Across: bytes between elements of a line.
     valid
-        Masked: lanes that are lines.
+        Masked: number of lanes that are lines.
     numbers
-        Four floats: scale and zero point of bytes that are read, and of those that are written.
+        Four float32: scale and zero point of an integer input, then of an integer output.
     notes
-        Room for a line of floats, where `tile.notes` says so.
+        Scratch memory for float32 values of a line, if `tile.notes` is not 0.
     """
     vec = Math(builder, tile.lanes)
     x, y, scale, bias, numbers, notes = (vec.pointer(each) for each in (x, y, scale, bias, numbers, notes))
@@ -166,7 +166,7 @@ _call_work = work_on_line.caller()
 
 @dataclass(frozen=True)
 class AxisDriverTile:
-    """Lanes of the instruction set, vectors that a call of the micro-kernel for many lines takes, bytes of elements."""
+    """Tile: lanes of the instruction set, vectors per call of the micro-kernel for many lines, bytes of elements."""
 
     lanes: int
     vectors: int
@@ -179,7 +179,7 @@ class AxisDriverTile:
     "channels channel_step numbers notes notes_step"
 )
 def work_on_lines(tile, worker, before, part, parts, args):
-    """The work of the micro-kernels on all lines: (image, row, block of neighbouring lines).
+    """Run the micro-kernels on all lines, by units (image, row, block of adjacent lines).
 
     `wide` blocks have `tile.vectors` vectors of lines, the others one vector.
     """

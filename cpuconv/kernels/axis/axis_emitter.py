@@ -1,7 +1,6 @@
-"""Loops over one line: they take its vectors in turn and combine them.
+"""Loops over a line, whose vectors they load and combine one after another.
 
-What is done along a line is stated once, for lines that lie side by side, for those that lie across, and for short ones
-that are held in registers.
+An operation is written once, for contiguous lines, for lines across lanes, and for short lines in registers.
 """
 
 from __future__ import annotations
@@ -25,38 +24,38 @@ COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
     "sum": (0.0, FOLDS["sum"]),
     "prod": (1.0, Vector.mul),
     "max": (-math.inf, FOLDS["max"]),
-    "top": (-math.inf, Vector.maximum),  # of numbers: what it gives with NaN depends on where that is
+    "top": (-math.inf, Vector.maximum),  # for inputs without NaN: with NaN the result depends on its position
     "min": (math.inf, FOLDS["min"]),
 }
-"""How elements are combined, and what changes nothing."""
+"""Combining operations of reductions, with their neutral elements."""
 
 
-HELD = (1, 2, 3, 4, 6, 8, 12, 16)  # vectors of lines that are held in registers
+HELD = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of vectors for which a line is kept in registers
 
 
 @dataclass(frozen=True)
 class AxisTile:
-    """What is done along lines, and how lanes lie.
+    """Tile: an operation on lines, and the mapping of lines to lanes.
 
     Attributes
     ----------
     lanes : int
     vectors : int
-        Vectors under way at once: along a line, or of neighbouring lines.
+        Independent vectors per iteration: along a line, or of adjacent lines.
     work : str
         One of `WORKS`.
     across : bool
-        Whether lanes are neighbouring lines.
+        Whether lanes are adjacent lines.
     held : int
-        One of `HELD`, the next from the vectors of a line on, where all are held in registers; 0: they are read again.
+        Registers for a whole line: the smallest number in `HELD` that is enough; 0: each pass loads the line again.
     masked : bool
         Across: only the first `valid` lanes are lines.
     epsilon : float
-        Of normalisations.
+        Epsilon of normalisations.
     shift : bool
         Whether normalisations add a bias.
     x, y : Element
-        What is read and written: floats, or bytes that stand for them.
+        Types of input and output: float32, or quantised int8 or uint8.
     """
 
     lanes: int
@@ -72,52 +71,52 @@ class AxisTile:
 
     @property
     def notes(self) -> int:
-        """Bytes to note floats of an element of a line in, where what is written cannot be read again as it was."""
+        """Bytes of float32 scratch per element of a line, if an integer output loses intermediate values; else 0."""
         if self.held or not self.y.integer or self.work != "Softmax":
             return 0
         return FLOATS.bytes * (self.lanes * self.vectors if self.across else 1)
 
 
 class Bytes:
-    """What integers of one element stand for: numbers[0] · (q - numbers[1]), floats in memory."""
+    """Quantised integers of a type: numbers[0] · (q - numbers[1]), `numbers` being float32 in memory."""
 
     def __init__(self, vec: Vector, element: Element, numbers: Any) -> None:
         self._vec, self._element = vec, element
         self._scale, self._zero = (vec.broadcast(vec.offset(numbers, 4 * at)) for at in range(2))
 
     def load(self, address: Any, mask: Any) -> Any:
-        """The floats that a vector of them stands for; outside the mask, what 0 stands for."""
+        """Load and dequantise a vector; lanes outside the mask are those of the integer 0."""
         vec = self._vec
         return vec.mul(vec.sub(load_as_float(vec, self._element, address, mask), self._zero), self._scale)
 
     def of(self, value: Any) -> Any:
-        """The integers, as int32, that stand for floats."""
+        """Quantise float32 to int32 lanes within the range of the type."""
         vec = self._vec
         whole = vec.add(vec.round(vec.div(value, self._scale)), self._zero)
         return vec.nearest_int(vec.clip(whole, *bounds(self._element)))
 
     def store(self, value: Any, address: Any, mask: Any) -> None:
-        """Write the integers that stand for floats."""
+        """Quantise float32 and store the integers."""
         store_int(self._vec, self._element, self.of(value), address, mask, fits=True)
 
 
 @dataclass(frozen=True)
 class At:
-    """One vector of a line under way: where it is read and written, which of `vectors` it is, and its lanes."""
+    """One vector of a line: addresses of input and output, its index among `vectors`, and its lanes."""
 
     vec: Math
     x: Any
     y: Any
-    offset: Any  # from the start of the line, where it lies side by side
+    offset: Any  # bytes from the start of a contiguous line
     column: int
     mask: Any  # None: all lanes
-    held: dict[Any, Any] | None = None  # what is known by address, and what is not written yet
-    read: Bytes | None = None  # what is at x stands for, where it is no floats
+    held: dict[Any, Any] | None = None  # values in registers by address: loaded, or not stored yet
+    read: Bytes | None = None  # dequantises x; None: x is float32
     written: Bytes | None = None
-    paper: Any = None  # where floats are noted; None: at y
+    paper: Any = None  # address of scratch for float32 values; None: at y
 
     def note(self, value: Any) -> Any:
-        """Keep floats for `noted`, and give them."""
+        """Save float32 values for `noted`, and return them."""
         if self.paper is None:
             self.store(value)
         else:
@@ -125,11 +124,11 @@ class At:
         return value
 
     def noted(self) -> Any:
-        """What `note` kept."""
+        """The values that `note` saved."""
         return self.load(self.y) if self.paper is None else self.vec.load(self.paper)
 
     def input(self) -> Any:
-        """The floats at x."""
+        """The input as float32."""
         if self.read is None:
             return self.load(self.x)
         known = {} if self.held is None else self.held
@@ -146,14 +145,14 @@ class At:
         return value
 
     def store(self, value: Any) -> None:
-        """Write to the output; what is held is written at the end."""
+        """Set the output; a line in registers is stored at the end."""
         if self.held is not None:
             self.held[self.y] = value
         else:
             self.write(value)
 
     def write(self, value: Any) -> None:
-        """Write to memory."""
+        """Store to memory."""
         if self.written is not None:
             self.written.store(value, self.y, self.mask)
         elif self.mask is None:
@@ -164,7 +163,7 @@ class At:
 
 @dataclass(frozen=True)
 class AxisLoops:
-    """Loops over a line, or over `vectors` vectors of neighbouring lines, and the operands of its work."""
+    """Loops over a line, or over `vectors` vectors of adjacent lines, and the operands of the operation."""
 
     tile: AxisTile
     vec: Math
@@ -176,12 +175,12 @@ class AxisLoops:
     valid: Any
     scale: Any
     bias: Any
-    numbers: Any  # of bytes that are read, and of those that are written: scale and zero point
+    numbers: Any  # scale and zero point of an integer input, then of an integer output
     notes: Any
 
     @lazy
     def ends(self) -> tuple[Bytes | None, Bytes | None]:
-        """What bytes stand for that are read, and that are written; None: they are floats."""
+        """Quantisation of input and output; None: float32."""
         x, y = (
             Bytes(self.vec, element, self.vec.offset(self.numbers, 8 * at)) if element.integer else None
             for at, element in enumerate((self.tile.x, self.tile.y))
@@ -189,32 +188,32 @@ class AxisLoops:
         return x, y
 
     def spot(self, start: Any, element: Element, index: Any) -> Any:
-        """Where vector number `index` of neighbouring elements starts."""
+        """Address of vector number `index` of contiguous elements."""
         size = self.vec.lanes * element.bytes
         if isinstance(index, int):
             return self.vec.offset(start, I64(index * size) if self.tile.held else index * size)
         return self.vec.offset(start, self.vec.builder.mul(index, I64(size)))
 
     def paper(self, number: Any) -> Any:
-        """Where vector `number` of a line, or of neighbouring lines, is noted."""
+        """Address of the scratch of vector `number` of a line, or of adjacent lines."""
         if not self.tile.notes:
             return None
         return self.spot(self.notes, FLOATS, number)
 
     @property
     def count(self) -> Any:
-        """Elements of a line in every lane, as a float."""
+        """Number of elements of a line in every lane, as float32."""
         return self.vec.splat(self.vec.builder.sitofp(self.size, F32))
 
     def sweep(self, values: Sequence[Any], body: Callable[[At, Any], Any]) -> list[Any]:
-        """For every vector: ``values[column] = body(where, values[column])``; gives the values at the end."""
+        """For every vector: ``values[column] = body(at, values[column])``; returns the final values."""
         if self.tile.held:
             return self._held(list(values), body)
         return (self._across if self.tile.across else self._along)(list(values), body)
 
     @lazy
     def places(self) -> list[At]:
-        """The vectors of a line that is held; from the last one on that shorter tiles have, lanes may be missing."""
+        """Vectors of a line in registers; the last ones, by which a line may be shorter, are masked."""
         vec, held = self.vec, self.tile.held
         whole = max((each for each in HELD if each < held), default=0)
         left = [first_lanes(vec, vec.builder.sub(self.size, I64(at * vec.lanes))) for at in range(whole, held)]
@@ -230,7 +229,7 @@ class AxisLoops:
         return values
 
     def finish(self) -> None:
-        """Write what is held."""
+        """Store the line in registers."""
         for at in self.places if self.tile.held else ():
             if at.held is not None and at.y in at.held:
                 at.write(at.held[at.y])
@@ -277,7 +276,7 @@ class AxisLoops:
         return values
 
     def each(self, body: Callable[[At], None]) -> None:
-        """`body` for every vector."""
+        """Call `body` for every vector."""
 
         def step(at: At, value: Any) -> Any:
             body(at)
@@ -286,9 +285,9 @@ class AxisLoops:
         self.sweep([I32(0)] * self.tile.vectors, step)
 
     def reduce(self, kind: str, body: Callable[[At], Any]) -> list[Any]:
-        """What `body` gives for the elements of a line, combined: a vector for each column of lines.
+        """Reduce the values of `body` for the elements of a line: one vector per column of lines.
 
-        Along a line every lane of every column is the result.
+        Along a line, every lane of every column has the result.
         """
         vec, (neutral, combine) = self.vec, COMBINE[kind]
         start = vec.constant(neutral)
@@ -313,7 +312,7 @@ class AxisLoops:
         return [total] * self.tile.vectors
 
     def result(self, values: list[Any]) -> None:
-        """Write one element a line."""
+        """Store one element per line."""
         vec = self.vec
         written = self.ends[1]
         if not self.tile.across and written is not None:

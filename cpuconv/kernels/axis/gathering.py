@@ -1,4 +1,4 @@
-"""Slices along an axis that constant indices name, copied side by side."""
+"""Gather along an axis by constant indices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cpuconv.kernels.copies.place_views import permuted
 
 
 def gather_step(processor: Processor, x: Place, y: Place, axis: int, indices: np.ndarray) -> Step:
-    """One copy: of two axes, if the indices are a grid of them, as those of channel shuffles are; else by a table.
+    """Make one copy: over two axes, if the indices form a regular grid, as in channel shuffles; else by a table.
 
-    Places are plain; negative indices, of one axis, count from the end.
+    Tensors are plain; negative indices count from the end of the axis.
     """
     places, stride = indices % x.shape[axis], x.strides[axis]
     order = [axis, *(other for other in range(len(x.shape)) if other != axis)]
@@ -29,7 +29,7 @@ def gather_step(processor: Processor, x: Place, y: Place, axis: int, indices: np
 
 
 def _grid(places: np.ndarray) -> np.ndarray | None:
-    """Evenly spaced rows of evenly spaced numbers, two or more of each, if numbers in a line are that; else None."""
+    """Reshape indices to evenly spaced rows of evenly spaced numbers, at least two of each; None if they are not so."""
     steps = np.diff(places)
     columns = int(np.argmax(steps != steps[0])) + 1
     if columns == 1 or places.size % columns:

@@ -1,4 +1,4 @@
-"""Lines bound to memory: how a tensor is seen as (outer, axis, inner), and the steps of work along its lines."""
+"""Steps of operations along an axis: view a tensor as (outer, axis, inner) and bind the kernels to memory."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-_VECTORS = 4  # under way at once: the latency of an addition
-_ALONG = ("LayerNormalization",)  # work with operands for each element of a line, which lie side by side
-_LINE = 64  # bytes of a line of the cache
+_VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
+_ALONG = ("LayerNormalization",)  # operations with operands per element of a line, which must be contiguous
+_LINE = 64  # bytes per cache line
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Neighbouring axes first … last-1 of a tensor."""
+    """Adjacent axes first … last-1 of a tensor."""
 
     first: int
     last: int
 
 
 def neighbouring(shape: Sequence[int], chosen: Sequence[int]) -> Axes | None:
-    """The chosen axes as neighbouring ones, where those between them have one element; None where they are not."""
+    """Merge the chosen axes to adjacent ones, if those between them have one element; else None."""
     axes = [axis for axis in chosen if shape[axis] > 1] or list(chosen[:1])
     if not axes:
         return None
@@ -47,7 +47,7 @@ def neighbouring(shape: Sequence[int], chosen: Sequence[int]) -> Axes | None:
 
 
 def merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of axes as one axis, 0 where it does not matter; None where they are not one."""
+    """Stride of axes merged to one, 0 where it does not matter; None where they cannot be merged."""
     step = following = 0
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size > 1 and following not in (0, stride):
@@ -59,7 +59,7 @@ def merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True)
 class _Walk:
-    """Bytes from an image, from a line of it, and from an element of a line to the next."""
+    """Byte strides between images, between lines of an image, and between elements of a line."""
 
     image: int
     row: int
@@ -67,7 +67,7 @@ class _Walk:
 
     @classmethod
     def of(cls, place: Place, axes: Axes) -> _Walk | None:
-        """The walk along lines of a place; None where its axes do not lie for it."""
+        """Strides of the lines of a tensor; None where its axes cannot be merged to them."""
         shape, strides = place.shape, place.strides
         row = merged(shape[1 : axes.first], strides[1 : axes.first])
         step = merged(shape[axes.first : axes.last], strides[axes.first : axes.last])
@@ -89,26 +89,26 @@ def line_steps(
     numbers: Sequence[float] = (),
     **tile: Any,
 ) -> list[Step]:
-    """Work along the lines of a tensor.
+    """Make the steps of an operation along the lines of a tensor.
 
     Parameters
     ----------
     processor : Processor
     space : Space
-        Where operands that do not lie for it are copied to.
+        Workspace for copies of operands with unsuitable strides.
     work : str
         One of `WORKS`.
     axes : Axes
-        Of `x`.
+        Axes of `x` that form lines.
     x : Place
     y : Place
-        The output with the axes of the input; those of a reduction have one element.
+        The output with the axes of the input; reduced axes have one element.
     affine : Sequence[Place]
         Scale and bias.
     channels : int
-        Lines with a scale of their own that follow one another; 0: scales are of elements.
+        Consecutive lines with a scale of their own each; 0: scales are per element.
     numbers : Sequence[float]
-        Where `x` or `y` are bytes: scale and zero point of `x`, and of `y`.
+        If `x` or `y` is int8 or uint8: scale and zero point of `x`, and of `y`.
     **tile
         Further fields of `AxisTile`.
     """
@@ -165,7 +165,7 @@ def line_steps(
 
 
 def _held(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
-    """The micro-kernel of lines of so many vectors, even if others are at hand: they add in another order."""
+    """The micro-kernel for lines of `vectors` vectors, whatever is at hand: others add in a different order."""
     if not is_followed(vectors) or tile.across:
         return MicroRef(work_on_line, tile)
     counts = (0, *(held for held in HELD if held <= isa.registers // 2))
@@ -177,13 +177,13 @@ def _held(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
 
 
 def _serving(held: tuple[int, ...], vectors: int) -> int:
-    """Which kernel takes a line of so many vectors."""
+    """Index of the kernel for lines of `vectors` vectors."""
     least = next((each for each in HELD if vectors <= each), 0)
     return held.index(least if least in held else 0)
 
 
 def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
-    """The micro-kernels of work along lines of every size that lie side by side or across; as of `line_steps`."""
+    """Micro-kernels of an operation along lines of any size, contiguous or across; fields as in `line_steps`."""
     held = (0, *(each for each in HELD if each <= isa.registers // 2))
     along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
     if work in _ALONG:
@@ -193,13 +193,13 @@ def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
 
 
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:
-    """A dense place whose first axis lies apart, copied to contiguous workspace; the copy, and the step."""
+    """Copy a dense tensor with a strided first axis to contiguous workspace; returns the copy and the step."""
     packed = Place.plain(space.reserve(place.size), place.shape, place.dtype)
     return packed, _copy(isa, space, place, packed, threads)
 
 
 def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) -> Step:
-    first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only one that may lie apart
+    first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only axis that may be strided
     rest, element = math.prod(source.shape[first + 1 :]), source.element
 
     def operand(place: Place) -> Operand:
@@ -211,7 +211,7 @@ def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) ->
 
 
 def full(place: Place, shape: Sequence[int], axes: Sequence[int]) -> Place:
-    """The output of a reduction of a tensor of `shape` with all its axes, those reduced with one element."""
+    """View the output of a reduction of a tensor of `shape` with all its axes; reduced axes have one element."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     strides = [0] * len(shape)
     if len(place.shape) == len(shape):

@@ -1,1 +1,1 @@
-"""What a kernel call is before it has addresses: steps, operands, places, how work is cut and what it costs."""
+"""Kernel calls before they are bound to memory: steps, operands, tensors in memory, partition of work, and cost."""

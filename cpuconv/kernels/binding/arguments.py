@@ -1,4 +1,4 @@
-"""Arguments that several kernels have in common: operands, the problem's sizes, and the workspace of workers."""
+"""Arguments that several kernels share: operands, the problem's sizes, and the workspace of workers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _NUMBERS: dict[str, Callable[[ConvProblem], int]] = {
 
 
 def operand_args(operands: Operands) -> Args:
-    """Where operands lie; without a residual its address is the output's, and their distance 0."""
+    """Addresses of the operands; without a residual, its address is the output's."""
     residual = operands.residual or operands.y
     return {"x": operands.x.ref, "y": operands.y.ref, "w": Ref("w"), "bias": Ref("bias"), "residual": residual.ref}
 
 
 def output_args(y: Operand) -> Args:
-    """The strides of an output in channel blocks."""
+    """Strides of an output in channel blocks."""
     return {"y_image": y.strides.n, "y_vector": y.strides.cb, "y_line": y.strides.h}
 
 
 def problem_args(kernel: Kernel, problem: ConvProblem) -> Args:
-    """The numbers of a problem that the kernel asks for by these names."""
+    """Values of the problem that are among the kernel's arguments."""
     return {name: _NUMBERS[name](problem) for name in _asked(kernel)}
 
 
@@ -50,5 +50,5 @@ def _asked(kernel: Kernel) -> list[str]:
 
 
 def worker_args(name: str, space: Space, step: int, workers: int) -> Args:
-    """`<name>` and `<name>_step`: `step` bytes of workspace for each worker; an address of 0 where that is none."""
+    """`<name>` and `<name>_step`: `step` bytes of workspace per worker; the address is 0 if `step` is 0."""
     return {name: space.reserve(step * workers) if step else 0, f"{name}_step": step}

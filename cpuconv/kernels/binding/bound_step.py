@@ -1,6 +1,6 @@
-"""A step bound: its kernel, compiled, and its arguments as one block of words.
+"""Binding of a step: its compiled kernel, and its arguments as one block of int64 words.
 
-Addresses that are known later than the block is made are named in it: their words hold the offsets from their bases.
+Words of addresses that are not known yet hold offsets from their bases; the block lists them by base.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cpuconv.runtime.code.cache import Code
 
 @dataclass(frozen=True)
 class BoundStep:
-    """What a step is to a program.
+    """A kernel call of a program.
 
     Attributes
     ----------
     code : Code
     block : numpy.ndarray
-        Words.
+        Argument words.
     parts : int
     late : mapping of str to list of int
-        By base: the places in `block` of its addresses, which hold offsets from it.
+        By base: indices of words in `block` that are unresolved addresses; they hold offsets from the base.
     """
 
     code: Code
@@ -36,20 +36,20 @@ class BoundStep:
 
     @property
     def row(self) -> tuple[Code, np.ndarray, int]:
-        """As a `Program` takes it."""
+        """The row of a `Program`."""
         return self.code, self.block, self.parts
 
 
 def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) -> BoundStep:
-    """A step with an argument block of its own.
+    """Bind a step to an argument block of its own.
 
     Parameters
     ----------
     step : Step
     kept : list
-        Is given what the block and the code need to stay valid.
+        Receives objects that the block and the code point to and that must outlive them.
     known : mapping of str to int, or None
-        Addresses of bases, as far as they are known.
+        Addresses of bases that are already known.
     """
     known, (words, late) = known or {}, words_of(step, kept)
     for base, places in late.items():
@@ -60,9 +60,9 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
 
 
 def words_of(step: Step, kept: list[Any]) -> tuple[list[Any], dict[str, list[int]]]:
-    """The words of a step's argument block, and by base the places of addresses, which hold offsets from it.
+    """The words of a step's argument block, and by base the indices of addresses, which hold offsets from the base.
 
-    Sizes that are followed, and arrays of these, are still themselves.
+    Traced sizes and arrays of traced sizes are returned unchanged.
     """
     fields = step.kernel.fields
     words: list[Any] = [step.args[name] for name in fields if name in step.args]

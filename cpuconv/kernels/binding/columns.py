@@ -1,4 +1,4 @@
-"""Columns of tiles by the number of pixels, where that follows from sizes of a run."""
+"""Selection of the columns of tiles by the number of pixels, where that depends on the sizes of a run."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from cpuconv.kernels.binding.steps import MicroRef, OneOf
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
 
-_BESIDE = 1  # columns whose time a tile takes beside that of its own
+_BESIDE = 1  # fixed cost of a tile, in columns
 
 
 class Columns(NamedTuple):
-    """Numbers of columns that tiles may have, which of them is taken, and its columns."""
+    """Numbers of columns to select from, index of the selected number, and that number."""
 
     options: tuple[int, ...]
     index: Any
     taken: Any
 
     def ref(self, make: Callable[[int], MicroRef]) -> MicroRef | OneOf:
-        """The micro-kernel, by a function of columns."""
+        """The micro-kernel of the selected columns; `make` maps columns to micro-kernels."""
         if not is_followed(self.index):
             return make(self.options[self.index])
-        return OneOf(tuple(map(make, self.options)), self.index, ready=1)  # the others are at hand
+        return OneOf(tuple(map(make, self.options)), self.index, ready=1)  # the kernels of other options are at hand
 
 
 def columns_for(
     first: int, others: Iterable[int], pixels: Any, kernels: Callable[[int], Iterable[MicroRef]]
 ) -> Columns:
-    """Columns of tiles that cover so many pixels.
+    """Select the columns of tiles that cover `pixels` pixels.
 
-    They are the first, whose kernels may be compiled; of pixels that a trace follows also any other one whose kernels
-    are at hand, where the first is too wide or leaves more over.
+    The first option's kernels may be compiled. For traced pixels, other options are included if their kernels are at
+    hand; they serve where the first is too wide or leaves a larger remainder.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def columns_for(
     others : iterable of int
     pixels : int or Size
     kernels : callable
-        Gives the micro-kernels of tiles of so many columns.
+        Maps a number of columns to the micro-kernels of such tiles.
     """
     if not is_followed(pixels):
         return Columns((first,), 0, first)

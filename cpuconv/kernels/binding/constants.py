@@ -1,4 +1,4 @@
-"""Constants of a program, as kernels ask for them."""
+"""The interface by which kernels register constants of a program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cpuconv.kernels.binding.steps import Ref
 
 
 class Constants(Protocol):
-    """Arrays that a program holds on to."""
+    """Owner of arrays that a program uses."""
 
     def keep(self, array: np.ndarray) -> Ref:
-        """The address of a C-contiguous array, which the program keeps alive."""
+        """Register a C-contiguous array, which the program keeps alive; returns its address."""
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
-        """The address of what `make` packs of the constant `name` in a form; made once for all programs of a model."""
+        """Address of the constant `name`, packed by `make` in a form; packed once for all programs of a model."""
 
     def room(self, size: int) -> np.ndarray:
-        """`size` uninitialised bytes for what is packed, behind those given before."""
+        """Allocate `size` uninitialised bytes for packed data, after the previous allocation."""

@@ -1,4 +1,4 @@
-"""What the cost models know of the machine, in cycles and bytes."""
+"""The machine as cost models see it: instruction set, cache sizes in bytes, and rates per cycle."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from cpuconv.following.sizes import now
 from cpuconv.isa import Isa, current
 from cpuconv.problem.problem import ConvProblem
 
-FASTEST_CLOCK = 6.5e9  # cycles a second: lower bounds must hold on any CPU
+FASTEST_CLOCK = 6.5e9  # cycles per second; lower bounds must hold on any CPU
 _DEFAULT_CACHES = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 8 << 20}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a candidate.
+    """Cost of a candidate, in seconds.
 
     Attributes
     ----------
     bound : float
-        No run is faster.
+        Lower bound on the time of any run.
     estimate : float
-        The time that the model expects.
+        Time that the model expects.
     """
 
     bound: float
     estimate: float
 
     def plus(self, seconds: float) -> Cost:
-        """The same, but expected to take so much longer."""
+        """Add `seconds` to the estimate."""
         return Cost(self.bound, self.estimate + seconds)
 
 
@@ -47,21 +47,21 @@ class Machine:
     l3: int
 
     def __hash__(self) -> int:
-        """Of the caches: results about problems are remembered by machine."""
+        """Hash the cache sizes: results about problems are memoised by machine."""
         return hash((self.l1, self.l2, self.l3))
 
     def is_far(self, footprint: float) -> bool:
-        """Whether so many bytes come from L3 or memory."""
+        """Whether a working set of `footprint` bytes comes from L3 or memory."""
         return footprint > 0.75 * self.l2
 
     def rate(self, footprint: float) -> float:
-        """Bytes a cycle from the level that holds `footprint` bytes."""
+        """Bytes per cycle from the level that holds `footprint` bytes."""
         if footprint <= 0.75 * self.l2:
             return self.isa.l2_rate
         return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
 
     def rates(self, footprints: np.ndarray) -> np.ndarray:
-        """`rate` of each."""
+        """`rate` of each footprint."""
         far = np.where(footprints <= 0.5 * self.l3, self.isa.l3_rate, self.isa.dram_rate)
         return np.where(footprints <= 0.75 * self.l2, self.isa.l2_rate, far)
 
@@ -70,21 +70,21 @@ class Machine:
         return now(size) / self.rate(now(size))
 
     def direct_cost(self, problem: ConvProblem, cycles: float) -> Cost:
-        """`cost` of an algorithm that does the products of the direct sum: none is below their FMA slots."""
+        """`cost` of an algorithm with all multiply-adds of the direct sum; the bound is their number of FMA slots."""
         return self.cost(problem.flops / (2 * self.isa.lanes * self.isa.fma_rate), cycles, problem.threads)
 
     def cost(self, floor: float, cycles: float, threads: int, charge: float = 1.0) -> Cost:
-        """Seconds from cycles of one core, shared by `threads`: the lower bound, and the estimate times a charge."""
+        """Convert cycles of one core, shared by `threads`, to seconds; `charge` is a factor on the estimate."""
         return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads) * charge)
 
     def seconds(self, cycles: float, threads: int) -> float:
-        """Seconds of cycles of one core, shared by `threads`."""
+        """Convert cycles of one core, shared by `threads`, to seconds."""
         return now(cycles) / (self.isa.frequency * max(1, threads))
 
 
 @functools.lru_cache(maxsize=8)
 def closed(of: Machine) -> Machine:
-    """A machine on which solvers offer candidates of the closed set of tiles alone (`Isa.closed`)."""
+    """The machine with `Isa.closed`, for which solvers offer only candidates of the closed set of tiles."""
     return replace(of, isa=replace(of.isa, closed=True))
 
 

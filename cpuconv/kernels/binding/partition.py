@@ -1,4 +1,4 @@
-"""How work is cut for threads: the parts that workers take, and the units that these are made of."""
+"""Partition of work for threads: the units of work, and the parts, ranges of units, that workers take."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cpuconv.following.sizes import applied, greatest, items_of, least
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 
-_MOST_PARTS = 8  # for each worker
-_CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # worth trying, beside one for each worker or panel
-_REMEMBERED = 1 << 12
-_EVEN = 1.1  # work of all over that of one that counts as evenly shared
-_TURNS = 4  # of even cuts, each finer than the last
-SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
-_PART_FLOPS = 1_000_000  # some 10 µs: taking a part costs a hundredth of that
+_MOST_PARTS = 8  # maximum parts per worker
+_CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # numbers of chunks to try, besides one per worker or panel
+_REMEMBERED = 1 << 12  # memoised partitions
+_EVEN = 1.1  # ratio of total to one worker's work up to which sharing counts as even
+_TURNS = 4  # number of even cuts to try, each finer than the last
+SERIAL_FLOPS = 500_000  # with fewer, one thread ends before others have started
+_PART_FLOPS = 1_000_000  # minimum FLOPs per part, some 10 µs: taking a part costs a hundredth of that
 
 
 def parts_if_shared(flops: int, parts: int = 1) -> int:
-    """`parts` (`Step.parts`) where the work is worth sharing, else 0: one thread runs it."""
+    """`parts` (`Step.parts`) if the work is large enough to share, else 0: one thread runs it."""
     return applied(_parts_if_shared, flops, parts)
 
 
@@ -31,8 +31,7 @@ def _parts_if_shared(flops: int, parts: int) -> int:
 
 
 def parts_each(problem: ConvProblem, units: int) -> int:
-    """Parts for each worker of work in so many units: enough for others to take over, and worth it; 0 for so little
-    that one worker runs it."""
+    """Parts per worker for work of `units` units: enough for work stealing, not too small; 0: one worker runs it."""
     workers = max(1, problem.threads)
     parts = greatest(1, least(_MOST_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
     return parts if workers == 1 else parts_if_shared(problem.flops, parts)
@@ -40,22 +39,22 @@ def parts_each(problem: ConvProblem, units: int) -> int:
 
 @dataclass(frozen=True)
 class Grid:
-    """Work to be cut in two dimensions: tiles of planes, and panels of weights that each tile takes. Cycles are of one
-    core.
+    """Work to partition in two dimensions: tiles of planes, and panels of weights that each tile is multiplied by.
+    Cycles are those of one core.
 
     Attributes
     ----------
     planes, tiles, panels : int
-        Planes; tiles of each; panels of each tile.
+        Planes; tiles per plane; panels per tile.
     unit : float
-        Cycles of a tile and a panel.
+        Cycles per tile and panel.
     prepare : float
-        Cycles to pack or transform a tile, for every worker that comes to its block.
+        Cycles to pack or transform a tile, for each worker that processes its block.
     weights, moved : float
-        Cycles to read all panels, and to read and write the activations of all planes, from where another worker left
-        them.
+        Cycles to read all panels, and to read and write the activations of all planes, from another worker's cache or
+        from memory.
     least : int
-        Tiles that are taken together: a block has that many, at least, and a rest costs as much.
+        Tiles that are computed together: the minimum of a block; a remainder costs as much.
     """
 
     planes: int
@@ -68,9 +67,9 @@ class Grid:
     least: int = 1
 
     def work(self, threads: int, blocks: int, chunks: int) -> float:
-        """Cycles of the slowest worker, of so many blocks of each plane and chunks of its panels.
+        """Cycles of the slowest worker, for `blocks` blocks per plane and `chunks` chunks of its panels.
 
-        A worker does units (block, chunk) that follow one another, the chunk fastest.
+        A worker takes consecutive units (block, chunk), the chunk fastest.
         """
         units = divide(self.planes * blocks * chunks, threads)
         high, wide = divide(self.tiles, blocks), divide(self.panels, chunks)
@@ -78,15 +77,15 @@ class Grid:
         return units * taken * wide * self.unit + divide(units, chunks) * high * self.prepare
 
     def reading(self, threads: int, blocks: int, chunks: int) -> float:
-        """Cycles to read what another worker, or memory, has: all weights of a worker's chunks, and its blocks."""
+        """Cycles of a worker to read remote data: all weights of its chunks, and the activations of its blocks."""
         places = self.planes * blocks
         units = divide(places * chunks, threads)
         return min(chunks, units) / chunks * self.weights + divide(units, chunks) / places * self.moved
 
     def uneven(self, threads: int, blocks: int) -> float:
-        """How many times the work of one worker, with these blocks, all workers could do until the last ends.
+        """Load imbalance: `threads` times the work of the slowest worker over the work of one worker with these blocks.
 
-        A tenth more does not count: the models of solvers do not tell times apart that are so near.
+        Up to a tenth more is ignored: cost models do not resolve such differences.
         """
         if threads == 1:
             return 1.0
@@ -96,14 +95,13 @@ class Grid:
 
 UNCUT = Grid(1, 1)
 _FIELDS = ("planes", "tiles", "panels", "unit", "prepare", "weights", "moved", "least")
-"""The grid of one worker, of which nothing is asked."""
+"""`UNCUT`: the grid of work that is not partitioned; `_FIELDS`: the attributes of `Grid`."""
 
 
 def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
-    """Blocks of a plane and chunks of its panels that leave the slowest worker the least.
+    """Blocks per plane and chunks of its panels that minimise the time of the slowest worker.
 
-    They are the `blocks` given or finer ones; and chunks that are fewer than workers. Ties go to fewer: they reread
-    less.
+    Blocks are the given number or more; chunks are fewer than workers. Ties go to fewer units, which reread less.
     """
     if threads == 1:
         return blocks, 1
@@ -122,20 +120,21 @@ def _shortest(threads: int, blocks: int, *fields: Any) -> tuple[int, int]:
 
 
 def _cuts(threads: int, blocks: int, most: int, grid: Grid) -> list[tuple[int, int]]:
-    """Blocks and chunks worth trying, few units first: those that give each worker as many units, and the ends."""
+    """Blocks and chunks to try, few units first: those that give all workers as many units, and the extremes."""
     found = set()
     for chunks in sorted({min(count, grid.panels, threads) for count in (*_CHUNKS, threads, grid.panels)}):
-        step = threads // math.gcd(grid.planes * chunks, threads)  # blocks that make units a multiple of workers
+        # number of blocks that makes units a multiple of workers
+        step = threads // math.gcd(grid.planes * chunks, threads)
         even = (divide(blocks, step) * step + turn * step for turn in range(_TURNS))
         found |= {(count, chunks) for count in (blocks, most, *even) if count <= most}
     return sorted(found, key=lambda cut: (cut[0] * cut[1], cut[1]))
 
 
 def first_even(threads: int, units: int, options: Sequence[tuple[int, int]], many: float = math.inf) -> tuple[int, int]:
-    """The first of the options (blocks, chunks) that cuts each of the units so that all workers get as many, or at
-    least `many`, of which one more does not count; else the last option.
+    """The first option (blocks, chunks) that gives all workers as many units, or at least `many` each, so that one more
+    does not matter; else the last option.
 
-    For work whose chunks each prepare the same input: options with few of them come first.
+    For work whose chunks each prepare the same input: order options by the number of chunks.
     """
     for blocks, chunks in options:
         count = units * blocks * chunks

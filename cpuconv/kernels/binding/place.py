@@ -1,10 +1,10 @@
-"""Places: where the tensors of a network lie while it runs, and what a kernel is told of them.
+"""Tensors of a network in memory: address, shape and strides, as kernels take them.
 
-A tensor lies in one of five ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
-the instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and
-(N, C, W) with h = 1; lanes without a channel hold zero. Images of a blocked tensor may lie apart, as they do where the
-tensor is a part of the channels of a larger one; the other axes of a blocked tensor are contiguous. `DENSE_BF16` and
-`BLOCKED_BF16`: as these, each float32 rounded to bfloat16, blocks having as many channels as fill a vector.
+A tensor has one of five forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`: the
+instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and (N, C, W)
+with h = 1; lanes without a channel are zero. Images of a blocked tensor may be apart, as in a slice of the channels of
+a larger tensor; its other axes are contiguous. `DENSE_BF16` and `BLOCKED_BF16`: like these, each float32 rounded to
+bfloat16; a block has as many channels as fill a vector.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from layouts import Strides
 
 DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
 DENSE_BF16, BLOCKED_BF16 = "dense bf16", "blocked bf16"
-"""How a tensor lies; of an operand that an offer reads: how it may lie (what takes `STRIDED` takes `DENSE` too)."""
+"""Forms of a tensor; for an operand of an offer, the forms that it accepts (`STRIDED` accepts `DENSE` too)."""
 
 FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies.
+    """A tensor in memory.
 
     Attributes
     ----------
     ref : Ref
-        Its first element.
+        Address of its first element.
     shape : tuple[int, ...]
         Logical sizes.
     strides : tuple[int, ...]
-        Bytes. Plain: a step along each logical axis. Blocked: along n, channel block, h, w, lane.
+        Bytes. Plain: stride of each logical axis. Blocked: strides of n, channel block, h, w, lane.
     block : int
-        Channels of a block; 1: plain.
+        Channels per block; 1: plain.
     dtype : np.dtype
     array : np.ndarray or None
-        The elements by logical axes, where they are known when the network is compiled.
+        The elements by logical axes, if they are known when the network is compiled.
     """
 
     ref: Ref
@@ -57,20 +57,20 @@ class Place:
 
     @classmethod
     def plain(cls, ref: Ref, shape: Sequence[int], dtype: np.dtype = FLOAT32, array: np.ndarray | None = None) -> Place:
-        """C-contiguous at `ref`."""
+        """Make a C-contiguous tensor at `ref`."""
         return cls(ref, tuple(shape), contiguous_strides(shape, dtype.itemsize), 1, dtype, array)
 
     @classmethod
     def blocked(
         cls, ref: Ref, shape: Sequence[int], block: int, array: np.ndarray | None = None, dtype: np.dtype = FLOAT32
     ) -> Place:
-        """In contiguous channel blocks at `ref`."""
+        """Make a tensor in contiguous channel blocks at `ref`."""
         physical = blocked_shape(shape, block)
         return cls(ref, tuple(shape), contiguous_strides(physical, dtype.itemsize), block, dtype, array)
 
     @property
     def element(self) -> Element:
-        """Of a tensor of the elements that kernels know."""
+        """Element type, for types that kernels support."""
         return OF_DTYPE[self.dtype]
 
     @lazy
@@ -86,22 +86,22 @@ class Place:
 
     @property
     def number(self) -> np.dtype:
-        """What its elements are to kernels that compute with floats: float32, however they are stored."""
+        """Type in which kernels compute with its elements: float32 for bfloat16, else its own."""
         return FLOAT32 if self.dtype == BFLOAT16 else self.dtype
 
     @property
     def physical(self) -> tuple[int, ...]:
-        """Sizes of the axes that `strides` are of."""
+        """Sizes of the axes of `strides`."""
         return blocked_shape(self.shape, self.block) if self.block > 1 else self.shape
 
     @lazy
     def size(self) -> int:
-        """Bytes of the elements, lanes without a channel included."""
+        """Size in bytes, lanes without a channel included."""
         return math.prod(self.physical) * self.dtype.itemsize
 
     @property
     def operand(self) -> Operand:
-        """A tensor (N, C, H, W), or (N, C, W) with h = 1, as convolutions walk it."""
+        """A tensor (N, C, H, W), or (N, C, W) with h = 1, as an operand of a convolution."""
         if self.block > 1:
             n, cb, h, w, lane = self.strides
             return Operand(self.ref, Strides(n, self.block, cb, lane, h, w))
@@ -112,18 +112,18 @@ class Place:
         return Operand(self.ref, Strides(n, 1, c, 0, h, w))
 
     def at(self, offset: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> Place:
-        """A part of it: `offset` bytes further, of that logical shape; strides as they are, unless given."""
+        """A view `offset` bytes further, of a logical shape; it keeps the strides unless others are given."""
         kept = self.strides if strides is None else tuple(strides)
         return replace(self, ref=self.ref + offset, shape=tuple(shape), strides=kept, array=None)
 
 
 def stored_as(form: str, dtype: np.dtype) -> np.dtype:
-    """What the elements of a tensor are in memory where it lies so."""
+    """Type of a tensor's elements in memory, in a form."""
     return BFLOAT16 if form in (DENSE_BF16, BLOCKED_BF16) else dtype
 
 
 def in_words(place: Place) -> Place:
-    """A place in channel blocks, channels counted in words of 32 bits, which those of a word fill."""
+    """View a tensor in channel blocks as 32-bit groups of channels, which its blocks hold wholly."""
     group = F32.bytes // place.dtype.itemsize
     n, c, *plane = place.shape
     *strides, _ = place.strides

@@ -1,4 +1,4 @@
-"""The processor that kernels are bound for: instruction set, threads, and how long work takes by the model."""
+"""The target of kernels: instruction set, threads, and modelled times of memory and vector operations."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
 
-PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
-_PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
-_EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
-PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
+PARALLEL_BYTES = 1 << 17  # bytes read and written; with fewer, one thread ends before others have started
+_PAIR_SECONDS = 0.7e-6  # synchronisation of a call that two threads share
+_EACH_SECONDS = 0.15e-6  # per further thread, polled in turn: two cache lines from another core
+# minimum bytes per part, and maximum parts per thread: others take over parts of a thread that starts late
+PART_BYTES, MOST_PARTS = 1 << 15, 8
 
 
 def join_seconds(threads: int) -> float:
-    """Seconds for which so many threads begin and end a call together; measured for two, assumed for more."""
+    """Seconds to start and join a call on `threads` threads; measured for two, assumed for more."""
     return _PAIR_SECONDS + _EACH_SECONDS * (threads - 2) if threads > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Processor:
-    """An instruction set and the most threads of a run."""
+    """An instruction set and the maximum number of threads of a run."""
 
     isa: Isa
     threads: int = 1
 
     def block(self, dtype: np.dtype) -> int:
-        """Channels of a block of such elements."""
+        """Channels per block, for an element type."""
         return self.isa.block(OF_DTYPE[dtype])
 
     def moving(self, size: float) -> float:
-        """Seconds to read or write `size` bytes, by the model."""
+        """Modelled time to read or write `size` bytes, in seconds."""
         here = machine()
         return here.seconds(here.moving(size), self.threads)
 
     def computing(self, operations: float) -> float:
-        """Seconds of so many vector operations on one float each, by the model."""
+        """Modelled time of `operations` vector operations on one float32 each, in seconds."""
         return machine().seconds(operations / self.isa.lanes, self.threads)
 
     def parts(self, size: float) -> int:
-        """Parts of a step (`Step.parts`) that moves so many bytes: some for each thread, or 0: run by one."""
+        """Parts per thread (`Step.parts`) of a step that moves `size` bytes; 0: one thread runs it."""
         return 0 if self.threads == 1 else applied(_parts, size, self.threads)
 
 

@@ -1,15 +1,15 @@
-"""What the kernels of an operator take and give: element types and shapes of its operands and results, as one text.
+"""Signatures of operators' kernels: element types and shapes of operands and results, as one text.
 
 ``x: uint8|int8 (N C P...), table: uint8|int8 (256) -> y: =table (N C P...)`` names operands in order, then results:
 
 ============  ==========================================================================================================
-`x`           an operand that must be there; `x?`: may be left out; `x*`: any number of them, the last ones
-`uint8|int8`  the element types; `any`; `=x`: that of the operand `x`; `known`: any, its elements being known before the
-              network runs; `number`: the same, of one element
-`(N C P...)`  the sizes of the axes: a letter is the same size everywhere, a letter with dots the same row of sizes,
+`x`           a required operand; `x?`: optional; `x*`: any number, last in order
+`uint8|int8`  element types; `any`; `=x`: the type of operand `x`; `known`: any type, with elements that are known
+              before the network runs; `number`: the same, of one element
+`(N C P...)`  sizes of the axes: a letter is the same size everywhere, a letter with dots the same sequence of sizes,
               `256` that size, `4DH` the product of 4 and the sizes D and H; without parentheses: any shape
 `~(P...)`     a shape that broadcasts to that one
-`;`           between forms, one of which must fit
+`;`           separates alternative forms, one of which must match
 ============  ==========================================================================================================
 """
 
@@ -31,21 +31,21 @@ _DOTS = "..."
 _DTYPES = {dtype.name: dtype for dtype in OF_DTYPE}
 _WORDS = {"any": "of any type", "known": "constant", "number": "one constant number"}
 
-Sizes = dict[str, Any]  # a size by its letter, a row of sizes by its letter with dots
+Sizes = dict[str, Any]  # a size by its letter, a sequence of sizes by its letter with dots
 
 
 class Shape(NamedTuple):
-    """What the axes of an operand must be.
+    """Constraint on the axes of an operand.
 
     Attributes
     ----------
     words : tuple[str, ...]
     dots : int
-        The place of the word that stands for a row of sizes; -1: there is none.
+        Index of the word that stands for a sequence of sizes; -1: none.
     follows : bool
-        Whether sizes follow from those of others: of products, and where the shape broadcasts.
+        Whether sizes depend on those of others: numbers, products, and shapes that broadcast.
     broadcasts : bool
-        Whether any shape will do that broadcasts to this one.
+        Whether any shape that broadcasts to this one matches.
     """
 
     words: tuple[str, ...]
@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """What an operand or a result must be.
+    """Constraint on an operand or a result.
 
     Attributes
     ----------
@@ -63,9 +63,9 @@ class Operand(NamedTuple):
     often : str
         "": one; "?": one or none; "*": any number.
     types : tuple[str, ...]
-        Words of which one must hold.
+        Alternative type words.
     dtypes : frozenset of numpy.dtype
-        Those of them that are types.
+        The words that are types.
     shape : Shape or None
         None: any.
     """
@@ -78,7 +78,7 @@ class Operand(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Operands and results that belong together."""
+    """One alternative of a signature: operands and results."""
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -86,12 +86,12 @@ class Form(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def forms(text: str) -> tuple[Form, ...]:
-    """The forms that a signature states.
+    """Parse a signature.
 
     Raises
     ------
     ValueError
-        It is no signature.
+        The text is not a signature.
     """
     sides = ([tuple(map(_operand, side.split(", "))) for side in form.split(" -> ")] for form in text.split("; "))
     return tuple(Form(inputs, outputs) for inputs, outputs in sides)
@@ -120,7 +120,7 @@ def _is_letter(word: str) -> bool:
 
 
 def mismatch(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | None:
-    """Why operands and results are not those of a signature: the operand, what it must be, and what it is.
+    """Explain why operands and results do not match a signature: the operand, what it must be, and what it is.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def mismatch(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | 
     Returns
     -------
     str or None
-        Of the last form that does not fit; None where one fits.
+        The mismatch of the last form; None if a form matches.
     """
     reason = None
     for form in forms(text):
@@ -154,7 +154,7 @@ def _mismatch(form: Form, inputs: Sequence[Any], outputs: Sequence[Any]) -> str 
             elif not operand.often and stated is form.inputs:
                 return f"{operand.name!r} must be given"
     sizes: Sizes = {}
-    for operand, tensor in reversed(pairs):  # results first: the rule has made them of the operands that it reads
+    for operand, tensor in reversed(pairs):  # results first: the shape rule derived them from the operands
         if operand.shape is not None and not (operand.shape.broadcasts or _bind(operand.shape, tensor.shape, sizes)):
             return _reason(operand, tensor, pairs, sizes)
     for operand, tensor in pairs:
@@ -166,7 +166,7 @@ def _mismatch(form: Form, inputs: Sequence[Any], outputs: Sequence[Any]) -> str 
 
 
 def _holds(operand: Operand, tensor: Any, pairs: Sequence[tuple[Operand, Any]]) -> bool:
-    """Whether a tensor is of a type that depends on others, or of one that any type is."""
+    """Whether a tensor matches a type word that is not a plain type: "any", "known", "number" or "=name"."""
     for word in operand.types:
         if word == "any" or (
             tensor.array is not None and (word == "known" or word == "number" and tensor.array.size == 1)
@@ -178,12 +178,12 @@ def _holds(operand: Operand, tensor: Any, pairs: Sequence[tuple[Operand, Any]]) 
 
 
 def _types(pairs: Sequence[tuple[Operand, Any]]) -> dict[str, Any]:
-    """The type of each operand by name, of several the first one's."""
+    """The type of each operand by name; of a repeated operand, the first one's."""
     return {operand.name: tensor.dtype for operand, tensor in reversed(pairs)}
 
 
 def _bind(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
-    """Note the sizes that letters stand for; whether there are as many axes, and letters stand for one size each."""
+    """Record the sizes that letters stand for; False if the rank differs or a letter would stand for two sizes."""
     words, dots = stated.words, stated.dots
     parts: list[Any] = list(shape)
     if dots >= 0 and len(parts) >= len(words) - 1:
@@ -200,7 +200,7 @@ def _bind(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
 
 
 def _follows(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
-    """Whether a shape is the one that other sizes make, or broadcasts to it."""
+    """Whether a shape equals the constraint with known sizes inserted, or broadcasts to it."""
     wanted = list(_axes(stated.words, sizes))
     if not stated.broadcasts:
         return list(shape) == wanted
@@ -209,7 +209,7 @@ def _follows(stated: Shape, shape: Sequence[Any], sizes: Sizes) -> bool:
 
 
 def _axes(words: Sequence[str], sizes: Sizes) -> Iterator[Any]:
-    """The size of each axis, as far as it is known; else the word."""
+    """The size of each axis if it is known; else the word."""
     for word in words:
         if word.endswith(_DOTS):
             yield from sizes.get(word, (word,))

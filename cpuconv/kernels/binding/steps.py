@@ -25,10 +25,9 @@ class Ref:
     Attributes
     ----------
     name : str
-        "x", "y", "residual", "w", "bias" or "workspace"; "fill" is no address but the word that padding is filled
-        with.
+        Base: "x", "y", "residual", "w", "bias" or "workspace"; "fill" is not an address but the value of padding.
     offset : int
-        Bytes from it.
+        Bytes from the base.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Operand:
-    """An activation in memory: where it starts and its strides in bytes."""
+    """An activation in memory: its address, and its strides in bytes."""
 
     ref: Ref
     strides: Strides
@@ -48,7 +47,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operands:
-    """The activations of a call: input, output, and what is added to it."""
+    """The activations of a call: input, output, and the residual that is added to the output."""
 
     x: Operand
     y: Operand
@@ -63,15 +62,15 @@ class MicroRef:
     tile: Any
 
     def entry(self) -> Code:
-        """The micro-kernel (compiled at most once per machine)."""
+        """Compile or load the micro-kernel (compiled at most once per machine)."""
         return self.kernel.entry(self.tile)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """The address of one of several micro-kernels, by a size that a trace follows.
+    """The address of one of several micro-kernels, selected by a size that a trace follows.
 
-    The first `ready` of them are loaded whatever that size is, the others when a size asks for them.
+    The first `ready` of them are loaded for any size, the others when a size selects them.
     """
 
     refs: tuple[MicroRef, ...]
@@ -79,7 +78,7 @@ class OneOf:
     ready: int = 0
 
     def loaded(self) -> list[MicroRef]:
-        """The micro-kernels that are loaded for the size that is now."""
+        """The micro-kernels that are loaded for the current size."""
         return list(dict.fromkeys((self.refs[now(self.index)], *self.refs[: self.ready])))
 
 
@@ -87,7 +86,7 @@ Args = dict[str, int | Ref | MicroRef | OneOf | tuple[MicroRef, ...] | np.ndarra
 
 
 class _Entries:
-    """Addresses of micro-kernels, which are loaded when they are asked for first, some of them at once."""
+    """Addresses of micro-kernels, loaded at first use; the first `ready` are loaded at once."""
 
     def __init__(self, refs: tuple[MicroRef, ...], ready: int, kept: list[Any]) -> None:
         self._refs, self._kept = refs, kept
@@ -103,10 +102,10 @@ class _Entries:
 
 
 def word_of(value: Any, kept: list[Any]) -> Any:
-    """The word that says an argument to a kernel, valid as long as `kept` is, which is given what the word points to.
+    """Convert an argument of a kernel to its int64 word; adds to `kept` what the word points to and must outlive it.
 
-    For several micro-kernels it is the address of their addresses. A size that is followed, and an array of these, is
-    given back as it is.
+    For several micro-kernels, the word is the address of a table of their addresses. Traced sizes and arrays of traced
+    sizes are returned unchanged.
     """
     if isinstance(value, MicroRef):
         return value.entry().address_for(kept)
@@ -129,22 +128,22 @@ class Step:
     kernel: Kernel
     tile: Any
     args: Args
-    parts: int = 1  # for each worker, of which others may take over some; 0: it is run by one
-    clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
+    parts: int = 1  # per worker, idle workers may take over some; 0: serial
+    clears_tail: bool = False  # zeros the output's lanes without a channel
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays among the arguments."""
+        """Size of the arrays among the arguments, in bytes."""
         return sum([value.nbytes for value in self.args.values() if type(value) is np.ndarray])
 
     def kernels(self) -> Iterator[tuple[Any, Any]]:
-        """What it calls, with tiles: the micro-kernels, then their driver."""
+        """Kernels of the call with their tiles: the micro-kernels, then their driver."""
         for each in micro_kernels(self):
             yield each.kernel, each.tile
         yield self.kernel, self.tile
 
     def compile(self) -> Code:
-        """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
+        """Compile or load the kernel and its micro-kernels; returns the kernel's entry."""
         *_, entry = [kernel.entry(tile) for kernel, tile in self.kernels()]
         return entry
 
@@ -167,7 +166,7 @@ class Space:
         self.size = 0
 
     def reserve(self, size: int) -> Ref:
-        """`size` bytes, aligned to a cache line and set off from multiples of 4 KB."""
+        """Reserve `size` bytes, aligned to a cache line and offset from multiples of 4 KB."""
         place = Ref("workspace", self.size)
         self.size += divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
         return place

@@ -1,4 +1,4 @@
-"""Argument words of kernel calls as functions of sizes: evaluated for each new size instead of lowering it again."""
+"""Argument words of kernel calls as functions of traced sizes: evaluated for each new size, without lowering again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cpuconv.kernels.binding.words import Words, entries_of, placed
 from cpuconv.problem.arrays import address
 
 TABLES = "tables"
-"""The base of arrays of sizes, which lie in one array of each program."""
+"""Base of the arrays of sizes, which each program stores in one array."""
 
 
 class WordTable:
-    """The words of some steps that were lowered for sizes which a trace follows.
+    """The words of steps that were lowered for traced sizes.
 
     Parameters
     ----------
@@ -29,15 +29,16 @@ class WordTable:
     Attributes
     ----------
     sizes : list of Size
-        What words and parts are computed from: `words` takes their numbers, in this order.
+        Sizes on which words and parts depend; `words` takes their values in this order.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.sizes: list[Any] = []
         self._kept: list[Any] = []
-        self._places: dict[int, int] = {}  # of sizes among `sizes`, by their places in the trace
+        self._places: dict[int, int] = {}  # index in `sizes` by the size's index in the trace
         self._tables = _Tables(self)
-        self._arrays: list[tuple[int, int]] = []  # words that are addresses of computed arrays, and which
+        # words that are addresses of computed arrays, and the arrays' index in `sizes`
+        self._arrays: list[tuple[int, int]] = []
         varying: list[tuple[int, int]] = []
         base: list[int] = []
         blocks = []
@@ -68,7 +69,7 @@ class WordTable:
         self._tables.close()
 
     def place(self, size: Any) -> int:
-        """The place of a size among `sizes`."""
+        """Index of a size in `sizes`; appends it if it is new."""
         place = self._places.get(size.place)
         if place is None:
             place = self._places[size.place] = len(self.sizes)
@@ -76,7 +77,7 @@ class WordTable:
         return place
 
     def words(self, numbers: Sequence[Any]) -> tuple[Words, np.ndarray]:
-        """The words for other sizes, and the array at `TABLES`."""
+        """Evaluate the words for the values of `sizes`; also returns the array at `TABLES`."""
         arrays = [(place, numbers[at]) for place, at in self._arrays]
         plain = [*numbers]
         for _, at in self._arrays:
@@ -94,18 +95,18 @@ class WordTable:
 
 
 class _Tables:
-    """Arrays of sizes, one after another."""
+    """Arrays of sizes, concatenated."""
 
     def __init__(self, owner: WordTable) -> None:
         self._owner = owner
         self._parts: list[np.ndarray] = []
         self._size = 0
         self._known: dict[Any, int] = {}
-        self._elements: list[tuple[int, int]] = []  # that are sizes
-        self._terms: list[list[tuple[np.ndarray, np.ndarray, int]]] = []  # by number: elements, factors, size
+        self._elements: list[tuple[int, int]] = []  # elements that are traced sizes
+        self._terms: list[list[tuple[np.ndarray, np.ndarray, int]]] = []  # by term number: elements, factors, size
 
     def add(self, array: Any) -> int:
-        """The offset, in bytes, of one more array; equal ones are there once."""
+        """Append an array and return its offset in bytes; equal arrays are stored once."""
         key = _key(array)
         start = self._known.get(key)
         if start is None:
@@ -132,7 +133,7 @@ class _Tables:
         self._size += base.size
 
     def close(self) -> None:
-        """Nothing is added any more."""
+        """Finish: no array is added after this call."""
         self._base = np.concatenate(self._parts or [np.zeros(0, np.int64)])
         self._at = _columns(self._elements)
         self._columns = [
@@ -145,7 +146,7 @@ class _Tables:
         ]
 
     def array(self, values: np.ndarray) -> np.ndarray:
-        """All of them, for these numbers of the owner's sizes."""
+        """Evaluate all arrays for the values of the owner's sizes."""
         made = self._base.copy()
         places, at = self._at
         made[places] = values[at]

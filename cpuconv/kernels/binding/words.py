@@ -1,4 +1,4 @@
-"""Argument blocks of kernel calls, one after another in one array."""
+"""Argument blocks of kernel calls, concatenated in one array."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cpuconv.runtime.code.cache import Code
 
 
 class Words(NamedTuple):
-    """The argument blocks of kernel calls, one after another.
+    """The argument blocks of kernel calls, concatenated.
 
     Attributes
     ----------
     words : numpy.ndarray, int64
     starts : numpy.ndarray
-        Where the block of each call begins, and where the last one ends.
+        Index of the first word of each block, and the end of the last one.
     patches : mapping of str to numpy.ndarray
-        By base: the places of its addresses, which hold offsets from it.
+        By base: indices of words that are addresses; they hold offsets from the base.
     codes : list of Code
-        What each call runs.
+        The kernel of each call.
     parts : list of int
-        Of each call, for every worker.
+        Parts of each call, per worker.
     kept : list
-        What the words have addresses of.
+        Objects that the words point to.
     entries : numpy.ndarray, int64
         Addresses of `codes`.
     """
@@ -43,7 +43,7 @@ class Words(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Words:
-        """The words of some steps, whose kernels are compiled."""
+        """Bind steps, whose kernels are compiled."""
         kept: list[Any] = []
         rows = [bind(step, kept) for step in steps]
         starts, patches = placed([(row.block.size, row.late) for row in rows])
@@ -53,7 +53,7 @@ class Words(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Words]) -> Words:
-        """The words of some calls, and of those behind them."""
+        """Concatenate the words of calls."""
         if len(parts) == 1:
             return parts[0]
         firsts = [0, *itertools.accumulate(part.words.size for part in parts)]
@@ -73,17 +73,17 @@ class Words(NamedTuple):
         )
 
     def renamed(self, names: Mapping[str, str]) -> Words:
-        """The same with other names for some bases."""
+        """Rename bases."""
         return self._replace(patches={names.get(base, base): places for base, places in self.patches.items()})
 
 
 def entries_of(codes: Sequence[Code], kept: list[Any]) -> np.ndarray:
-    """The addresses of functions, which `kept` keeps."""
+    """Addresses of kernels, which `kept` keeps alive."""
     return np.array([code.address_for(kept) for code in codes], np.int64)
 
 
 def placed(blocks: Sequence[tuple[int, Mapping[str, Sequence[int]]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """`Words.starts` and `Words.patches` of blocks of so many words, each with the places of its addresses by base."""
+    """`Words.starts` and `Words.patches` of blocks, each given as its size in words and its address indices by base."""
     starts = [0, *itertools.accumulate(size for size, _ in blocks)]
     patches: dict[str, list[int]] = {}
     for start, (_, late) in zip(starts, blocks, strict=False):

@@ -1,1 +1,1 @@
-"""Kernels that call kernels: side by side, or with the time taken."""
+"""Kernels that call other kernels: in parallel, or timed."""

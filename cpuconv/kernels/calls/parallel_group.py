@@ -1,7 +1,7 @@
-"""Kernel calls that do not depend on one another, side by side: one row of a program, whose workers meet once.
+"""Independent kernel calls run in parallel: one row of a program, with one synchronisation of the workers.
 
-Each worker begins with its share of the first call, then does that of the next, so that what one call leaves uneven the
-others even out. A call for one worker is a part of one of them.
+Each worker begins with its share of the first call, then takes its share of the next. Uneven parts of one call are
+balanced by the others. A serial call is one part of one worker.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import kernel
 
 Rows = list[tuple[Code, np.ndarray, int]]
-_ENTRY, _BLOCK, _START, _COUNT = range(4)  # words of a call: its parts for each worker are COUNT ones from START
+# fields of a call; its parts per worker are COUNT consecutive ones from START, COUNT = 0: serial
+_ENTRY, _BLOCK, _START, _COUNT = range(4)
 _WORDS = 4
 
 
 @dataclass(frozen=True)
 class ParallelGroupTile:
-    """There is one for all kernels."""
+    """Empty tile: one kernel serves all groups."""
 
 
 @kernel("calls count each")
 def parallel_group(tile, worker, before, part, parts, args):
-    """A part of one of `count` calls, which have `each` parts for a worker together; all of them if there is one part.
+    """Run one part of one of `count` calls, which have `each` parts per worker in total; all calls if `parts` is 1.
 
-    Every call has a workspace of its own, so that what a worker left there is still there.
+    Every call has its own workspace, so that data which a worker prepared for earlier parts is still valid.
     """
     for at in range(args.count):
         call = args.calls + 8 * _WORDS * at
@@ -56,7 +57,7 @@ def parallel_group(tile, worker, before, part, parts, args):
 
 
 def grouped(rows: Rows, sets: Sequence[int], kept: list[Any]) -> Rows:
-    """Rows of which each runs the next `sets[i]` of the given ones; what these rows refer to goes to `kept`."""
+    """Merge consecutive rows into groups of `sets[i]` rows that run in parallel; adds what they point to to `kept`."""
     made: Rows = []
     given = iter(rows)
     for size in sets:

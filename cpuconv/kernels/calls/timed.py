@@ -1,6 +1,6 @@
-"""A kernel with the times before and after it: what `cpuconv profile --html` runs instead of a network's rows.
+"""A kernel that calls another kernel and records start and end times, for `cpuconv profile --html`.
 
-Kernels stay as they are, and so does the launcher: each row of a program is replaced by one that calls it.
+Kernels and the launcher are unchanged: each row of a program is replaced by one that calls the kernel timed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from cpuconv.runtime.atomics import call_5, call_kernel, put
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import kernel
 
-_LINE = 8  # words of a part's record, a cache line: worker + 1, then seconds and nanoseconds at its start and its end
+_LINE = 8  # int64 per record, one cache line per part: worker + 1, then seconds and nanoseconds of its start and end
 _WORKER, _START, _END = 0, 1, 3
 Rows = list[tuple[Code, np.ndarray, int]]
 
 
 @dataclass(frozen=True)
 class TimedTile:
-    """There is one for all kernels."""
+    """Empty tile: one kernel serves all calls."""
 
 
 @kernel("entry block clock which log")
 def timed(tile, worker, before, part, parts, args):
-    """A part of the kernel `entry` with the arguments `block`, and when it began and ended, at `log`."""
+    """Run a part of the kernel `entry` with the arguments `block`; record its start and end times at `log`."""
     line = args.log + 64 * part
-    call_5(args.clock, args.which, line + 8, 0, 0, 0)  # of five words it takes two
+    call_5(args.clock, args.which, line + 8, 0, 0, 0)  # clock_gettime ignores the last three arguments
     call_kernel(args.entry, worker, before, part, parts, args.block)
     call_5(args.clock, args.which, line + 24, 0, 0, 0)
     put(line, 0, worker + 1)
 
 
 class Stopwatch:
-    """Rows of a program that note the times of their parts."""
+    """Makes rows of a program that record the times of their parts."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -45,7 +45,7 @@ class Stopwatch:
         self._kept: list[object] = []
 
     def timed(self, rows: Rows) -> Rows:
-        """Rows that do the same, and note when."""
+        """Wrap rows in timed ones."""
         clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
         entry = timed.entry(TimedTile())
         made: Rows = []
@@ -58,12 +58,12 @@ class Stopwatch:
         return made
 
     def spans(self) -> list[list[tuple[int, float, float]]]:
-        """Of each row its workers, with the seconds when they began and ended; to be read once after a run."""
+        """Workers of each row, with start and end times in seconds; clears the records: call it once per run."""
         return [_spans(log) for log in self._logs]
 
 
 def now() -> float:
-    """The time of the clock that rows look at, in seconds."""
+    """Current time of the clock that timed rows read, in seconds."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 

@@ -1,1 +1,1 @@
-"""What crosses the lanes of channel blocks, or needs the statistics of planes."""
+"""Operations that cross lanes of channel blocks, or need statistics of channel planes."""

@@ -1,6 +1,6 @@
-"""Instance normalisation in channel blocks: a plane's own mean and variance, in three passes over it.
+"""Instance normalisation of blocked tensors, by mean and variance of each channel plane, in three passes over it.
 
-The work is cut into units (image, channel block).
+Units of work are (image, channel block).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def normalise_plane(
     Parameters
     ----------
     numbers
-        Address of two floats: one over the number of pixels, and epsilon.
+        Address of two float32: 1 / number of pixels, and epsilon.
     scale
         Address of a vector of scales and one of biases.
     """
@@ -63,7 +63,7 @@ _call_plane = normalise_plane.caller()
 
 @kernel("plane x y numbers scales units rows taps blocks x_image x_block y_image y_block")
 def normalise(tile, worker, before, part, parts, args):
-    """y = x, each plane normalised."""
+    """Normalise each plane of x to y."""
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         image = unit // args.blocks
         block = unit - image * args.blocks
@@ -75,7 +75,7 @@ def normalise(tile, worker, before, part, parts, args):
 def normalise_step(
     isa: Isa, x: Place, y: Place, scale: np.ndarray, bias: np.ndarray, epsilon: float, parts: int
 ) -> Step:
-    """The call that normalises each plane of `x`, in channel blocks, to `y`; a scale and a bias for each channel."""
+    """Make the call that normalises each plane of the blocked `x` to `y`, with a scale and a bias per channel."""
     n, blocks, h, w, lanes = x.physical
     scales = np.zeros((2, blocks * lanes), np.float32)
     scales[:, : x.shape[1]] = scale, bias

@@ -1,7 +1,7 @@
-"""Channels in another order, from channel blocks to channel blocks: each vector is put together from a few.
+"""Permutation of channels between blocked tensors: each target vector is shuffled from a few source vectors.
 
-A block of the target takes its lanes from some blocks of the source. From which ones is a table; which lane goes where
-is a constant of a micro-kernel, which blocks share where they can: a channel shuffle has a handful of them.
+A table lists the source blocks of each target block. The lane permutation is a constant of a micro-kernel, which target
+blocks share where possible: a channel shuffle has a handful of them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_CHUNK = 512  # pixels of a unit
+_CHUNK = 512  # pixels per unit
 
 
 @dataclass(frozen=True)
 class PickTile:
-    """For every channel of a block its place in a few blocks, side by side; -1: zero."""
+    """Tile: for each channel of a target block, its index in the concatenated source blocks; -1: zero."""
 
     lanes: int
     blocks: int
@@ -41,7 +41,7 @@ class PickTile:
 
 @MicroKernel
 def pick_lanes(tile: PickTile, builder: ir.IRBuilder, x: Any, offsets: Any, y: Any, pixels: Any) -> None:
-    """Vectors of `pixels` (>= 1) pixels at `y`, from blocks `offsets` (the address of words) bytes from `x`."""
+    """Store vectors of `pixels` (>= 1) pixels at `y`; source blocks are at byte offsets `offsets` (int64) from `x`."""
     vec, element = Vector(builder, tile.lanes), tile.element
     pixel = I64(element.bytes * tile.lanes)
     table = builder.inttoptr(offsets, I64.as_pointer())
@@ -62,7 +62,7 @@ call_pick_lanes = pick_lanes.caller()
 
 @dataclass(frozen=True)
 class _Driver:
-    """Channels of a block, and bytes of an element."""
+    """Tile of the driver: channels per block, and bytes per element."""
 
     lanes: int
     bytes: int
@@ -70,7 +70,7 @@ class _Driver:
 
 @kernel("x y units blocks chunks chunk pixels codes offsets most x_image y_image y_block")
 def pick_channels(tile, worker, before, part, parts, args):
-    """Blocks 0 … blocks-1 of y by the micro-kernels `codes`, each with a row of `most` `offsets` into an image of x."""
+    """Compute blocks 0 … blocks-1 of y by the micro-kernels `codes`, each with `most` `offsets` into an image of x."""
     pixel = tile.bytes * tile.lanes
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         first = unit % args.chunks * args.chunk
@@ -86,7 +86,7 @@ def pick_channels(tile, worker, before, part, parts, args):
 
 
 def picks(channels: Sequence[int], lanes: int, element: Element = F32) -> list[tuple[PickTile, list[int]]]:
-    """For each block of `lanes` of these channels: how it is put together, and from which blocks."""
+    """Tile and source blocks of each target block of `lanes` of the channels."""
     made = []
     for start in range(0, len(channels), lanes):
         wanted = channels[start : start + lanes]
@@ -98,7 +98,7 @@ def picks(channels: Sequence[int], lanes: int, element: Element = F32) -> list[t
 
 
 def pick_step(processor: Processor, x: Place, y: Place, channels: Sequence[int]) -> Step:
-    """One call that copies these channels of `x`, in this order, to those of `y`; both lie in channel blocks, alike."""
+    """Make one call that copies `channels` of `x`, in this order, to `y`; both are blocked alike."""
     n, blocks, h, w, lanes = y.physical
     made = picks(channels, lanes, y.element)
     offsets = np.zeros((blocks, max(tile.blocks for tile, _ in made)), np.int64)

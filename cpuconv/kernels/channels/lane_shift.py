@@ -1,8 +1,8 @@
-"""Channels from one place in channel blocks to another where the blocks do not match: vectors put together from two.
+"""Copy of channels between blocked tensors at unequal offsets within a block: vectors are shuffled from two.
 
-A target block takes its lanes from two neighbouring blocks of the source: lane l is lane l + shift of both side by
-side. The shift is the same for all blocks, so it is a constant of the kernel. Of the first block, lanes may be kept as
-they are; of the last one, lanes behind the channels are zero.
+Lane l of a target block is lane l + shift of two concatenated adjacent source blocks. The shift is equal for all
+blocks, so it is a constant of the kernel. The first lanes of the first block may be preserved; lanes of the last block
+after the last channel are zero.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cpuconv.kernels.emit.transpose import first_lanes, keep_first
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import kernel
 
-_CHUNK = 512  # pixels of a unit
+_CHUNK = 512  # pixels per unit
 
 
 @dataclass(frozen=True)
 class ShiftTile:
-    """Lanes of a vector, and the lane of the first of two vectors that comes first."""
+    """Tile: lanes per vector, and the lane of the first source vector that becomes lane 0."""
 
     lanes: int
     shift: int
@@ -48,7 +48,7 @@ def _shift(tile: Any, vec: Vector, low: Any, high: Any, processor: Any) -> None:
 
 @emitter
 def _shift_some(tile: Any, vec: Vector, low: Any, high: Any, processor: Any, kept: Any, valid: Any) -> None:
-    """`_shift` of lanes from `kept` on, zero from `valid` on; the lanes before are left as they are."""
+    """`_shift` of lanes from `kept` on, zero from `valid` on; lanes before `kept` are unchanged."""
     value, processor = keep_first(vec, _shifted(tile, vec, low, high), valid), vec.pointer(processor)
     vec.store(vec.builder.select(first_lanes(vec, kept), vec.load(processor), value), processor)
 
@@ -57,9 +57,9 @@ def _shift_some(tile: Any, vec: Vector, low: Any, high: Any, processor: Any, kep
     "x y zeros units blocks chunks chunk pixels first_block source_blocks kept valid x_image x_block y_image y_block"
 )
 def shift_lanes(tile, worker, before, part, parts, args):
-    """Blocks 0 … blocks-1 of y from blocks of x `first_block` (less than 0: x starts later) and the one behind it, on.
+    """Compute blocks 0 … blocks-1 of y; block b is shuffled from blocks b + `first_block` of x and the next one.
 
-    Blocks that x does not have are read as `zeros`.
+    `first_block` may be negative. Blocks that x does not have are read as `zeros`.
     """
     pixel = 4 * tile.lanes
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -88,7 +88,7 @@ def shift_lanes(tile, worker, before, part, parts, args):
 def shift_step(
     processor: Processor, constants: Constants, x: Place, y: Place, channels: int, first: int = 0, onto: int = 0
 ) -> Step:
-    """One call that copies `channels` channels between places in channel blocks, whose planes are of one size.
+    """Make one call that copies `channels` channels between blocked tensors of equal plane size.
 
     Parameters
     ----------
@@ -97,8 +97,8 @@ def shift_step(
     x, y : Place
     channels : int
     first, onto : int
-        The first channel of `x` and of `y`. Channels of `y` before it are left; those behind the last one, to the end
-        of its block, are zero.
+        First channel in `x` and in `y`. Earlier channels of `y` are unchanged; lanes after the last one, to the end of
+        its block, are zero.
     """
     lanes = y.block
     kept = onto % lanes

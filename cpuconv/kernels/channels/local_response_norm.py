@@ -1,8 +1,8 @@
-"""Local response normalisation: an element over a power of the squares of neighbouring channels.
+"""Local response normalisation: divide each element by a power of the sum of squares of adjacent channels.
 
 Source: Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks" (NIPS 2012);
 ONNX operator LRN. In planes, lanes are pixels, and a window of channels is a window of planes. In channel blocks, lanes
-are channels, and a window is the same vector shifted against those of the blocks before and after.
+are channels, and a window is the vector shifted against those of the previous and the next block.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 _exp, _log = EMITTERS["exp"], EMITTERS["log"]
-_LARGEST = 3e38  # infinity has no estimate
-_CHUNK_BYTES = 2048  # of a plane, or of a channel block, that a unit works on: those of its window stay in L1
+_LARGEST = 3e38  # clamps infinity, which has no estimate
+_CHUNK_BYTES = 2048  # bytes of a plane or channel block per unit: the planes of its window stay in L1
 
 
 @dataclass(frozen=True)
 class WindowTile:
-    """The formula x·(bias + alpha·(sum of squares))^-beta, and where the squares are.
+    """The formula x·(bias + alpha·(sum of squares))^-beta, and the layout.
 
     Attributes
     ----------
     lanes : int
     alpha : float
-        Over the size of the window.
+        Alpha / size of the window.
     beta : float
     bias : float
     blocked : bool
     before, after : int
-        In channel blocks: channels of a window before and after its own, at most `lanes` each.
+        Blocked: channels of a window before and after its own, at most `lanes` each.
     """
 
     lanes: int
@@ -63,13 +63,13 @@ def _damped(tile: WindowTile, vec: Math, x: Any, squares: Any) -> Any:
         return vec.mul(x, _exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
     root = vec.inverse_root(vec.minimum(vec.constant(_LARGEST), base))
     damped = vec.mul(x, vec.mul(vec.mul(root, root), vec.inverse_root(root)))  # b^-3/4 = (b^-1/2)² (b^-1/2)^-1/2
-    return vec.where("==", base, vec.constant(math.inf), vec.mul(x, vec.constant(0.0)), damped)  # NaN of infinite x
+    return vec.where("==", base, vec.constant(math.inf), vec.mul(x, vec.constant(0.0)), damped)  # NaN for infinite x
 
 
 def _planes(
     tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
-    """Lanes are pixels."""
+    """Emit the loop over planes; lanes are pixels."""
     builder = vec.builder
     whole = builder.udiv(builder.sub(pixels, I64(1)), I64(vec.lanes))
 
@@ -99,7 +99,7 @@ def _planes(
 def _blocks(
     tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
-    """Lanes are channels."""
+    """Emit the loop over a channel block; lanes are channels."""
     builder, lanes = vec.builder, vec.lanes
     is_below, is_above = builder.icmp_signed("<", first, I64(0)), builder.icmp_signed(">", last, I64(1))
 
@@ -138,8 +138,8 @@ def window(
 ) -> None:
     """y = the formula at `pixels` (>= 1) of the plane or channel block at x.
 
-    The window is the planes, or is in the blocks, first … last-1, counted from that at x and `step` bytes apart. In
-    place of a block that there is not, the vector of zeros at `zeros` is read.
+    The window is within the planes or blocks first … last-1, counted from the one at x and `step` bytes apart. For a
+    block that does not exist, the vector of zeros at `zeros` is read.
     """
     vec = Math(builder, tile.lanes)
     x, y, zeros = (vec.pointer(address) for address in (x, y, zeros))
@@ -151,12 +151,12 @@ _call_window = window.caller()
 
 @dataclass(frozen=True)
 class LocalResponseNormTile:
-    """Nothing: the micro-kernel is an argument."""
+    """Empty tile: the micro-kernel is an argument."""
 
 
 @kernel("micro x y zeros images planes before after pixels chunks chunk pixel x_image y_image plane")
 def local_response_norm(tile, worker, before, part, parts, args):
-    """The micro-kernel for every unit: (image, chunk of pixels, plane or channel block)."""
+    """Call the micro-kernel for every unit (image, chunk of pixels, plane or channel block)."""
     units = args.images * args.chunks * args.planes
     for unit in range(units * part // parts, units * (part + 1) // parts):
         place = unit // args.planes
@@ -177,9 +177,9 @@ def local_response_norm(tile, worker, before, part, parts, args):
 
 
 def norm_step(processor: Processor, x: Place, y: Place, size: int, alpha: float, beta: float, bias: float) -> Step:
-    """Local response normalisation, in planes or in channel blocks; bias > 0.
+    """Make the call of a local response normalisation, in planes or in channel blocks; bias > 0.
 
-    In blocks, a window reaches no further than the blocks before and after: size <= 2·lanes.
+    In blocks, a window reaches at most the previous and the next block: size <= 2·lanes.
     """
     isa = processor.isa
     n, c, h, w = image_shape(x.shape)

@@ -1,1 +1,1 @@
-"""Elements written elsewhere as they are: rows of pixels, reorders, copies of any axes."""
+"""Copies and reorders of tensors between any layouts and axis orders."""

@@ -1,8 +1,9 @@
-"""Copies: the elements of one place written to another, whatever the order of their axes.
+"""Copies of a tensor between two memory views of equal shape, whatever the order of their axes.
 
-Axes along which both places go on as one are joined. Of what is left, the two innermost make a plane, which is copied
-by runs of bytes that lie side by side in both, by transpositions in registers where each side has another axis side by
-side, or element by element. The other axes are walked. A source may run backwards or stand still.
+Axes that are contiguous with each other in both views are merged. The two innermost of the remaining axes form a plane.
+A plane is copied in runs of bytes where both views are contiguous along the same axis. Where each is contiguous along
+another axis, it is transposed in registers; else it is copied element by element. The outer axes are loops. Strides of
+the source may be negative or zero.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)
-"""How a plane is copied: row by row in bytes; transposed by vectors that run down its columns, or along its rows; a few
-lines interleaved, or told apart; element by element."""
+"""How a plane is copied: rows as bytes; transposed by vectors that run down its columns, or along its rows; a few lines
+interleaved, or deinterleaved; element by element."""
 
-_QUAD = 16  # bytes that are moved at once at the ends of runs, and the largest element
+_QUAD = 16  # bytes per move at the ends of runs, and of the largest element
 SHORTEST_RUN = _QUAD
 _ELEMENTS = (1, 2, 4, 8, _QUAD)
-_FEW = 4  # lines that are interleaved; more of them are transposed
-_MANY = 8  # planes of a unit; along a shorter axis there are too few for what a unit costs
-_UNIT = 1 << 15  # bytes of a unit of work, where planes allow
-_STRETCH = 64  # pixels of a transposition, for all lines: few pages and cache lines are open at a time
+_FEW = 4  # maximum lines that are interleaved; more of them are transposed
+_MANY = 8  # minimum planes of a unit; a shorter axis does not repay the overhead of a unit
+_UNIT = 1 << 15  # bytes per unit of work, where planes allow
+_STRETCH = 64  # pixels of all lines per transposition: few pages and cache lines are open at a time
 
 
 @dataclass(frozen=True)
 class CopyTile:
-    """How a plane is copied.
+    """Tile of the copy kernel: the method for a plane.
 
     Attributes
     ----------
     lanes : int
-        Floats of a vector.
+        float32 lanes per vector.
     mode : int
     size : int
-        Bytes of an element, or of the elements that interleaved lines have side by side.
+        Bytes per element, or per group of elements that interleaving makes contiguous.
     """
 
     lanes: int
@@ -60,12 +61,12 @@ class CopyTile:
 
     @property
     def line(self) -> RowTile:
-        """Vectors from or to rows of floats."""
+        """Loop that packs vectors from, or unpacks them to, rows of 32-bit elements."""
         return RowTile(self.lanes, ROWS)
 
 
 class Axis(NamedTuple):
-    """An axis of both places: elements, and bytes from one to the next."""
+    """An axis of both views: its size in elements, and its stride in each view, in bytes."""
 
     size: int
     x: int
@@ -80,20 +81,20 @@ _ONE = Axis(1, 0, 0)
 
 @emitter
 def _copy_vector(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
-    """Copy the bytes of a vector, which may lie on any address."""
+    """Copy one vector between unaligned addresses."""
     vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(processor), align=1)
 
 
 @emitter
 def _copy_quad(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
-    """Copy 16 bytes, which may lie on any address."""
+    """Copy 16 bytes between unaligned addresses."""
     quad = Vector(vec.builder, _QUAD // 4)
     quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(processor), align=1)
 
 
 @emitter
 def _copy_element(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
-    """Copy `tile.size` bytes, which may lie on any address."""
+    """Copy `tile.size` bytes between unaligned addresses."""
     kind = (F32 if tile.size == 4 else ir.IntType(8 * tile.size)).as_pointer()
     value = vec.builder.load(vec.builder.inttoptr(source, kind))
     value.align = 1
@@ -101,7 +102,7 @@ def _copy_element(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
 
 
 def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
-    """The floats at these places of the vectors, side by side; `value` in lanes with a place in none."""
+    """Gather the lanes `places` of the concatenated vectors into one; lanes whose place is in none keep `value`."""
     for number, other in enumerate(vectors):
         here = [place - number * vec.lanes for place in places]
         mask = [vec.lanes + at if 0 <= at < vec.lanes else lane for lane, at in enumerate(here)]
@@ -111,7 +112,7 @@ def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int
 
 @emitter
 def _zip(tile: Any, vec: Vector, source: Any, step: Any, processor: Any) -> None:
-    """`lanes` floats of each of a few lines, `step` bytes apart: first all first ones, then all second ones, ..."""
+    """Interleave `lanes` 32-bit elements of each of a few lines, `step` bytes apart: first all first ones, …"""
     lines, source, processor = tile.size // 4, vec.pointer(source), vec.pointer(processor)
     vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
     for first in range(0, lines * vec.lanes, vec.lanes):
@@ -121,7 +122,7 @@ def _zip(tile: Any, vec: Vector, source: Any, step: Any, processor: Any) -> None
 
 @emitter
 def _unzip(tile: Any, vec: Vector, source: Any, processor: Any, step: Any) -> None:
-    """The reverse."""
+    """Deinterleave: the reverse of `_zip`."""
     lines, source, processor = tile.size // 4, vec.pointer(source), vec.pointer(processor)
     vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
     for line in range(lines):
@@ -131,7 +132,7 @@ def _unzip(tile: Any, vec: Vector, source: Any, processor: Any, step: Any) -> No
 
 @inline
 def copy_run(tile, x, y, size):
-    """Copy `size` bytes, `SHORTEST_RUN` at least; the last vector overlaps the one before."""
+    """Copy `size` bytes, at least `SHORTEST_RUN`; the last vector overlaps the one before."""
     step = 4 * tile.lanes
     if size >= step:
         for at in range(0, size - step, step):
@@ -206,7 +207,7 @@ _PLANES = {
 
 @specialise_on_tile(lambda tile: _PLANES[tile.mode])
 def _copy_plane(tile, args, x, y, row, rows, column, columns):
-    """Rows and columns from `row` and `column` on of the plane at `x` to the one at `y`."""
+    """Copy the rows and columns from `row` and `column` on of the plane at `x` to the plane at `y`."""
 
 
 @kernel(
@@ -214,10 +215,10 @@ def _copy_plane(tile, args, x, y, row, rows, column, columns):
     "plane_parts row_parts column_parts x_plane x_row x_column y_plane y_row y_column"
 )
 def copy(tile, worker, before, part, parts, args):
-    """y = x by planes of rows and columns, cut into parts of so many planes, rows and columns (`…_step`).
+    """y = x by planes of rows and columns, cut into parts of `…_step` planes, rows and columns.
 
-    `outer` is the address of (size, x stride, y stride) of each of so many outer `axes`, fastest last. With a `table`,
-    of byte offsets into x, one more axis is walked before them all.
+    `outer` is the address of (size, x stride, y stride) of each of the `axes` outer axes, fastest last. With a `table`
+    of byte offsets into x, one more axis is the outermost loop.
     """
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         column = unit % args.column_parts * args.column_step
@@ -244,11 +245,11 @@ def copy(tile, worker, before, part, parts, args):
             y += args.y_plane
 
 
-# --- how the work is cut --------------------------------------------------------------------------------------------
+# --- partition of the work ------------------------------------------------------------------------------------------
 
 
 def joined(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The axes (size, strides in bytes of one or more places), those that go on as one in all places joined."""
+    """Merge axes (size, byte strides in one or more views) that are contiguous with each other in all views."""
     kept: list[tuple[int, ...]] = []
     for size, *steps in axes:
         if size == 1:
@@ -261,7 +262,7 @@ def joined(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
 
 
 def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis]]:
-    """How planes are copied, and all axes, those of a plane last; columns are bytes where they are copied so."""
+    """Select the method for planes; also returns all axes, those of the plane last, in bytes where it copies bytes."""
     *outer, columns = axes or [_ONE]
     if columns.x == columns.y == size and columns.size * size in _ELEMENTS:  # a short run is an element
         size *= columns.size
@@ -271,7 +272,7 @@ def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis
     beside = [axis for axis in outer if axis.x == size == 4 == columns.y]
     if beside and max(columns.size, beside[0].size) >= 4:
         rows = beside[0]
-        outer = [axis for axis in outer if axis is not rows]  # equal sizes are another axis
+        outer = [axis for axis in outer if axis is not rows]  # by identity: another axis may be equal
         few, many = sorted((rows.size, columns.size))
         lanes = max(wide for wide in (4, 8, lanes) if wide <= min(lanes, many))
         mode = COLUMNS if columns.size >= lanes else LINES
@@ -284,7 +285,7 @@ def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis
 
 
 def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Planes, rows and columns of a unit: whole vectors where elements change their order."""
+    """Planes, rows and columns per unit of work: whole vectors where the order of elements changes."""
     size, vector = (1, 1) if tile.mode == RUNS else (tile.size, 1) if tile.mode == ELEMENTS else (4, tile.lanes)
     if tile.mode == UNZIP:  # a vector holds elements of all lines
         row_step = rows
@@ -297,20 +298,20 @@ def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int
 
 
 def _whole(most: int, step: int) -> int:
-    """The largest multiple of `step` up to `most`, or `step`."""
+    """The largest multiple of `step` that is at most `most`, but at least `step`."""
     return greatest(step, most - most % step)
 
 
 def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None = None) -> Step:
-    """One call that copies a plain place to another of the same shape, neither of which is empty.
+    """Make one kernel call that copies a plain tensor to another of the same shape, neither of which is empty.
 
     Parameters
     ----------
     processor : Processor
     x, y : Place
-        Any strides; those of `y` are positive, and its elements do not overlap.
+        Tensors of any strides; those of `y` are positive, and its elements do not overlap.
     table : np.ndarray or None
-        Where given, element i of the first axis is read at ``x.ref + table[i]`` bytes, instead of by the first stride.
+        If given, element i of the first axis is read at ``x.ref + table[i]`` bytes, instead of by the first stride.
     """
     axes = [Axis(*axis) for axis in zip(x.shape, x.strides, y.strides, strict=True)]
     size = x.dtype.itemsize
@@ -340,12 +341,12 @@ def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None
 
 
 def physical(place: Place) -> Place:
-    """The memory of a place as a plain place: of a blocked one, all lanes."""
+    """The memory of a tensor as a plain tensor; of a blocked one with all lanes."""
     return replace(place, shape=place.physical, block=1, array=None)
 
 
 def copy_steps(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
-    """The calls that write the elements of one place to another of the same shape, whichever way each of them lies."""
+    """Make the kernel calls that copy one tensor to another of the same shape, whatever their forms."""
     if 0 in x.shape:
         return []
     if x.block == y.block:

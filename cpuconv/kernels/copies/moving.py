@@ -1,7 +1,7 @@
-"""Moves of activations between layouts: in strips where both views allow and caches ask for it, else as reorders do.
+"""Reorders of activations, in strips where both views allow it and cache associativity requires it.
 
-Pixels of a view that has channels side by side lie so many bytes apart that they share few sets of a cache, often a
-single one. What is moved at once, and of how many pixels, follows from how many of their lines can be open together.
+With contiguous channels, pixels are often at distances at which they share few cache sets, or a single one. The
+bundle of vectors and the strip length follow from how many of their cache lines can be open simultaneously.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from cpuconv.problem.integers import divide
 from layouts import Strides
 
 _LINE = 64  # bytes of a cache line
-_WAY = 4096  # bytes after which lines share a set of the first cache
+_WAY = 4096  # bytes between cache lines that share an L1 set
 _OPEN = 4  # lines of a set that may be open at a time: half of its ways, or fewer
-_FEW = 2  # sets of pixels so far apart that as many as a vector has lanes drive each other out
-_CLOSE = 8  # sets of pixels: where they are more, narrower vectors than the CPU has lose more than lines do
-_KEPT = 64  # pixels of which a reorder's loops take all channels, vector by vector
-_SHORTEST, _LONGEST, _STREAM = 16, 128, 512  # pixels of a strip: copied, transposed, and between blocks
-COPIED = 4  # pixels whose vectors are copied at once
-_MANY = 16  # vectors of a pixel: what does not fill a bundle counts little
-_CHUNK = 64  # pixels that pass through the buffer at once
+_FEW = 2  # L1 sets: pixels that share no more evict each other, if as many as a vector's lanes are open
+_CLOSE = 8  # L1 sets: where pixels have more, vectors narrower than the CPU's cost more than evictions
+_KEPT = 64  # pixels per chunk of a reorder's loops, which move one vector of channels at a time
+# pixels per strip: minimum if copied, maximum if transposed, and between blocks
+_SHORTEST, _LONGEST, _STREAM = 16, 128, 512
+COPIED = 4  # pixels whose vectors are copied together
+_MANY = 16  # vectors of a pixel from which a partial bundle costs little
+_CHUNK = 64  # pixels per pass through the buffer
 
 
 def lines_apart(step: int) -> int:
-    """How many places in a row, `step` bytes apart, lie in lines of different sets of the first cache."""
+    """Number of different L1 sets of addresses that are `step` bytes apart."""
     return min(_WAY // math.gcd(now(step), _WAY), _WAY // _LINE)
 
 
@@ -46,7 +47,7 @@ def move_step(
     threads: int,
     element: Element = F32,
 ) -> Step:
-    """`reorder_step`, in strips where they serve."""
+    """Make a reorder step as `reorder_step` does, in strips where these are faster."""
     n, channels, height, width = shape_nchw
     rows, width, (source, target) = plane(height, width, x.strides, y.strides)
     tile = strip_tile(isa, channels, width, source, target, element)
@@ -55,7 +56,7 @@ def move_step(
     strip = _strip(tile, source, target, width)
     strips = width // strip
     vectors = divide(divide(channels, target.block) * target.block, tile.group)
-    spans = 1  # of the channels of a strip
+    spans = 1  # spans of the channels of a strip
     if CHANNELS not in tile.kinds:
         spans = vectors
     elif now(n * rows * strips) < 4 * threads > 4:
@@ -89,7 +90,7 @@ def move_step(
 def strip_tile(
     isa: Isa, channels: int, width: int, source: Strides, target: Strides, element: Element
 ) -> StripTile | None:
-    """The loops that move such views of rows of `width` pixels, if strips serve them."""
+    """Select the tile to move rows of `width` pixels between two views in strips; None where strips don't pay."""
     if source._replace(n=0) == target._replace(n=0) or any(view.block & view.block - 1 for view in (source, target)):
         return None
     for lanes in (each for each in (16, 8, 4) if each <= isa.lanes):
@@ -111,28 +112,28 @@ def strip_tile(
 
 
 def _stays(view: Strides, row: RowTile) -> bool:
-    """Whether the lines of `_KEPT` pixels stay in the first cache from one vector of their channels to the next."""
+    """Whether the cache lines of `_KEPT` pixels stay in L1 between two vectors of their channels."""
     return row.kind != CHANNELS or abs(view.w) * _KEPT < _OPEN * _WAY
 
 
 def _between_blocks(
     isa: Isa, channels: int, source: Strides, target: Strides, read: RowTile, written: RowTile
 ) -> StripTile | None:
-    """Blocks of a vector or narrower are written from first to last by loops of reorders."""
+    """Tile between two blocked views. None for blocks of at most a vector: reorder loops write these sequentially."""
     if read.lanes < isa.lanes or max(source.block, target.block) == read.group:
         return None
     return StripTile(read.lanes, read, written, _bundle(channels, read), COPIED)
 
 
 def _bundle(channels: int, row: RowTile) -> int:
-    """Vectors that are copied together: two cache lines, or one where those of a pixel would not fill two."""
+    """Vectors that are copied together: two cache lines, or one where the vectors of a pixel would not fill two."""
     line, whole = _LINE // (4 * row.lanes), channels // row.group
     return min(4, 2 * line) if whole % (2 * line) == 0 or whole >= _MANY else line
 
 
 def _transposed(width: int, source: Strides, target: Strides, read: RowTile, written: RowTile) -> StripTile:
-    """Of planes and vectors of channels: a line of channels where the planes' lines can be open together, two where
-    pixels share sets."""
+    """Tile between planes and NHWC: bundles of one cache line of channels, if all planes' lines can be open; of two
+    lines where pixels share sets."""
     packs = written.kind == CHANNELS
     planes, vectors = (source, target) if packs else (target, source)
     far = lines_apart(vectors.w) <= _FEW
@@ -147,7 +148,7 @@ def _transposed(width: int, source: Strides, target: Strides, read: RowTile, wri
 
 
 def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int:
-    """Pixels of a strip."""
+    """Pixels per strip."""
     if tile.kinds == {BLOCKED}:
         return least(width, _STREAM)
     step = abs((source if tile.source.kind == CHANNELS else target).w)
@@ -161,7 +162,7 @@ def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int
 
 
 def _bundle_args(prefix: str, view: Strides, group: int) -> Args:
-    """How far apart the vectors of a bundle lie, and the exponent of two that a block's channels are."""
+    """Byte distances between the vectors of a bundle, and the binary logarithm of a block's channels."""
 
     def place(number: int) -> int:
         blocks, within = divmod(number * group, view.block)

@@ -1,6 +1,6 @@
-"""Tensors with elements around them: copies of the input and of its ends, and of a constant.
+"""Padding of tensors: copies of the input and of its edges, and of a constant.
 
-An axis of the output is cut into stretches: the input itself, and what lies before and behind it.
+An axis of the output is cut into stretches: the input itself, and the padding before and after it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from cpuconv.kernels.binding.steps import Space, Step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.place_views import Cut, broadcast, cut
 
-_MOST_COPIES = 16  # of a padding; more of them are not worth their calls
+_MOST_COPIES = 16  # maximum copies per padding; more are not worth their calls
 
 
 class Stretch(NamedTuple):
-    """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
+    """A range of an output axis: start, size, and the slice of the input that fills it (None: the constant)."""
 
     start: int
     size: int
     source: Cut | None
 
 
-Stretches = list[Stretch]  # of an axis, the input's own first
+Stretches = list[Stretch]  # of one axis, the input's own range first
 
 
 def is_unpadded(stretches: Stretches, size: int) -> bool:
-    """Whether an axis of so many elements stays as it is."""
+    """Whether an axis of `size` elements is unpadded."""
     return stretches == [Stretch(0, size, Cut(0, size))]
 
 
 def padded(mode: str, shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> list[Stretches] | None:
-    """The stretches of every axis, padded before and behind; None where they are more than kernels take."""
+    """Stretches of every axis; `pads` are elements before and after. None where kernels support no such padding."""
     stretches = []
     for size, pair in zip(shape, pads, strict=True):
         found = _stretches(mode, size, *pair)
@@ -52,7 +52,7 @@ def padded(mode: str, shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> 
 
 
 def _stretches(mode: str, size: int, before: int, behind: int) -> Stretches | None:
-    """The stretches of a padded axis, the input's own first; None where they are more than these."""
+    """Stretches of one padded axis, the input's own first; None where the padding needs more than three."""
     low, high = max(0, -before), size - max(0, -behind)
     before, behind, kept = max(0, before), max(0, behind), high - low
     most = {"constant": before + behind, "edge": before + behind, "reflect": kept - 1, "wrap": kept}[mode]
@@ -77,12 +77,12 @@ def padding_steps(
     stretches: Sequence[Stretches],
     value: float,
 ) -> list[Step]:
-    """A copy for each choice of a stretch of every axis, and of the value for each that has no source."""
+    """Make one copy per combination of stretches of all axes, and one fill per stretch without a source."""
     steps = []
     for choice in product(*([each for each in axis if each.source] for axis in stretches)):
         source = cut(x, [each.source for each in choice if each.source])
         steps += copy_steps(processor, space, source, cut(y, [Cut(*each[:2]) for each in choice]))
-    done: list[Cut] = []  # of the axes before, what is not filled
+    done: list[Cut] = []  # ranges of the previous axes that are not filled with the constant
     for at, axis in enumerate(stretches):
         for each in axis:
             if each.source is None:
@@ -93,7 +93,7 @@ def padding_steps(
 
 
 def _constant(constants: Constants, value: float, like: Place) -> Place:
-    """A tensor of one value everywhere, which lies as another does, most of it in the same memory."""
+    """A constant tensor in the form of another one; most of its elements share memory."""
     if like.block == 1:
         line = np.full(like.shape[-1:], value, like.dtype)
         return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)

@@ -1,6 +1,6 @@
-"""Views of places: a place read by other axes, or a part of it; nothing runs.
+"""Views of a tensor in memory (`Place`): reshaped, permuted, broadcast or sliced by strides; no kernel runs.
 
-A box says which elements of an axis are taken: where they start, how many, and the step between them.
+A box is a slice of each axis: start, size and step.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from cpuconv.kernels.copies.copying import joined
 
 
 class Cut(NamedTuple):
-    """Elements of an axis: the first, how many, and the step from one to the next."""
+    """A slice of an axis: first index, number of elements, and step between them."""
 
     start: int
     size: int
     step: int = 1
 
 
-Box = Sequence[Cut]  # of every axis
+Box = Sequence[Cut]  # one slice per axis
 
 
 def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
-    """The same elements by axes of other sizes; None where no strides say so.
+    """Reshape a tensor without a copy; None where no strides give that shape.
 
-    A blocked place stays one, where batch and channels do; with a single pixel it may become a plain one.
+    A blocked tensor keeps its blocks if batch and channels are unchanged; with one pixel it may become plain.
     """
     if place.block > 1:
         n, c, *_ = place.shape
@@ -52,7 +52,7 @@ def _plane_strides(shape: Sequence[int], place: Place) -> tuple[int, int, int]:
 def _regrouped(
     shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int], itemsize: int
 ) -> tuple[int, ...] | None:
-    """Strides by which the axes of `wanted` walk the elements of the axes given."""
+    """Strides with which axes of the sizes `wanted` visit the elements of the given axes; None if there are none."""
     runs = joined(zip(shape, strides, strict=True))
     made, left, step = [], 1, itemsize
     for size in reversed(wanted):
@@ -67,24 +67,24 @@ def _regrouped(
 
 
 def broadcast(place: Place, shape: Sequence[int]) -> Place:
-    """A plain place by larger axes, along which the walk stands still, and more of them in front."""
+    """Broadcast a plain tensor to a shape: new and expanded axes have stride 0."""
     missing = len(shape) - len(place.shape)
     steps = [0 if size == 1 else step for size, step in zip(place.shape, place.strides, strict=True)]
     return place.at(0, shape, [0] * missing + steps)
 
 
 def permuted(place: Place, order: Sequence[int]) -> Place:
-    """A plain place by its axes in another order."""
+    """Permute the axes of a plain tensor."""
     return place.at(0, [place.shape[axis] for axis in order], [place.strides[axis] for axis in order])
 
 
 def unpermuted(place: Place, order: Sequence[int]) -> Place:
-    """The plain place of which `permuted` gives this one."""
+    """Invert `permuted`."""
     return permuted(place, [list(order).index(axis) for axis in range(len(order))])
 
 
 def repeats(x: Place, y: Place) -> tuple[Place, Place]:
-    """A plain place and another one, in which it is repeated, by equal axes: one of the repeats before each axis."""
+    """Views of a plain tensor and of its tiling (ONNX Tile) with equal axes: a repeat axis before each axis."""
     axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
     shape = [size for pair in axes for size in pair]
     read = [step for stride in x.strides for step in (0, stride)]
@@ -93,8 +93,8 @@ def repeats(x: Place, y: Place) -> tuple[Place, Place]:
 
 
 def depth_and_space(deep: Place, flat: Place, block: int, together: bool) -> tuple[Place, Place]:
-    """A place whose channels are pixels of another one, and that one, by equal axes: channels, rows, rows of a block of
-    `block` x `block` pixels, columns, columns of a block. `together`: the channels of a block follow one another.
+    """Views of both sides of DepthToSpace with equal axes: channels, block rows, rows in a block, block columns,
+    columns in a block of `block` x `block` pixels. `together`: channels of a block are adjacent (CRD order, else DCR).
     """
     n, c, h, w, *lanes = deep.physical
     kept = c // (block * block)
@@ -111,12 +111,12 @@ def depth_and_space(deep: Place, flat: Place, block: int, together: bool) -> tup
 
 
 def whole(shape: Sequence[int], axis: int, taken: Cut) -> list[Cut]:
-    """Everything, but of one axis what is taken."""
+    """The box that slices one axis and takes all of the others."""
     return [taken if at == axis else Cut(0, size) for at, size in enumerate(shape)]
 
 
 def cut(place: Place, box: Box) -> Place:
-    """A part of a place; of a blocked one whole blocks of channels, as `whole_blocks` says."""
+    """Slice a tensor; for a blocked one, the channels must be `whole_blocks`."""
     shape = tuple(each.size for each in box)
     if place.block == 1:
         taken, strides = list(box), list(place.strides)
@@ -130,25 +130,25 @@ def cut(place: Place, box: Box) -> Place:
 
 
 def whole_blocks(channels: int, taken: Cut, lanes: int) -> bool:
-    """Whether a part of the channels is made of whole blocks, in order."""
+    """Whether a slice of the channels is whole blocks, in order."""
     start, size, step = taken
     return start % lanes == 0 and (size % lanes == 0 or start + size == channels) and (step == 1 or size == 1)
 
 
 def whole_planes(shape: Sequence[int], box: Box) -> bool:
-    """Whether a part of a tensor has all of every plane, and images in order."""
+    """Whether a box takes every plane wholly, and images in increasing order."""
     return box[0].step > 0 and all(each == Cut(0, size) for each, size in zip(box[2:], shape[2:], strict=True))
 
 
 def other_channels(shape: Sequence[int], box: Box) -> bool:
-    """Whether a part of a tensor is a range of its channels."""
+    """Whether a box is a contiguous range of channels and takes all of the other axes."""
     return box[1].step == 1 and all(
         each == Cut(0, size) for each, size in zip(box, shape, strict=True) if each is not box[1]
     )
 
 
 def stays_dense(shape: Sequence[int], box: Box) -> bool:
-    """Whether a part of a contiguous tensor is contiguous."""
+    """Whether a slice of a contiguous tensor is contiguous."""
     cuts = [axis for axis, each in enumerate(box) if each != Cut(0, shape[axis])]
     if not cuts:
         return True

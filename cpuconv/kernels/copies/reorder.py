@@ -1,8 +1,8 @@
-"""Reorder: an activation from any view to any other.
+"""Reorder an activation from any view to any other.
 
-The work is cut into units (image, group of a vector's channels, row, chunk of columns); a part is a contiguous range of
-units. The intermediate form is a row of vectors, one for each pixel. Where the target (or the source) has its channels
-side by side, rows are packed straight into it (or unpacked straight from it). Otherwise, and where a vector would reach
+The work is cut into units (image, vector of channels, row, chunk of columns); a part is a contiguous range of units.
+The intermediate form is a row of vectors, one per pixel. Where the target has contiguous channels, rows are packed
+directly into it; where the source has, they are unpacked directly from it. Otherwise, and where a vector would reach
 past the last channels, pixels pass through a buffer of the worker that stays in L1.
 """
 
@@ -23,12 +23,12 @@ from cpuconv.kernels.emit.intrinsics import zero_element
 from cpuconv.runtime.kernel import inline, kernel
 
 PACK, UNPACK, BOTH, LINES = range(4)
-"""Into vectors of the target; from vectors of the source; through a buffer; channel rows to channel rows."""
+"""Modes: pack to the target; unpack from the source; through a buffer; channel rows to channel rows."""
 
 
 @dataclass(frozen=True)
 class ReorderTile:
-    """The loops of source and target, which of them are needed, and whether partial vectors go straight, too."""
+    """Tile of the reorder: loops of source and target, mode, and whether partial vectors bypass the buffer too."""
 
     lanes: int
     source: RowTile
@@ -38,23 +38,23 @@ class ReorderTile:
 
     @property
     def bytes(self) -> int:
-        """Of an element."""
+        """Bytes per element."""
         return self.target.bytes
 
     @property
     def group(self) -> int:
-        """Channels of a vector."""
+        """Channels per vector."""
         return self.target.group
 
     @property
     def line(self) -> int:
-        """Channels that lie side by side in a line of pixels."""
+        """Adjacent channels per element of a row of pixels."""
         return self.target.each if self.target.kind == WORDS else 1
 
 
 @inline
 def _pack(tile, args, x, first, valid, target, step, width):
-    """Pixels of the source to vectors."""
+    """Pack pixels of the source to vectors."""
     if valid > 0:
         block, cb, c, w = args.x_block, args.x_cb, args.x_c, args.x_w
         pack_vectors(tile.source, x, first, valid, block, cb, c, w, target, step, width)
@@ -64,9 +64,9 @@ def _pack(tile, args, x, first, valid, target, step, width):
 
 @inline
 def _unpack(tile, args, source, step, first, valid, y, width):
-    """Vectors to pixels of the target."""
+    """Unpack vectors to pixels of the target."""
     unpack_vectors(tile.target, source, step, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width)
-    if tile.target.kind == 3:  # ANY: the loop above leaves tail channels alone
+    if tile.target.kind == 3:  # ANY: the loop above does not write tail channels
         for channel in range(first + valid, min(first + tile.group, args.stored)):
             lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
             for i in range(width):
@@ -80,8 +80,8 @@ def _unpack(tile, args, source, step, first, valid, y, width):
 def reorder(tile, worker, before, part, parts, args):
     """y = x in another layout; channels from `channels` to `stored` (the end of y's last block) are zero.
 
-    Units are numbered with the chunk running fastest, then row, group and image; with `by_pixel`, group, chunk, row.
-    The last `spare` pixels of a chunk are those whose vectors would reach past its channels.
+    Units are numbered with the chunk fastest, then row, group and image; with `by_pixel`, group, chunk, row. The last
+    `spare` pixels of a chunk are those whose vectors would reach past the chunk.
     """
     lanes = tile.lanes
     buffer = args.buffer + worker * args.buffer_step
@@ -110,7 +110,7 @@ def reorder(tile, worker, before, part, parts, args):
                 else:
                     copy_bytes(tile, source, target, width * tile.bytes * tile.line)
         else:
-            plain = width  # pixels that go straight
+            plain = width  # pixels that bypass the buffer
             if tile.mode == 2:
                 plain = 0
             elif valid < tile.group and not tile.parts:

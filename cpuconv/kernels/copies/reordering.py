@@ -1,4 +1,4 @@
-"""Reorders bound to memory: the loops that move an activation between two views, and how the work is cut."""
+"""Reorder steps: bind the loops that move an activation between two views to memory, and partition the work."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-# Pixels of a unit, or words of a line: long streams; where groups pass in turn, fewer pages.
+# Pixels per unit, or 32-bit words of a line: long streams; fewer pages, where vectors of channels alternate.
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64
 
 
 def _lanes(isa: Isa, channels: int, element: Element, *views: Strides) -> int:
-    """Lanes of a vector: the words that either view has side by side, at most those of the instruction set."""
+    """32-bit lanes per vector: those that either view has adjacent, at most those of the instruction set."""
     together = max(view.block if view.block > 1 else channels if view.cb == element.bytes else 0 for view in views)
     wanted = min(isa.lanes, divide(together * element.bytes, 4) or isa.lanes)
     return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
 
 
 def _mode(source: RowTile, target: RowTile, block: int, whole: bool) -> tuple[int, bool]:
-    """Which loops are needed for a target of that block, and whether those of the last channels are the same.
+    """Select the mode for a target of block size `block`, and whether partial vectors need no buffer.
 
-    `whole`: the channels of a pixel fill words.
+    `whole`: the channels of a pixel fill 32-bit groups.
     """
     if source.kind == target.kind and (target.kind in (ROWS, PLANES) or target.kind == WORDS and whole):
         return LINES, True
     if target.kind == BLOCKED:
         return PACK, True
     if source.kind == BLOCKED:
-        return UNPACK, block == 1  # a source's tail lanes need not be zero, a target's must
+        return UNPACK, block == 1  # tail lanes of a source need not be zero, those of a target must
     if target.kind == CHANNELS:
         return PACK, False
     if source.kind == CHANNELS:
@@ -43,7 +43,7 @@ def _mode(source: RowTile, target: RowTile, block: int, whole: bool) -> tuple[in
 
 
 def _same(channels: int, width: int, source: Strides, target: Strides, size: int) -> int:
-    """Elements of an image where both views have them in the same order, without gaps; else 0."""
+    """Elements per image if both views are contiguous in the same order; else 0."""
     axes = ((target.c, target.block), (target.cb, channels // target.block), (target.w, width))
     step = size
     for stride, count in sorted(axis for axis in axes if axis[1] > 1):
@@ -57,8 +57,8 @@ def _same(channels: int, width: int, source: Strides, target: Strides, size: int
 def _spare(mode: int, tile: RowTile, channels: int, source: Strides, target: Strides) -> int | None:
     """Pixels at the end of a chunk whose last vector of channels would reach past the chunk; None: all of them.
 
-    A vector may be read past its pixel where the excess is dropped. It may be written past its pixel where the pixels
-    that follow are written later: those of a single group, without gaps.
+    A vector may be read past its pixel where the excess is dropped. It may be written past its pixel where the next
+    pixels are written later: those of a single group, without gaps.
     """
     view = source if mode == UNPACK else target
     alone = channels <= tile.group and view.w == channels * tile.bytes
@@ -76,8 +76,7 @@ def reorder_step(
     threads: int,
     element: Element = F32,
 ) -> Step:
-    """One parallel call that moves the logical (N, C, H, W) activation `x` of such elements to `y`; tail channels of
-    `y` are zero."""
+    """Make one parallel call that reorders the (N, C, H, W) activation `x` to `y`; tail channels of `y` are zero."""
     n, channels, h, w = shape_nchw
     rows, width, (source, target) = plane(h, w, x.strides, y.strides)
     if rows == 1 and (count := _same(channels, width, source, target, element.bytes)):

@@ -1,4 +1,4 @@
-"""Rows of floats as bfloat16, for products that take words of two of them."""
+"""Round rows of float32 to bfloat16, for dot-product instructions that take pairs of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-PAIR = WORD // BF16.bytes  # elements of a word
+PAIR = WORD // BF16.bytes  # elements per 32-bit group
 HALVES = Types(BF16, BF16, F32, F32)
 
 
 @dataclass(frozen=True)
 class RoundTile:
-    """Nothing but the vector's width says how rows are rounded."""
+    """Tile of the rounding kernel; only the vector width selects the code."""
 
     lanes: int
 
@@ -31,9 +31,9 @@ class RoundTile:
 def round_rows(
     tile: RoundTile, builder: ir.IRBuilder, x: Any, x_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
-    """`rows` rows of `depth` floats at x as bfloat16 at y, zeros behind them up to whole vectors; at least one row.
+    """Round `rows` (at least one) rows of `depth` float32 at x to bfloat16 at y, padded with zeros to whole vectors.
 
-    Names with `_step` are bytes from a row to the next.
+    `x_step` and `y_step` are bytes between rows.
     """
     vec = Vector(builder, tile.lanes)
     whole, left = builder.udiv(depth, I64(vec.lanes)), builder.urem(depth, I64(vec.lanes))

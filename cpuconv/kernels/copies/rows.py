@@ -1,10 +1,10 @@
-"""Rows of pixels between any layout and vectors of channels: the moves that packing and reorders are made of.
+"""Pack rows of pixels of any layout into vectors of channels, and unpack them: the inner loops of packing and reorders.
 
-In a view, element (channel, column) of an image row lies at row + (channel // block)·cb + (channel % block)·c +
-column·w, in bytes. The view's `kind`, chosen from the strides when a plan is bound, selects the loop.
+In a view, element (channel, column) of an image row is at row + (channel // block)·cb + (channel % block)·c + column·w,
+in bytes. The view's `kind`, selected from the strides when a plan is bound, selects the loop.
 
-A vector holds the channels of a pixel that fill `lanes` 32-bit words: that many of float32, and twice or four times as
-many of narrower elements. Where a view has the elements of a word side by side, words are moved, as those of float32.
+A vector holds `lanes` 32-bit groups of a pixel's channels: one float32, two 16-bit or four 8-bit elements each. Where
+the elements of a group are adjacent in the view, groups are moved like float32.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline
 
 BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, WORDS, PLANES = range(9)
-"""Vectors contiguous, in blocks of a vector or a multiple; channels contiguous (NHWC); pixels contiguous (NCHW); none
-of these; contiguous blocks of 4, 8 or 2 words, fewer than `lanes`. Of elements narrower than a word: blocks of a word,
-contiguous from pixel to pixel; pixels contiguous (NCHW)."""
+"""Kinds of views: vectors contiguous, in blocks of a vector or a multiple; channels contiguous (NHWC); pixels
+contiguous (NCHW); other; contiguous blocks of 4, 8 or 2 32-bit groups, fewer than `lanes`. For narrower elements:
+blocks of one 32-bit group, contiguous from pixel to pixel; pixels contiguous (NCHW)."""
 
 PIECES = {FOURS: 4, EIGHTS: 8, PAIRS: 2}
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """Which loop moves a row, and bytes of its elements."""
+    """Tile of a row loop: lanes per vector, kind of view, and bytes per element."""
 
     lanes: int
     kind: int
@@ -56,32 +56,32 @@ class RowTile:
 
     @property
     def piece(self) -> int:
-        """Words of a block narrower than a vector."""
+        """32-bit groups per block, at most a vector."""
         return min(PIECES.get(self.kind, self.lanes), self.lanes)
 
     @property
     def each(self) -> int:
-        """Elements of a word."""
+        """Elements per 32-bit group."""
         return 4 // self.bytes
 
     @property
     def group(self) -> int:
-        """Elements of a vector."""
+        """Elements per vector."""
         return self.lanes * self.each
 
     @property
     def floats(self) -> RowTile:
-        """For rows whose elements are words."""
+        """Tile for rows of 32-bit elements."""
         return RowTile(self.lanes, ROWS)
 
     @property
     def least(self) -> int:
-        """Pixels that are moved at once between rows and vectors."""
+        """Minimum pixels of a transpose between rows and vectors."""
         return 16 // self.bytes
 
 
 def kind_of(lanes: int, block: int, cb: int, c: int, w: int, element: Element = F32, whole: bool = True) -> int:
-    """The kind of a view with these strides in bytes; `whole`: the channels of a pixel fill words."""
+    """Kind of a view with these strides in bytes; `whole`: the channels of a pixel fill 32-bit groups."""
     size = element.bytes
     if block == 1:
         if cb == size and (whole or masks_elements(size)):
@@ -105,7 +105,7 @@ def channel_offset(channel, block, cb, c):
 
 @inline
 def words_of(tile, elements):
-    """How many words so many elements lie in."""
+    """Number of 32-bit groups that hold `elements` elements."""
     return (elements + tile.each - 1) // tile.each
 
 
@@ -124,7 +124,7 @@ def zero_pixels(tile, target, count):
 
 @inline
 def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width):
-    """Element by element."""
+    """Pack element by element."""
     if valid < tile.group:
         zero_vectors(tile, target, step, width)
     for lane in range(valid):
@@ -176,7 +176,7 @@ def _pack_words(tile, row, first, valid, block, cb, c, w, target, step, width):
         return
     words = words_of(tile, valid)
     pack_vectors(tile.floats, row, first // tile.each, words, 1, cb, 0, 4, target, step, width)
-    if valid < tile.group and step >= 4 * tile.lanes:  # where vectors overlap, the next one was written over it
+    if valid < tile.group and step >= 4 * tile.lanes:  # where vectors overlap, the next one overwrote the rest
         for i in range(width):
             keep_valid(tile, target + i * step, valid)
 
@@ -209,9 +209,9 @@ _PACK = {
 
 @specialise_on_tile(lambda tile: _PACK[tile.kind])
 def pack_vectors(tile, row, first, valid, block, cb, c, w, target, step, width):
-    """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing elements zero.
+    """Pack columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, padded by zeros.
 
-    `valid` is at least 1; `first` starts a block where the kind is one of blocks.
+    `valid` is at least 1; for kinds with blocks, `first` is the first channel of a block.
     """
 
 
@@ -223,7 +223,7 @@ def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
 
 @inline
 def _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width):
-    """Element by element."""
+    """Unpack element by element."""
     for lane in range(valid):
         start = row + channel_offset(first + lane, block, cb, c)
         for i in range(width):
@@ -311,9 +311,9 @@ _UNPACK = {
 
 @specialise_on_tile(lambda tile: _UNPACK[tile.kind])
 def unpack_vectors(tile, source, step, first, valid, block, cb, c, w, row, width):
-    """The reverse: vectors `step` bytes apart to columns 0 … width-1 of channels first … first+valid-1 of a view.
+    """Unpack vectors `step` bytes apart to columns 0 … width-1 of channels first … first+valid-1 of a view.
 
-    Views in contiguous blocks get whole blocks: their tail lanes are written as they are in the source.
+    Views with contiguous blocks get whole blocks, tail lanes included.
     """
 
 
@@ -325,7 +325,7 @@ def unpack_row(tile, source, first, valid, block, cb, c, w, row, width):
 
 @inline
 def copy_line(tile, source, w, target, width):
-    """`width` floats, `w` bytes apart, to consecutive ones."""
+    """Copy `width` 32-bit elements, `w` bytes apart, to contiguous memory."""
     done = 0
     if w == 4:
         while done + tile.lanes <= width:
@@ -337,7 +337,7 @@ def copy_line(tile, source, w, target, width):
 
 @inline
 def copy_bytes(tile, source, target, count):
-    """`count` bytes to others, all of them side by side."""
+    """Copy `count` contiguous bytes."""
     copy_line(tile, source, 4, target, count // 4)
     for i in range(count // 4 * 4, count):
         copy_byte(tile, source + i, target + i)
@@ -345,7 +345,7 @@ def copy_bytes(tile, source, target, count):
 
 @inline
 def zero_line(tile, target, count):
-    """Zero `count` floats."""
+    """Zero `count` 32-bit elements."""
     done = 0
     while done + tile.lanes <= count:
         zero_vector(tile, target + done * 4)

@@ -1,9 +1,9 @@
-"""Reorders in strips: a few pixels, of all channels, at a time.
+"""Reorders in strips: a few pixels with all channels at a time.
 
-Pixels whose channels lie side by side are often a power of two of bytes apart, so that their cache lines share a set.
-The work is therefore cut so that lines are used whole while they are open. A *bundle* is the vectors of channels that
-are moved together, those of a cache line where sets are short; of a bundle, a strip's pixels follow each other, then
-comes the next bundle. A unit is a strip of pixels of a row and a span of bundles; a part is a range of units.
+With contiguous channels, pixels are often a power of two of bytes apart, so that their cache lines share a cache set.
+The work is therefore cut so that each cache line is used wholly before it is evicted. A *bundle* is the vectors of
+channels that are moved together: those of one cache line, where sets are scarce. All pixels of a strip are moved for
+one bundle, then for the next. A unit is a strip of pixels of a row and a span of bundles; a part is a range of units.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 VECTORS = (BLOCKED, CHANNELS)
-"""Kinds of views that have a pixel's vector of channels side by side."""
+"""Kinds of views in which a pixel's vector of channels is contiguous."""
 
 
 @dataclass(frozen=True)
 class StripTile:
-    """The loops of source and target, and how much they move at once.
+    """Tile of the strip kernel: loops of source and target, and how much they move per step.
 
     Attributes
     ----------
     lanes : int
-        Words of a vector.
+        32-bit lanes per vector.
     source, target : RowTile
     bundle : int
         Vectors of a pixel that are moved together: 1, 2 or 4.
@@ -46,17 +46,17 @@ class StripTile:
 
     @property
     def kinds(self) -> set[int]:
-        """Of source and target."""
+        """Kinds of the source and the target view."""
         return {self.source.kind, self.target.kind}
 
     @property
     def bytes(self) -> int:
-        """Of an element."""
+        """Bytes per element."""
         return self.target.bytes
 
     @property
     def group(self) -> int:
-        """Channels of a vector."""
+        """Channels per vector."""
         return self.target.group
 
 
@@ -68,7 +68,7 @@ def _vectors(vec: Vector, start: Any, near: Any, far: Any, count: int) -> list[A
 
 
 def _copy_pixels(tile: Any, vec: Vector, pixels: int, x: tuple[Any, ...], y: tuple[Any, ...]) -> None:
-    """Copy the vectors of a bundle of so many pixels; of each side address, `near`, `far`, and bytes between pixels."""
+    """Copy a bundle of `pixels` pixels; x and y are (address, `near`, `far`, bytes between pixels)."""
     read: list[Any] = []
     for (start, near, far, step), store in ((x, False), (y, True)):
         for pixel in range(pixels):
@@ -93,7 +93,7 @@ def _copy_bundles(
     y_far: Any,
     y_w: Any,
 ) -> None:
-    """Copy a bundle of `tile.pixels` pixels: the second vector `near` bytes from the first, other two `far` behind."""
+    """Copy a bundle of `tile.pixels` pixels; its second vector is `near` bytes from the first, the next two `far`."""
     _copy_pixels(tile, vec, tile.pixels, (x, x_near, x_far, x_w), (y, y_near, y_far, y_w))
 
 
@@ -114,7 +114,7 @@ def _copy_bundle(
 
 @emitter
 def _pack_pixels(tile: Any, vec: Vector, x: Any, row_step: Any, y: Any, step: Any) -> None:
-    """Of `tile.pixels` floats of each of `lanes` rows, vectors `step` bytes apart."""
+    """Transpose `tile.pixels` float32 of each of `lanes` rows to vectors `step` bytes apart."""
     x, y = vec.pointer(x), vec.pointer(y)
     rows = [vec.offset(x, vec.builder.mul(row_step, I64(i))) for i in range(vec.lanes)]
     for first in range(0, tile.pixels, NARROW):
@@ -124,7 +124,7 @@ def _pack_pixels(tile: Any, vec: Vector, x: Any, row_step: Any, y: Any, step: An
 
 @emitter
 def _unpack_pixels(tile: Any, vec: Vector, x: Any, step: Any, y: Any, row_step: Any) -> None:
-    """The reverse."""
+    """Transpose back: the reverse of `_pack_pixels`."""
     x, y = vec.pointer(x), vec.pointer(y)
     pixels = [vec.offset(x, vec.builder.mul(step, I64(i))) for i in range(tile.pixels)]
     rows = [vec.offset(y, vec.builder.mul(row_step, I64(i))) for i in range(vec.lanes)]
@@ -141,7 +141,7 @@ def _unpack_pixels(tile: Any, vec: Vector, x: Any, step: Any, y: Any, row_step: 
 
 @inline
 def _of_bundle(start, number, near, far):
-    """Where a vector of a bundle lies."""
+    """Address of a vector of a bundle."""
     return start + (number & 1) * near + (number >> 1) * far
 
 
@@ -177,7 +177,7 @@ def _pack_words(tile, x, row_step, y, step):
 
 @specialise_on_tile(lambda tile: _pack_floats if tile.bytes == 4 else _pack_words)
 def _pack(tile, x, row_step, y, step):
-    """`tile.pixels` of each channel's row as vectors of channels, `step` bytes apart."""
+    """Pack `tile.pixels` of each channel's row to vectors of channels, `step` bytes apart."""
 
 
 def _unpack_floats(tile, x, step, y, row_step):
@@ -200,7 +200,7 @@ def _unpack_of(tile):
 
 @specialise_on_tile(_unpack_of)
 def _unpack(tile, x, step, y, row_step):
-    """The reverse."""
+    """Unpack: the reverse of `_pack`."""
 
 
 def _packed(tile, args, x, y, vectors, width):
@@ -229,7 +229,7 @@ def _move_of(tile):
 
 @specialise_on_tile(_move_of)
 def _move(tile, args, x, y, vectors, width):
-    """`width` pixels of so many vectors of a bundle, from the first one's place to the first one's."""
+    """Move `width` pixels of `vectors` vectors of a bundle; x and y are the addresses of its first vector."""
 
 
 @inline
@@ -254,7 +254,7 @@ def _rest_of_blocks(tile, args, x, y, buffer, first, valid, width):
 def _rest_through_buffer(tile, args, x, y, buffer, first, valid, width):
     step = 4 * tile.lanes
     at = 0
-    while at < width:  # a range of any step can raise, and needs Numba where it runs
+    while at < width:  # `range` with a variable step may raise, and then needs Numba at run time
         count = min(args.chunk, width - at)
         source, target = x + at * args.x_w, y + at * args.y_w
         pack_vectors(
@@ -274,7 +274,7 @@ def _rest_of(tile):
 
 @specialise_on_tile(_rest_of)
 def _move_rest(tile, args, x, y, buffer, first, valid, width):
-    """`width` pixels of the vector of channels from `first` on, of which only `valid` exist."""
+    """Move `width` pixels of the vector of channels from `first` on, of which only `valid` exist."""
 
 
 @kernel(
@@ -284,8 +284,8 @@ def _move_rest(tile, args, x, y, buffer, first, valid, width):
 def move_strips(tile, worker, before, part, parts, args):
     """y = x in another layout; channels from `channels` to the end of y's last block are zero.
 
-    Of the `vectors` of channels of y, the first `whole` have no others. Units are numbered with the span of so many
-    vectors running fastest, then strip, row and image; the last strip of a row has what is left.
+    Of the `vectors` vectors of y, the first `whole` are full. Units are numbered with the span of `span` vectors
+    fastest, then strip, row and image; the last strip of a row takes the remainder.
     """
     buffer = args.buffer + worker * args.buffer_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):

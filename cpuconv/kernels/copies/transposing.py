@@ -1,4 +1,7 @@
-"""Moves of activations between layouts as transpositions of pieces, where views allow; what the tiles are."""
+"""Reorders by register transposes of channel groups, where the views allow, with the selection of tiles.
+
+A channel group (in code: piece) is the channels that are adjacent in both layouts, 1 to 8 bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from cpuconv.kernels.pieces.pixels import PixelTile, move_pixels
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-_PIECES = (1, 2, 4, 8)  # bytes of one
-_OPEN = 4  # lines of a set of the first cache that may be open at a time
-_FEW = 8  # sets of pixels: where they are in no more, bundles of vectors leave fewer lines open
-_STREAM = 512  # pixels of a strip of blocks
-_WORD, _PIXELS = 8, 16  # bytes of a word of a pixel that ends within it; pixels of fewer bytes that lie over words
-_PARTS = 4  # units of a thread, where there are few
-_STRIP = 64  # pixels whose channels are copied block by block
-_THREE = 3  # pieces of a pixel that are moved at once, as one of four would be
+_PIECES = (1, 2, 4, 8)  # bytes of a channel group
+_OPEN = 4  # cache lines of an L1 set that may be open at a time
+_FEW = 8  # L1 sets: where pixels share no more, strips of vector bundles keep fewer lines open
+_STREAM = 512  # pixels per strip of blocks
+_WORD, _PIXELS = 8, 16  # bytes per move of a pixel's partial group; minimum row of pixels shorter than that
+_PARTS = 4  # minimum units of work per thread
+_STRIP = 64  # maximum pixels whose channels are copied block by block
+_THREE = 3  # channel groups of a pixel that are moved together, like four
 
 
 class _View(NamedTuple):
-    """A side of a move: channels that lie side by side, whether they are all of them, and bytes from pixel to pixel."""
+    """A side of a reorder: adjacent channels, whether they are all channels, and bytes between pixels."""
 
     together: int
     all: bool
@@ -43,7 +46,7 @@ def transpose_step(
     threads: int,
     element: Element = F32,
 ) -> Step:
-    """`move_step`, by transpositions of pieces where they serve."""
+    """Make a reorder step as `move_step` does, by transposes of channel groups where these are faster."""
     n, channels, height, width = shape_nchw
     rows, width, (source, target) = plane(height, width, x.strides, y.strides)
     read, written = (_view(view, channels, element.bytes) for view in (source, target))
@@ -88,7 +91,7 @@ def transpose_step(
 
 
 def _view(view: Strides, channels: int, size: int) -> _View | None:
-    """None: channels or pixels lie otherwise."""
+    """Describe a view; None for other orders of channels or pixels."""
     if view.block > 1:
         return _View(view.block, False, view.w) if view.c == size and not view.block & view.block - 1 else None
     if view.w == size:
@@ -97,7 +100,8 @@ def _view(view: Strides, channels: int, size: int) -> _View | None:
 
 
 def _ends_within_words(channels: int, width: int, read: _View, written: _View, element: Element) -> bool:
-    """Whether pixels that fill no words become blocks, longer ones or of 16 bytes or more; or the reverse."""
+    """Whether one view is NHWC with pixels that do not fill 32-bit groups, and the other has blocks longer than them or
+    of at least 16 bytes."""
     fine, coarse = (read, written) if written.all else (written, read)
     bytes_ = channels * element.bytes
     block = fine.together * element.bytes
@@ -117,7 +121,7 @@ def _pixel_step(
     threads: int,
     element: Element,
 ) -> Step:
-    """What moves such pixels."""
+    """Make the step for pixels of `_ends_within_words`."""
     (x, source), (y, target) = read, written
     packs = target.block > 1
     block = (target if packs else source).block * element.bytes
@@ -145,20 +149,20 @@ def _pixel_step(
 
 
 def _strip(width: int, least: int, most: int, others: int, threads: int) -> int:
-    """Pixels of a strip: so few that threads have parts enough, where there are `others` beside the strips of a row."""
+    """Pixels per strip, so few that all threads get enough units; `others`: units per strip of a row."""
     parts = divide(_PARTS * threads, max(1, others)) if threads > 1 else 1
     return min(width, max(least, min(most, width // parts)))
 
 
 def _pieces(channels: int, fine: _View, coarse: _View) -> int:
-    """Pieces that are moved whole."""
+    """Channel groups that are moved whole."""
     return channels // fine.together if coarse.all else divide(channels, fine.together)
 
 
 def matrix_tile(
     isa: Isa, channels: int, width: int, read: _View, written: _View, element: Element
 ) -> MatrixTile | None:
-    """What is transposed at once, if such views of rows of `width` pixels can be."""
+    """Select the tile to transpose between two views of rows of `width` pixels; None if no tile fits or pays."""
     packs = read.together < written.together
     fine, coarse = (read, written) if packs else (written, read)
     size = fine.together * element.bytes
@@ -170,7 +174,7 @@ def matrix_tile(
     pieces = _pieces(channels, fine, coarse)
     if channels % fine.together:
         cut = CLEARED if not coarse.all else OF_BLOCK if packs else TO_BLOCK
-    if packs and not coarse.all and block * size >= QUAD:  # loops of reorders fill long blocks as fast
+    if packs and not coarse.all and block * size >= QUAD:  # reorder loops fill long blocks as fast
         return None
     bytes_ = min(block * size, 4 * isa.lanes if packs else QUAD)
     at_once = 1 << (bytes_ // size).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Tail lanes of a blocked output set to zero: an activation may map zero to another value, and 0·Inf is NaN."""
+"""Zero the tail lanes of a blocked output: an activation may map zero to another value, and 0·Inf is NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpuconv.runtime.kernel import kernel
 
 @dataclass(frozen=True)
 class TailTile:
-    """32-bit lanes of a vector, which is a pixel of a block; of its elements the first `valid` are channels."""
+    """Tile: 32-bit lanes of a vector, which is one pixel of a block; its first `valid` elements are channels."""
 
     lanes: int
     valid: int

@@ -1,1 +1,1 @@
-"""Expressions of the elements at one place, as kernels of their own and as epilogues of others."""
+"""Elementwise expressions, as kernels of their own and as epilogues of other kernels."""

@@ -1,4 +1,4 @@
-"""Elements of one type written as those of another, side by side on both sides."""
+"""Conversion of contiguous elements from one type to another, with quantisation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 
-_VECTORS = 4  # at once
+_VECTORS = 4  # vectors per iteration
 
 
 @dataclass(frozen=True)
 class ConvertTile:
-    """Floats of a vector, and the types on both sides."""
+    """Tile of the kernel: 32-bit lanes per vector, source and target type."""
 
     lanes: int
     source: Element
@@ -31,7 +31,7 @@ class ConvertTile:
 
     @property
     def once(self) -> int:
-        """Elements that are converted at once."""
+        """Elements per iteration."""
         return _VECTORS * self.lanes
 
 
@@ -45,10 +45,10 @@ def _convert(tile: ConvertTile, vec: Vector, vectors: int, words: tuple[Any, ...
 
 
 def _quantize(vec: Vector, source: Element, target: Element, count: int, x: Any, y: Any, scale: Any, zero: Any) -> None:
-    """`count` vectors of floats at `x`, a power of two, as bytes at `y`: clip(rint(x / scale) + zero); NaN: the least.
+    """Quantise `count` vectors (a power of two) at `x` to int8 or uint8 at `y`: clip(rint(x / scale) + zero).
 
-    As the ends less the zero point are integers, the quotient is clipped first: then one instruction rounds, and the
-    zero point is added to bytes, whose sum is in range however it wraps.
+    NaN gives the minimum. As the bounds less the zero point are integers, the quotient is clipped first. Then one
+    instruction rounds, and the zero point is added in 8 bits, whose sum is within range however it wraps.
     """
     builder, ends = vec.builder, np.iinfo(target.dtype)
     low, high = (vec.splat(builder.fsub(F32(float(end)), builder.sitofp(zero, F32))) for end in (ends.min, ends.max))
@@ -68,7 +68,7 @@ def _quantize(vec: Vector, source: Element, target: Element, count: int, x: Any,
 
 @emitter
 def _convert_vectors(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
-    """`tile.once` elements."""
+    """Convert `tile.once` elements."""
     if tile.target.integer:
         places, by = (vec.pointer(x), vec.pointer(y)), (float_of(vec, scale), vec.builder.trunc(zero, I32))
         _quantize(vec, tile.source, tile.target, _VECTORS, *places, *by)
@@ -78,13 +78,13 @@ def _convert_vectors(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any,
 
 @emitter
 def _convert_element(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
-    """One element."""
+    """Convert one element."""
     _convert(tile, Vector(vec.builder, 1), 1, (x, y, scale, zero))
 
 
 @kernel("x y count scale zero")
 def convert(tile, worker, before, part, parts, args):
-    """y = x in another type, by units of 1024 elements; `scale` is the bits of a float."""
+    """y = x in another type, by units of 1024 elements; `scale` is the bit pattern of a float32."""
     units = (args.count + 1023) // 1024
     at = units * part // parts * 1024
     end = min(units * (part + 1) // parts * 1024, args.count)
@@ -103,22 +103,21 @@ def convert(tile, worker, before, part, parts, args):
 
 
 def bits_of(scale: float) -> int:
-    """A float as the word that says it to `convert`."""
+    """Bit pattern of a float32, as the argument `scale` of `convert`."""
     return int(np.float32(scale).view(np.int32))
 
 
 def convert_step(
     isa: Isa, x: Ref, y: Ref, count: int, source: Element, target: Element, scale: int | Ref = 0, zero: int | Ref = 0
 ) -> Step:
-    """One call that writes `count` elements at `x` to `y` as elements of another type.
+    """Make one call that converts `count` elements at `x` to another type at `y`.
 
     Parameters
     ----------
     scale : int or Ref
-        `bits_of` what an integer's unit stands for, in use where one side has integers; or a name by which it is told
-        later.
+        `bits_of` the quantisation scale, used if one side is an integer type; or a reference that is resolved later.
     zero : int or Ref
-        The integer that stands for 0.
+        Quantisation zero point.
     """
     assert converts(source, target), f"{source} to {target}"
     words: Args = {"x": x, "y": y, "count": count, "scale": scale, "zero": zero}

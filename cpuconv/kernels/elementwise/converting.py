@@ -1,4 +1,4 @@
-"""Copies between places whose elements are of different floats."""
+"""Copies between tensors of different floating-point types."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cpuconv.kernels.elementwise.expression import Operand
 
 
 def converted(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
-    """The calls that write the numbers of one place to another of the same shape, whatever the floats of each.
+    """Make the calls that copy one tensor to another of the same shape, with conversion of floating-point types.
 
-    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, as what is written, dense.
+    Both have one dtype, or float32 and bfloat16. bfloat16 must be blocked; as a destination it may also be dense.
     """
     if x.dtype == y.dtype:
         return copy_steps(processor, space, x, y)

@@ -1,9 +1,9 @@
-"""Elementwise kernels: an expression of the elements at one place of several operands, at every place of the output.
+"""Elementwise kernels: evaluate an expression of several operands at every element of the output.
 
-All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
-which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis, or, where
-that is one vector long as in channel blocks, along the axis before it; what does not change is computed before it.
-Blocks of narrow elements are several vectors of 32-bit lanes (`walks`). An expression has a micro-kernel of its own.
+Loops run over the axes of the output; operands have strides of their own, zero where they are broadcast. Axes that are
+contiguous with each other in all operands are merged. The inner loop computes vectors of `lanes` elements along the
+last axis, or the one before where the last is one vector long, as in channel blocks; invariants are computed before it.
+Blocks of narrow elements are several vectors of 32-bit lanes (`walks`). Each expression has its own micro-kernel.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 MOST_OPERANDS = 8
-_UNITS, _UNROLL = 8, 4  # of work for each thread, where there are several; vectors in one turn of the loop
-_ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the rest
+_UNITS, _UNROLL = 8, 4  # units of work per thread, if there are several threads; vectors per loop iteration
+_ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the others
 
 
 @dataclass(frozen=True)
 class Access:
-    """How vectors of an operand are read, or those of the output written.
+    """Access to the vectors of an operand or of the output.
 
     Attributes
     ----------
     lane : int | None
-        Bytes from lane to lane: those of an element, 0 (one for all lanes), or None: as the table says.
+        Bytes from lane to lane: those of an element, 0 (broadcast), or None: from the table.
     step : int | None
-        Bytes from vector to vector in the inner loop, or None: as the table says.
+        Bytes from vector to vector in the inner loop, or None: from the table.
     element : Element
-        What lies there: float32, or a narrower float, whose lanes lie side by side.
+        Type in memory: float32, or a narrower type, whose lanes are contiguous.
     """
 
     lane: int | None
@@ -59,7 +59,7 @@ class Access:
 
 @dataclass(frozen=True)
 class LoopTile:
-    """A micro-kernel: the expression, how the output (first) and its operands are accessed, and the outer axes."""
+    """Tile of a micro-kernel: the expression, accesses of the output (first) and the operands, number of outer axes."""
 
     lanes: int
     expression: Expression
@@ -68,13 +68,13 @@ class LoopTile:
 
     @property
     def columns(self) -> int:
-        """Words of the table for each access: steps along the axes, from row to row, vector to vector, lane to lane."""
+        """Words of the table per access: strides along the axes, between rows, between vectors, between lanes."""
         return self.axes + 3
 
 
 @dataclass(frozen=True)
 class DriverTile:
-    """The driver is the same for all."""
+    """Empty tile: one driver serves all expressions."""
 
 
 # --- the micro-kernel -----------------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ def loops(
     x6: Any,
     x7: Any,
 ) -> None:
-    """Units first … last-1 (one at least); `table` has the words that `_table` puts there."""
+    """Compute units first … last-1 (at least one); `table` has the words that `_loops` writes."""
     addresses = [y, x0, x1, x2, x3, x4, x5, x6, x7][: len(tile.accesses)]
     nest = _Nest(tile, Math(builder, tile.lanes), table, addresses)
     loop(builder, 0, builder.sub(last, first), lambda i: nest.unit(builder.add(first, i)))
 
 
 class _Nest:
-    """Emits the loops of one unit: its place along the outer axes, rows, vectors."""
+    """Emitter of the loops of one unit: outer axes, rows, vectors."""
 
     def __init__(self, tile: LoopTile, vec: Math, table: Any, addresses: Sequence[Any]) -> None:
         self.tile, self.vec, self.builder = tile, vec, vec.builder
@@ -127,14 +127,14 @@ class _Nest:
         self.moving = {node for node in tile.expression.nodes if moving.intersection(node.nodes)}
 
     def word(self, index: int) -> Any:
-        """A word of the table."""
+        """Load a word of the table."""
         return self.builder.load(self.builder.gep(self.words, [I64(index)]))
 
     def _column(self, access: int) -> int:
         return _AXES + self.tile.axes + access * self.tile.columns
 
     def unit(self, number: Any) -> None:
-        """The rows of a unit; the last two axes are blocks of rows and blocks of vectors."""
+        """Emit the rows of a unit; the last two axes are blocks of rows and blocks of vectors."""
         builder, axes = self.builder, self.tile.axes
         places = []
         for axis in reversed(range(1, axes)):
@@ -159,13 +159,13 @@ class _Nest:
         return [(base, [step]) for base, step in zip(bases, self.row_steps, strict=True)]
 
     def _moved(self, start: Any, steps: Sequence[Any], places: Sequence[Any]) -> Any:
-        """The address `places` steps further."""
+        """The address `places` strides further."""
         for step, place in zip(steps, places, strict=True):
             start = self.vec.offset(start, self.builder.mul(step, place))
         return start
 
     def row(self, starts: Sequence[Any], length: Any) -> None:
-        """The first `length` elements of a row: many vectors a turn, one a turn, and what is less than one."""
+        """Emit the first `length` elements of a row: iterations of many vectors, of one, and a partial vector."""
         builder, lanes, unroll = self.builder, I64(self.tile.lanes), _UNROLL
         still: dict[Expression, Any] = {
             Operand(k): self._load(k + 1, starts[k + 1])
@@ -186,16 +186,16 @@ class _Nest:
             self._vectors(starts, still, vectors, 1, rest)
 
     def _repeat(self, count: Any, body: Callable[[Any], None]) -> None:
-        """`loop`, also for no turn at all."""
+        """Emit `loop`, also for zero iterations."""
         with self.builder.if_then(self.builder.icmp_signed(">", count, I64(0))):
             loop(self.builder, 0, count, body)
 
     def _vectors(
         self, starts: Sequence[Any], still: dict[Expression, Any], at: Any, count: int, present: Any = None
     ) -> None:
-        """Vectors number `at` … `at` + count-1 of a row; of one, perhaps only the first `present` (>= 1) elements.
+        """Emit vectors `at` … `at` + count-1 of a row; a single one may have only the first `present` (>= 1) elements.
 
-        All are read before one is written.
+        All operands are loaded before the first store.
         """
         known: list[dict[Expression, Any]] = [dict(still) for _ in range(count)]
         places = [self.builder.add(at, I64(i)) for i in range(count)]
@@ -209,7 +209,7 @@ class _Nest:
             self._store(result, self._moved(starts[0], [self.steps[0]], [place]), present)
 
     def _load(self, k: int, address: Any, present: Any = None) -> Any:
-        """A vector of an operand; of its lanes from `present` on, nothing is read."""
+        """Load a vector of an operand; lanes from `present` on are not read."""
         vec, lane, element = self.vec, self.tile.accesses[k].lane, self.tile.accesses[k].element
         if lane == 0:
             one = Vector(self.builder, 1)
@@ -228,14 +228,14 @@ class _Nest:
         return vec.load(address) if present is None else vec.load_first(address, first_lanes(vec, present))
 
     def _store(self, value: Any, address: Any, present: Any = None) -> None:
-        """The output's vector; of its lanes from `present` on, nothing is written."""
+        """Store the output's vector; lanes from `present` on are not written."""
         vec, builder, element = self.vec, self.builder, self.tile.accesses[0].element
         lane = self.tile.accesses[0].lane
         if element.integer:
             value = vec.nearest_int(vec.clip(value, *bounds(element)))
         if element.integer and lane is None:
             place, there = self._lane(0, address, present), I64(vec.lanes) if present is None else present
-            for i in reversed(range(vec.lanes)):  # what is not there is written where the first one is, before it
+            for i in reversed(range(vec.lanes)):  # missing lanes are written to the first one's address, before it
                 one = builder.extract_element(value, I64(i))
                 first = builder.extract_element(value, I64(0))
                 one = builder.select(builder.icmp_signed("<", I64(i), there), one, first)
@@ -257,7 +257,7 @@ class _Nest:
             store_present(Vector(builder, 1), floats, address, self.lane_steps[0], present)
 
     def _lane(self, k: int, address: Any, present: Any) -> Callable[[int], Any]:
-        """Addresses of lanes; those from `present` on are the first again."""
+        """Addresses of lanes; those from `present` on are the first one's."""
         return present_rows(self.vec, address, self.lane_steps[k], I64(self.vec.lanes) if present is None else present)
 
 
@@ -266,7 +266,7 @@ _call_loops = loops.caller()
 
 @kernel("loops table units y x0 x1 x2 x3 x4 x5 x6 x7")
 def elementwise(tile, worker, before, part, parts, args):
-    """y = expression(x0, x1, …): a share of the units of the micro-kernel `loops`."""
+    """y = expression(x0, x1, …): a part of the units of the micro-kernel `loops`."""
     first = args.units * part // parts
     last = args.units * (part + 1) // parts
     if first < last:
@@ -291,9 +291,9 @@ def elementwise(tile, worker, before, part, parts, args):
 
 
 def crossed(operand: Place, output: Place, lanes: int) -> bool:
-    """Whether an operand of a plain output lies side by side along another long axis than the output does.
+    """Whether an operand of a plain output is contiguous along another long axis than the output is.
 
-    Read in place, each of its cache lines is fetched for every element: it is faster to transpose it first.
+    Read in place, each of its cache lines would be loaded once per element: transposing it first is faster.
     """
     if operand.block > 1 or output.block > 1:
         return False
@@ -314,7 +314,7 @@ def _loops(
     units: int,
     numbers: Sequence[float],
 ) -> tuple[LoopTile, np.ndarray, int]:
-    """The micro-kernel, its table, and the number of units: those of the outer axes, or some `units`."""
+    """The micro-kernel's tile, its table, and the number of units: those of the outer axes, or about `units`."""
     *outer, inner = axes
     lane_steps = inner.steps
     if inner.size == lanes and outer:
@@ -339,7 +339,7 @@ def _loops(
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
     for k in range(len(accesses)):
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
-    with np.errstate(over="ignore"):  # infinite, as in a kernel
+    with np.errstate(over="ignore"):  # overflow to infinity, as in a kernel
         table += np.array(numbers, np.float32).view(np.int32).tolist()
     tile = LoopTile(lanes, expression, accesses, len(outer))
     return tile, sizes_array(table), math.prod(axis.size for axis in outer)
@@ -348,29 +348,30 @@ def _loops(
 def elementwise_steps(
     processor: Processor, expression: Expression, output: Place, operands: Sequence[Place]
 ) -> list[Step]:
-    """The kernel calls that compute an expression.
+    """Make the kernel calls that compute an expression.
 
     Parameters
     ----------
     processor : Processor
     expression : Expression
-        Of the operands by position, all of which it reads, 1 to `MOST_OPERANDS`.
+        Reads all operands by position, 1 to `MOST_OPERANDS`.
     output : Place
-        Not empty; float32, bytes (which numbers are rounded and clamped to), or in blocks of bfloat16. Images of a
-        blocked one may lie apart; a plain one may have any strides but 0.
+        Not empty; float32, int8 or uint8 (rounded and clamped), or blocked bfloat16. Images of a blocked output may be
+        apart; a plain output may have any strides but 0.
     operands : Sequence[Place]
-        As the output, or int32, of shapes that broadcast to its own. Of a blocked output: in blocks of float32, int32
-        and one narrower type, of the same rank and channels, or plain and the same for all channels. Of a plain
-        output: plain. Plain ones may have any strides. They may be the output's memory where they lie as it does.
+        Types of the output, or int32, of shapes that broadcast to its shape. For a blocked output: blocked float32,
+        int32 and one narrower type, of equal rank and channels, or plain and equal for all channels. For a plain
+        output: plain. Plain operands may have any strides. An operand may share the output's memory if its strides are
+        equal.
 
     Returns
     -------
     list[Step]
-        Lanes without a channel are zero afterwards.
+        They leave zeros in lanes without a channel.
     """
     assert 0 < len(operands) <= MOST_OPERANDS
     parts = processor.parts(output.size + sum(operand.size for operand in operands))
-    units = greatest(1, least(1, parts) * _UNITS * processor.threads)  # one, where there are no parts
+    units = greatest(1, least(1, parts) * _UNITS * processor.threads)  # 1 if there are no parts
     lanes, places = processor.isa.lanes, (output, *operands)
     elements = [place.element for place in places]
     emitted, numbers = with_parameters(expression, every=any(element.integer for element in elements))
@@ -391,7 +392,7 @@ def elementwise_steps(
 
 
 def clear_channels(processor: Processor, output: Place) -> Step:
-    """Lanes of the last channel block that are no channels to zero."""
+    """Make the step that zeros the lanes of the last channel block without a channel."""
     n, c, *plane = output.shape
     image, block, *_ = output.strides
     args: Args = {"y": output.ref + c // output.block * block, "image": image, "batch": n, "pixels": math.prod(plane)}

@@ -1,20 +1,20 @@
-"""How a sum of products ends: bias, scales, residual, activation, and the type that it is stored in.
+"""Epilogue of an accumulator: bias, scales, residual, activation, and conversion to the stored type.
 
-What an ending reads for a vector of output channels lies in rows of `lanes` numbers of four bytes. So scales, zero
-points and clamps are data, not code. In the order of `Ending.rows`:
+The parameters for a vector of output channels are rows of `lanes` 4-byte numbers. So scales, zero points and clamps are
+data, not code. In the order of `Ending.rows`:
 
-| row | sums of | is |
+| row | accumulators | use |
 |---|---|---|
-| bias | floats: float32; integers: int32 | added to the sum |
-| scale | integers | of a sum; in the short form over the output's scale |
-| shift | integers, long form | added after the scale: a float32 bias |
-| residual_scale, residual_zero | integers, with a residual | what a residual's numbers mean |
-| divisor | integers to bytes, long form | the output's scale |
-| zero, low, high | integers to bytes | the output's zero point, and where it is clamped |
+| bias | float32 or int32, as the accumulators | added to the accumulator |
+| scale | int32 | multiplies the accumulator; in the short form it includes 1 / output scale |
+| shift | int32, long form | float32 bias, added after the scale |
+| residual_scale, residual_zero | int32, with a residual | dequantise the residual |
+| divisor | int32 to int8, long form | output scale |
+| zero, low, high | int32 to int8 | output zero point, and clamps |
 
-Short, where nothing but a clamp comes between: y = clamp(rint(f(sum + bias)·scale) + zero), as ONNX Runtime computes
-QLinearConv. Long: r = activation(f(sum + bias)·scale + shift + (residual − residual_zero)·residual_scale), which is
-stored as float32, or as bytes: clamp(rint(r / divisor) + zero). Products and sums are rounded each by itself.
+Short form, where only a clamp is in between: y = clamp(rint(f(sum + bias)·scale) + zero), as ONNX Runtime computes
+QLinearConv. Long form: r = activation(f(sum + bias)·scale + shift + (residual − residual_zero)·residual_scale), stored
+as float32, or as int8 or uint8: clamp(rint(r / divisor) + zero). Each multiplication and addition is rounded by itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.problem.problem import ConvProblem
 
-_CLAMPS = (None, "relu", "clip")  # activations that are nothing but a narrower clamp
+_CLAMPS = (None, "relu", "clip")  # activations that only narrow the clamp
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What happens to sums of a type before they are stored as another."""
+    """Epilogue from accumulators of type `sum` to outputs of type `y`."""
 
     sum: Element = F32
     y: Element = F32
@@ -44,24 +44,24 @@ class Ending:
 
     @classmethod
     def of(cls, problem: ConvProblem, residual: bool | None = None) -> Ending:
-        """The ending of a problem; `residual` in place of its own."""
+        """The epilogue of a problem; `residual` overrides the problem's."""
         added = problem.residual if residual is None else residual
         return cls(problem.types.sum, problem.types.y, added, problem.activation)
 
     @property
     def bytes_(self) -> bool:
-        """Whether integers are scaled and stored as bytes."""
+        """Whether int32 is requantised to int8 or uint8."""
         return self.sum.integer and self.y in (U8, S8)
 
     @property
     def short(self) -> bool:
-        """Whether the form is the short one."""
+        """Whether the short form applies."""
         name = None if self.activation is None else self.activation[0]
         return self.bytes_ and not self.residual and name in _CLAMPS
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What is read for each vector of output channels, in order."""
+        """Names of the parameter rows of a vector of output channels, in order."""
         if not self.sum.integer or self.y == S32:
             return ("bias",)
         rows = ["bias", "scale"]
@@ -72,7 +72,7 @@ class Ending:
         return tuple(rows)
 
     def load(self, vec: Vector, address: Any) -> dict[str, Any]:
-        """The rows at an address, as vectors; the clamps are brought to where the zero point is 0."""
+        """Load the rows at an address as vectors; clamps are shifted to zero point 0."""
         rows = {name: vec.load(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
         if self.sum.integer:
             rows["bias"] = vec.builder.bitcast(rows["bias"], vec.int_type)
@@ -82,9 +82,9 @@ class Ending:
         return rows
 
     def emit(self, vec: Vector, total: Any, rows: Mapping[str, Any], residual: Any = None) -> Any:
-        """What is stored of a vector of sums: floats, or int32 that fit y where that is one of integers.
+        """Emit the value to store for a vector of accumulators: float32, or int32 within the range of an integer y.
 
-        `residual` is a vector of its numbers as floats.
+        `residual` is a vector of the stored residual, converted to float32.
         """
         if not self.sum.integer:
             return finish(vec, total, rows["bias"], residual, self.activation)
@@ -104,5 +104,5 @@ class Ending:
             return value
         if not self.short:
             value = vec.div(value, rows["divisor"])
-        value = vec.minimum(rows["high"], vec.maximum(rows["low"], value))  # before it is converted: sums can be large
+        value = vec.minimum(rows["high"], vec.maximum(rows["low"], value))  # before conversion: sums can exceed int32
         return builder.add(vec.nearest_int(value), rows["zero"])

@@ -1,4 +1,4 @@
-"""What happens to an accumulator before it is stored, as an expression. NaN passes through all activations."""
+"""float32 epilogue of an accumulator, as an expression. NaN is propagated by all activations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpuconv.runtime.code.llvm import ir
 
 
 def epilogue(residual: bool, activation: tuple[Any, ...] | None) -> Expression:
-    """activation(x0 + x1 + x2), of a sum, a bias and perhaps a residual."""
+    """The expression activation(x0 + x1 + x2), of an accumulator, a bias and optionally a residual."""
     tree = apply("add", Operand(0), Operand(1))
     if residual:
         tree = apply("add", tree, Operand(2))
@@ -22,7 +22,7 @@ def epilogue(residual: bool, activation: tuple[Any, ...] | None) -> Expression:
 
 
 def finish(vec: Vector, x: Any, bias: Any, residual: ir.Value | None, activation: tuple[Any, ...] | None) -> Any:
-    """activation(x + bias + residual), emitted."""
+    """Emit activation(x + bias + residual)."""
     operands = (x, bias) if residual is None else (x, bias, residual)
     tree = epilogue(residual is not None, activation)
     return tree.emit(Math(vec.builder, vec.lanes), {Operand(at): value for at, value in enumerate(operands)})

@@ -1,7 +1,7 @@
-"""erf, and the gates x·(1/2 + g(x)) with an odd g that ends at 1/2: GELU and its form with tanh.
+"""erf, and gates x·(1/2 + g(x)) with an odd g of limit 1/2: GELU and its tanh approximation.
 
-A CPU that looks up 32 floats at once takes g(x)/x as cubics of x², one for each of 31 stretches of [0, 5.25²]: 16 of
-one length, then 15 of twice that. Others compute a quotient of polynomials, or an exponential.
+A CPU with a 32-entry float32 lookup (AVX-512) evaluates g(x)/x by cubics of x², one for each of 31 intervals of
+[0, 5.25²]: 16 of one length, then 15 of twice that. Others compute a quotient of polynomials, or an exponential.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ERF_BELOW = (
 )
 
 _END = 5.25  # g is 1/2 in float32 from here on
-_HALF = 0.5 - 2.0**-25  # the float below 1/2: _END times a float, so that x far below zero is times 0
-_PER_OCTAVE_BITS = 4  # stretches: bits of a float from 1 to 4 below its exponent
+_HALF = 0.5 - 2.0**-25  # the float32 below 1/2, _END times a float32: x far below zero is multiplied by 0
+_PER_OCTAVE_BITS = 4  # interval index: bits of a float32 from 1 to 4 below its exponent
 _PER_SQUARE = float(np.nextafter(np.float32(2.875 / _END**2), np.float32(1)))  # at the end 1 + 2.875 = entry 31
 _TANH_LINEAR, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
-_TANH_ENDS = (-10.06, 9.9)  # where e^-(twice what tanh is of) is e^88.7, infinity here, and e^-84.9
+_TANH_ENDS = (-10.06, 9.9)  # e^-z is infinity (e^88.7) and e^-84.9 there, z being twice the argument of tanh
 
 
 def erf(vec: Vector, x: Any) -> Any:
-    """erf(x) to some ulp."""
+    """erf(x) to a few ulp."""
     x = vec.clip(x, -_ERF_RANGE, _ERF_RANGE)
     square = vec.mul(x, x)
     above = vec.mul(x, vec.polynomial(square, _ERF_ABOVE))
@@ -62,7 +62,7 @@ def gelu(vec: Vector, x: Any) -> Any:
 
 
 def gelu_tanh(vec: Vector, x: Any) -> Any:
-    """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2, which is x / (1 + e^-(twice what tanh is of))."""
+    """x·(1 + tanh(u))/2 with u = √(2/π)·(x + 0.044715·x³), computed as x / (1 + e^-2u)."""
     if avx512.usable(vec):
         return _gate(vec, x, _half_tanh)
     near = vec.clip(x, *_TANH_ENDS)
@@ -84,16 +84,16 @@ def _gate(vec: Vector, x: Any, g: Callable[[float], float]) -> Any:
 
 @functools.cache
 def _cubics(g: Callable[[float], float]) -> tuple[tuple[float, ...], ...]:
-    """Coefficients of g(√s)/√s in s, highest power first, each for all entries as `pick` reads them."""
+    """Coefficients of g(√s)/√s in s, highest power first, each for all entries in the order of `pick`."""
     edges = [(place - 1) / _PER_SQUARE for place in (*np.arange(1, 2, 1 / 16), *np.arange(2, 4, 1 / 8))]
     rows = [_cubic(g, low, high) for low, high in itertools.pairwise(edges)]
     rows.append((0.0, 0.0, 0.0, _HALF / _END))
-    rows = rows[16:] + rows[:16]  # the last bits that tell stretches apart are 10000 of 1, and 00000 of 2
+    rows = rows[16:] + rows[:16]  # the index bits are 10000 for 1 and 00000 for 2
     return tuple(zip(*rows, strict=True))
 
 
 def _cubic(g: Callable[[float], float], low: float, high: float) -> tuple[float, ...]:
-    """The cubic through g(√s)/√s at four points of [low, high], those of Chebyshev's polynomial."""
+    """The cubic that interpolates g(√s)/√s at four Chebyshev points of [low, high]."""
     from numpy.polynomial import chebyshev  # takes 3 ms
 
     middle, reach = (low + high) / 2, (high - low) / 2

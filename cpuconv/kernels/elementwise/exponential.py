@@ -1,8 +1,9 @@
-"""e^x and what is made of it: sigmoid and tanh, emitted for vectors of any number of lanes. NaN passes through.
+"""e^x, sigmoid and tanh, emitted for vectors of any number of lanes. NaN is propagated.
 
-With n = x/log 2 to the nearest 1/steps and r = x - n·log 2 the power is 2^n·e^r, where e^r is a polynomial. Adding a
-`rounder` to x/log 2 leaves n·steps in the last bits of a float. A CPU that looks up 32 floats at once takes 2^n's
-fraction from a table, so that r is short and two terms do; others take whole n, which are bits of an exponent.
+With n = x/log 2 to the nearest 1/steps and r = x - n·log 2, the power is 2^n·e^r, where e^r is a polynomial. Adding a
+`rounder` to x/log 2 leaves n·steps in the low bits of a float32. A CPU with a 32-entry float32 lookup (AVX-512) takes
+2^n's fraction from a table, so r is small and two terms suffice. Others use an integer n, which is added to the
+exponent bits.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Any
 from cpuconv.isa import avx512
 from cpuconv.isa.vector import Vector
 
-_LN2 = math.log(2)  # the nearest float is 3e-9 of it off: n times that is exact enough, without a second part
-_ROUNDER = 1.5 * 2.0**23  # the floats around it are whole numbers
-_RANGE = (-87.0, 89.0)  # at its upper end infinity
-_OPEN = (-87.0, 87.0)  # e^x and its inverse are normal numbers
+_LN2 = math.log(2)  # float32 is 3e-9 off: n times that is exact enough, without a second part
+_ROUNDER = 1.5 * 2.0**23  # float32 of this magnitude are integers
+_RANGE = (-87.0, 89.0)  # overflows to infinity at its upper end
+_OPEN = (-87.0, 87.0)  # range in which e^x and its inverse are normal numbers
 _SATURATED = 10.0  # from here on tanh is 1 in float32
 
 _TABLE = tuple(2.0 ** (i / avx512.ENTRIES) for i in range(avx512.ENTRIES))
-_SHORT = _LN2 / 2 / avx512.ENTRIES  # |r| with the table
+_SHORT = _LN2 / 2 / avx512.ENTRIES  # maximum |r| with the table
 _SHORT_TERMS = (0.5, 1 + _SHORT**2 / 8, 1.0)  # within 6e-8: r³/6 is nearest to a line there at _SHORT²/8·r
-_TERMS = (0.00829028, 0.041898161, 0.16667639, 0.49999148, 0.9999997, 1.0)  # least relative error up to log 2/2: 9e-8
+# minimax relative error for |r| <= log 2/2: 9e-8
+_TERMS = (0.00829028, 0.041898161, 0.16667639, 0.49999148, 0.9999997, 1.0)
 
 
 def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
     """Two factors of e^(times·x), the first close to 1, for times·x within [-87, 89]; ±`times` is a power of two.
 
-    From 88.4 or 88.8 on, by the CPU, their product is infinity.
+    From 88.4 or 88.8 on, depending on the CPU, their product is infinity.
     """
     table = avx512.usable(vec)
     rounder = _ROUNDER / (avx512.ENTRIES if table else 1)
@@ -45,12 +47,12 @@ def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
 
 
 def exp(vec: Vector, x: Any) -> Any:
-    """e^x to 3 ulp; from 88.4 or 88.8 on infinity, and below -87 the power at -87."""
+    """e^x to 3 ulp; infinity from 88.4 or 88.8 on, and e^-87 below -87."""
     return vec.mul(*factors(vec, vec.clip(x, *_RANGE)))
 
 
 def quotient(vec: Vector, a: Any, b: Any) -> Any:
-    """a / b to 2 ulp, for normal b with a normal inverse: by an estimate and a step of Newton's if the CPU has one."""
+    """a / b to 2 ulp, for normal b with a normal inverse: an estimate and a Newton step, if the CPU has estimates."""
     if not avx512.usable(vec):
         return vec.div(a, b)
     inverse = avx512.reciprocal(vec, b)
@@ -58,13 +60,13 @@ def quotient(vec: Vector, a: Any, b: Any) -> Any:
 
 
 def over_one_plus_exp(vec: Vector, a: Any, x: Any, times: float) -> Any:
-    """a / (1 + e^(times·x)), for times·x within ±87; to 89 where the CPU divides."""
+    """a / (1 + e^(times·x)), for times·x within ±87; up to 89 where the CPU divides."""
     near, power = factors(vec, x, times)
     return quotient(vec, a, vec.fma(near, power, vec.constant(1.0)))
 
 
 def sigmoid(vec: Vector, x: Any) -> Any:
-    """1 / (1 + e^-x); e^-87 from there on."""
+    """1 / (1 + e^-x); e^-87 below -87."""
     return over_one_plus_exp(vec, vec.constant(1.0), vec.clip(x, *_OPEN), -1.0)
 
 
@@ -74,7 +76,7 @@ def silu(vec: Vector, x: Any) -> Any:
 
 
 def tanh(vec: Vector, x: Any) -> Any:
-    """1 - 2 / (1 + e^2x), as precise as 1 is."""
+    """1 - 2 / (1 + e^2x), with the absolute precision of 1."""
     x = vec.clip(x, -_SATURATED, _SATURATED)
     inverse = over_one_plus_exp(vec, vec.constant(1.0), x, 2.0)
     return vec.fma(inverse, vec.constant(-2.0), vec.constant(1.0))

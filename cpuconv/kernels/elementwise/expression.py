@@ -1,6 +1,6 @@
-"""Expressions: what is computed of the elements at one place of several operands, as a tree.
+"""Elementwise expressions of several operands, as trees.
 
-The text of an expression says everything about it: expressions of one text are equal, and kernels are kept under it.
+The text of an expression is its identity: expressions with equal text are equal, and kernels are cached by it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Expression:
 
     @lazy
     def nodes(self) -> tuple[Expression, ...]:
-        """Its different subtrees, each behind those it is made of; itself last."""
+        """Its distinct subtrees, each after its own subtrees; the tree itself last."""
         found: dict[Expression, None] = {}
         for argument in self.arguments:
             found.update(dict.fromkeys(argument.nodes))
@@ -41,24 +41,24 @@ class Expression:
 
     @lazy
     def operands(self) -> tuple[int, ...]:
-        """The positions of the operands that it reads, in order."""
+        """Positions of the operands that it reads, in ascending order."""
         return tuple(sorted(node.position for node in self.nodes if isinstance(node, Operand)))
 
     @property
     def cost(self) -> float:
-        """Cycles of a vector, about, each subtree computed once."""
+        """Approximate cycles per vector, each distinct subtree computed once."""
         return sum(FUNCTIONS[node.function].cost for node in self.nodes if isinstance(node, Apply))
 
     def evaluate(self, operands: Sequence[Any] | Mapping[int, Any]) -> Any:
-        """Its meaning: of arrays of float64, by position."""
+        """Evaluate with NumPy on float64 arrays, given by position."""
         return _over(self, operands, float, lambda function, values: FUNCTIONS[function].meaning(*values))
 
     def substituted(self, operands: Sequence[Any] | Mapping[int, Any]) -> Expression:
-        """The tree with expressions in the place of operands, by position."""
+        """Replace operands by expressions, given by position."""
         return _over(self, operands, Constant, lambda function, values: apply(function, *values))
 
     def emit(self, vec: Math, known: dict[Expression, Any]) -> Any:
-        """Emit what is not `known` yet of its subtrees, operands being known, and give the value; adds to `known`."""
+        """Emit the subtrees that are not in `known`, which must have the operands; adds to it, returns the value."""
         for node in self.nodes:
             if node in known:
                 continue
@@ -90,13 +90,13 @@ class Constant(Expression):
 
     @property
     def text(self) -> str:  # type: ignore[override]
-        """The number so that nothing of it is lost."""
+        """The number, with full precision."""
         return repr(float(self.value))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Parameter(Expression):
-    """A number that a kernel reads when it runs, by its place among such."""
+    """A number that a kernel reads at run time, by its index among the parameters."""
 
     position: int
 
@@ -108,7 +108,7 @@ class Parameter(Expression):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Apply(Expression):
-    """A function of `EMITTERS` applied."""
+    """Application of a function of `EMITTERS`."""
 
     function: str
     arguments: tuple[Expression, ...]
@@ -120,9 +120,9 @@ class Apply(Expression):
 
 
 def apply(function: str, *arguments: Expression | float) -> Expression:
-    """A function of `FUNCTIONS` applied: its formula if it has one, of a division by a number the faster product.
+    """Apply a function of `FUNCTIONS`: insert its formula if it has one, and multiply instead of dividing by a number.
 
-    A `quotient` of an operand is rounded once; one of what is computed here is that product too.
+    A `quotient` of an operand is a correctly rounded division; a `quotient` of a computed value is replaced too.
     """
     given = tuple(each if isinstance(each, Expression) else Constant(each) for each in arguments)
     if formula := FUNCTIONS[function].formula:
@@ -139,10 +139,10 @@ _ARITHMETIC = ("add", "sub", "mul", "div")
 
 
 def with_parameters(tree: Expression, every: bool = False) -> tuple[Expression, list[float]]:
-    """A tree with parameters in the place of its numbers, and these: one kernel serves all scales and offsets.
+    """Replace the numbers of a tree by parameters and return both: one kernel serves all scales and offsets.
 
-    `every`: replace all numbers. Otherwise arguments of functions other than add, sub, mul and div stay constants:
-    bounds have few values and are known to be no NaN.
+    `every`: replace all numbers. Otherwise arguments of functions other than add, sub, mul and div stay constants, as
+    bounds have few values and must be known not to be NaN.
     """
     own = {
         each
@@ -161,7 +161,7 @@ def with_parameters(tree: Expression, every: bool = False) -> tuple[Expression, 
 
 
 def _over(tree: Expression, operands: Any, constant: Any, function: Any) -> Any:
-    """A tree computed: `operands` by position, `constant` of numbers, `function` of names and arguments' values."""
+    """Evaluate a tree: `operands` by position, `constant` maps numbers, `function` maps a name and argument values."""
     values: dict[Expression, Any] = {}
     for node in tree.nodes:
         if isinstance(node, Operand):
@@ -173,13 +173,13 @@ def _over(tree: Expression, operands: Any, constant: Any, function: Any) -> Any:
     return values[tree]
 
 
-_PARTIAL = ("mul", "div", "max", "min", "prelu")  # may be exactly zero though not all arguments are
+_PARTIAL = ("mul", "div", "max", "min", "prelu")  # may be exactly zero though some arguments are not
 
 
 def vanishes(tree: Expression) -> bool:
-    """Whether what is emitted is exactly zero where all operands are: what a function gives may be a little off.
+    """Whether the emitted result is exactly zero where all operands are; emitted functions may be slightly inexact.
 
-    Where that is far from zero, it does not change that a product with an exact zero is one.
+    An inexact factor far from zero does not matter: its product with an exact zero is exact.
     """
     exact: dict[Expression, bool] = {}
     values: dict[Expression, float] = {}

@@ -1,8 +1,7 @@
-"""How functions of numbers are emitted, for vectors of any number of lanes; `cpuconv.functions` says what they mean.
+"""Emitters of elementwise functions, for vectors of any number of lanes; `cpuconv.functions` defines the functions.
 
-What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations within
-1e-6 of the result or 3e-7 of what it is bounded by. NaN and infinities are as in NumPy, but for SiLU of negative
-infinity.
+Errors are within 1e-6 of the result; for powers below 1e8, within 3e-6; for activations, within 1e-6 of the result or
+3e-7 of its bound. NaN and infinities are as in NumPy, except for SiLU of negative infinity.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ from cpuconv.kernels.elementwise.error_function import erf, gelu, gelu_tanh
 from cpuconv.kernels.elementwise.exponential import exp, sigmoid, silu, tanh
 from cpuconv.runtime.code.llvm import ir
 
-_TINY, _TINY_EXPONENT = 2.0**-126, 23  # below, numbers have fewer digits: they are scaled by 2^23 first
+_TINY, _TINY_EXPONENT = 2.0**-126, 23  # smaller numbers have fewer digits: they are scaled by 2^23 first
 _SQRT_HALF_BITS = 0x3F3504F3
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
-_ATANH = tuple(2 / (2 * k + 1) for k in reversed(range(7)))  # of 2·atanh(s)/s in s², |s| <= 1/3
-_EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # of (e^x - 1)/x, |x| <= 1/2
+_ATANH = tuple(2 / (2 * k + 1) for k in reversed(range(7)))  # 2·atanh(s)/s in s², |s| <= 1/3
+_EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # (e^x - 1)/x, |x| <= 1/2
 
 
 class Math(Vector):
-    """`Vector` with the instructions that only functions of numbers use."""
+    """`Vector` with the operations that only elementwise functions use."""
 
     def square_root(self, a: Any) -> Any:
         """√a."""
         return self._intrinsic("sqrt", [a])
 
     def inverse_root(self, a: Any) -> Any:
-        """1/√a to a few ulp, of a positive normal number: an estimate, made better, where the CPU has estimates."""
+        """1/√a to a few ulp, for positive normal a: a refined estimate where the CPU has estimates."""
         root = self.square_root(a)
         root.fastmath = ir.instructions.FastMathFlags(("fast",))
         return self.builder.fdiv(self.constant(1.0), root, flags=("fast",))
 
     def floor(self, a: Any) -> Any:
-        """The largest integer that is not above a."""
+        """Round towards negative infinity."""
         return self._intrinsic("floor", [a])
 
     def ceil(self, a: Any) -> Any:
-        """The smallest integer that is not below a."""
+        """Round towards positive infinity."""
         return self._intrinsic("ceil", [a])
 
     def where(self, comparison: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
-        """`then` where the comparison holds, which it does not with NaN, else `otherwise`."""
+        """`then` where the comparison holds, else `otherwise`; comparisons with NaN don't hold."""
         return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), then, otherwise)
 
 
@@ -53,7 +52,7 @@ class Math(Vector):
 
 
 def _with_nan(pick: Callable[..., Any]) -> Callable[..., Any]:
-    """An emitter of the larger or smaller of two that is NaN where either is; constants are no NaN."""
+    """Make an emitter of the maximum or minimum that returns NaN where either is NaN; constants are not NaN."""
 
     def emit(vec: Math, a: Any, b: Any) -> Any:
         if isinstance(b, ir.Constant):
@@ -67,7 +66,7 @@ def _with_nan(pick: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exp(vec: Math, x: Any) -> Any:
-    """(e^(x/2))²: right up to the largest float, and below the smallest normal one."""
+    """(e^(x/2))²: accurate up to the largest float32, and below the smallest normal one."""
     half = exp(vec, vec.mul(x, vec.constant(0.5)))
     return vec.mul(half, half)
 
@@ -95,7 +94,7 @@ def _log(vec: Math, x: Any) -> Any:
     exponent = vec.where("<", x, small, vec.sub(exponent, vec.constant(_TINY_EXPONENT)), exponent)
     result = _log_quotient(vec, vec.sub(m, one), vec.add(m, one))
     result = vec.fma(exponent, vec.constant(_LN2_HIGH), vec.fma(exponent, vec.constant(_LN2_LOW), result))
-    result = vec.where("<", x, vec.constant(math.inf), result, x)  # infinity and NaN stay
+    result = vec.where("<", x, vec.constant(math.inf), result, x)  # infinity and NaN are returned unchanged
     result = vec.where("==", x, zero, vec.constant(-math.inf), result)
     return vec.where("<", x, zero, vec.constant(math.nan), result)
 
@@ -107,7 +106,7 @@ def _softplus(vec: Math, x: Any) -> Any:
 
 
 def _mish(vec: Math, x: Any) -> Any:
-    """x·tanh(log(1 + e^x)) = x·n / (n + 2) with n = e^x (e^x + 2); from 20 on that is x."""
+    """x·tanh(log(1 + e^x)) = x·n / (n + 2) with n = e^x (e^x + 2); from 20 on it equals x."""
     two = vec.constant(2.0)
     e = _exp(vec, vec.minimum(vec.constant(20.0), x))
     n = vec.mul(e, vec.add(e, two))
@@ -115,7 +114,7 @@ def _mish(vec: Math, x: Any) -> Any:
 
 
 def _pow(vec: Math, x: Any, y: Any) -> Any:
-    """e^(y·log|x|), with the sign of x for odd y and NaN for broken ones; at 1, zeros and infinities as C99 says."""
+    """e^(y·log|x|), negated for negative x and odd y, NaN for negative x and fractional y; special cases as in C99."""
     zero, one, half = vec.constant(0.0), vec.constant(1.0), vec.mul(y, vec.constant(0.5))
     size = vec.absolute(x)
     result = vec.where("==", size, one, one, _exp(vec, vec.mul(y, _log(vec, size))))
@@ -126,7 +125,7 @@ def _pow(vec: Math, x: Any, y: Any) -> Any:
 
 
 def _root(vec: Math, x: Any) -> Any:
-    """The power of a half: √x, but of negative infinity infinity, and of zeros 0."""
+    """x to the power 0.5: √x, except that −∞ gives ∞ and −0 gives 0."""
     root, infinite = vec.square_root(vec.add(x, vec.constant(0.0))), vec.constant(math.inf)
     return vec.where("==", x, vec.constant(-math.inf), infinite, root)
 
@@ -182,4 +181,4 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
 }
-"""f(vector, values...), of emitted values, for each function of the table that is no formula of others."""
+"""Emitters f(vector, values...) by name, for each function of the table without a formula."""

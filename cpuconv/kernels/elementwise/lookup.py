@@ -1,9 +1,9 @@
-"""Functions of a byte by a table of all 256 values.
+"""uint8 lookup table of 256 entries.
 
-With AVX512_VBMI two permutations of 128 bytes each look up 64 bytes, and the index's highest bit chooses between them.
-With AVX2 each sixteenth of the table is looked up by the lower four bits of 32 bytes, and the upper four choose, one
-after the other, between half of the results that are left: 16 shuffles and 15 blends, in half the time of 32 loads.
-Elsewhere each byte is a load.
+With AVX512_VBMI, two permutations of 128 bytes each look up 64 elements, and the index's highest bit selects between
+them. With AVX2, each sixteenth of the table is looked up by the low four bits of 32 indices. The high four bits then
+halve the candidates one after another: 16 shuffles and 15 blends, in half the time of 32 loads. On other CPUs each
+element is a load.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-VALUES, _WIDE = 256, 64  # of a byte; bytes that are shared out together
-_SHUFFLED, _ROW = 32, 16  # bytes that are looked up together by shuffles, and of a part of the table
+VALUES, _WIDE = 256, 64  # table entries; bytes per unit of partition
+_SHUFFLED, _ROW = 32, 16  # indices per AVX2 lookup, and table entries per shuffle
 _I8 = ir.IntType(8)
 
 
 @dataclass(frozen=True)
 class LookupTile:
-    """The feature whose instructions look up several bytes at once; "": each is a load."""
+    """Tile of the micro-kernel: CPU feature for lookups of several indices; "": one load per index."""
 
     feature: str
 
@@ -82,7 +82,7 @@ def _shuffled(builder: ir.IRBuilder, x: Any, y: Any, table: Any, count: Any) -> 
         at = builder.mul(index, I64(_SHUFFLED))
         number = load_narrow(vec, U8, vec.offset(source, at))
         lower = builder.and_(number, ir.Constant(kind, [_ROW - 1] * _SHUFFLED))
-        signs = []  # the bits from the highest on, each as a sign
+        signs = []  # index bits from the highest on, each as a sign bit
         for bit in range(4):
             moved = builder.shl(builder.bitcast(number, shorts), ir.Constant(shorts, [bit] * shorts.count))
             signs.append(builder.icmp_signed("<", builder.bitcast(moved, kind), zero))
@@ -115,18 +115,18 @@ def _one_by_one(builder: ir.IRBuilder, x: Any, y: Any, table: Any, count: Any) -
     repeat(vec, I64(0), count, [], one)
 
 
-_WAYS = {"avx512vbmi": _permuted, "avx2": _shuffled}  # by feature, the best first
+_WAYS = {"avx512vbmi": _permuted, "avx2": _shuffled}  # by CPU feature, the fastest first
 _call = look_up.caller()
 
 
 @dataclass(frozen=True)
 class DriverTile:
-    """The driver is the same for all."""
+    """Empty tile: one driver serves all features."""
 
 
 @kernel("look_up x y x_image y_image images bytes vectors table")
 def lookup(tile, worker, before, part, parts, args):
-    """A share of the vectors of each image, of `bytes` side by side."""
+    """Look up a part of the vectors of each image of `bytes` contiguous bytes."""
     first = args.vectors * part // parts * _WIDE
     count = min(args.vectors * (part + 1) // parts * _WIDE, args.bytes) - first
     if count > 0:
@@ -135,7 +135,7 @@ def lookup(tile, worker, before, part, parts, args):
 
 
 def lookup_steps(processor: Processor, x: Place, y: Place, table: Ref, first: int) -> list[Step]:
-    """y = table[x], both dense or both in channel blocks, images perhaps apart; `first`: the table's first byte."""
+    """y = table[x], both dense or both blocked, whose images may be apart; `first`: the table's first entry."""
     images, size = y.shape[0], y.size // y.shape[0]
     if {x.strides[0], y.strides[0]} == {size}:
         images, size = 1, images * size

@@ -1,4 +1,4 @@
-"""The scale and the zero point by which bytes span numbers and zero: the least and the largest in one pass."""
+"""DynamicQuantizeLinear's scale and zero point: minimum and maximum (with zero) of a tensor in one pass."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_TOGETHER = 4  # vectors under way at once: the latency of a comparison
+_TOGETHER = 4  # independent vectors per iteration, to hide the latency of comparisons
 _ENDS = ("min", "max")
 
 
 @dataclass(frozen=True)
 class SpanTile:
-    """Lanes of the instruction set."""
+    """Tile of the kernel: float32 lanes per vector."""
 
     lanes: int
 
@@ -33,7 +33,7 @@ class SpanTile:
 def find_span(
     tile: SpanTile, builder: ir.IRBuilder, x: Any, image: Any, images: Any, count: Any, scale: Any, zero: Any
 ) -> None:
-    """Of `images` of `count` floats each, `image` bytes apart: the float at `scale`, and the byte at `zero`."""
+    """Store float32 `scale` and uint8 `zero` for `images` images of `count` float32 each, `image` bytes apart."""
     vec = Vector(builder, tile.lanes)
     eights, vectors = (builder.udiv(count, I64(size * vec.lanes)) for size in (_TOGETHER, 1))
 
@@ -58,7 +58,8 @@ def find_span(
 
         ends = repeat(vec, I64(0), eights, ends, several)
         ends = repeat(vec, builder.mul(eights, I64(_TOGETHER)), vectors, ends, one)
-        rest = at(vectors, first_lanes(vec, builder.urem(count, I64(vec.lanes))))  # other lanes are 0, which counts
+        # masked lanes are 0, which is in the range anyway
+        rest = at(vectors, first_lanes(vec, builder.urem(count, I64(vec.lanes))))
         return [*folded(rest, ends[:2]), *ends[2:]]
 
     ends = repeat(vec, I64(0), images, [vec.constant(0.0)] * 2 * _TOGETHER, whole_image)
@@ -74,7 +75,7 @@ def find_span(
 
 
 def _over_lanes(vec: Vector, name: str, values: Sequence[Any]) -> Any:
-    """All lanes of vectors folded, in each lane."""
+    """Reduce all lanes of the vectors; the result is in each lane."""
     value, *others = values
     for other in others:
         value = FOLDS[name](vec, value, other)
@@ -90,12 +91,12 @@ _call = find_span.caller()
 
 @kernel("find_span x image images count scale zero")
 def spanned(tile, worker, before, part, parts, args):
-    """All in one part: memory binds it."""
+    """Run serially, in one part: memory bandwidth is the limit."""
     _call(args.find_span, args.x, args.image, args.images, args.count, args.scale, args.zero)
 
 
 def span_step(processor: Processor, x: Place, scale: Place, zero: Place) -> Step:
-    """The call for floats that are dense or in channel blocks, images perhaps apart; `scale` float32, `zero` uint8."""
+    """Make the call for float32 x, dense or blocked, whose images may be apart; `scale` is float32, `zero` uint8."""
     assert (x.element, scale.element, zero.element) == (F32, F32, U8)
     images, size = x.shape[0] if x.shape else 1, x.size // (x.shape[0] if x.shape else 1)
     args: Args = {

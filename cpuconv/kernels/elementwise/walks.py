@@ -1,7 +1,7 @@
-"""How the elements of an output and of its operands are walked together: axes that go on as one in all are joined.
+"""Loop nests over an output and its operands: axes that are contiguous with each other in all are merged.
 
-Blocks of narrow elements are walked by pieces of as many channels as a vector has lanes, so that blocks of float32 may
-lie beside them.
+Blocks of narrow elements are split into pieces of as many channels as a vector has lanes, so that they can be combined
+with blocks of float32.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from cpuconv.problem.integers import divide
 
 
 class Axis(NamedTuple):
-    """An axis of the output, and the bytes of a step along it in the output and each operand."""
+    """An axis of the output: its size, and strides in bytes of the output and each operand."""
 
     size: int
     steps: tuple[int, ...]
 
 
 class Walk(NamedTuple):
-    """A part of the output that one loop nest walks: sizes of its axes, and for the output and each operand bytes to
-    its first element and of a step along each axis."""
+    """A part of the output for one loop nest: sizes of its axes; for the output and each operand, byte offset of the
+    first element and stride of each axis."""
 
     sizes: tuple[int, ...]
     starts: tuple[int, ...]
@@ -32,23 +32,23 @@ class Walk(NamedTuple):
 
     @property
     def axes(self) -> list[Axis]:
-        """As few as can be, one at least."""
+        """The merged axes, at least one."""
         made = [Axis(size, tuple(steps)) for size, *steps in joined(zip(self.sizes, *self.steps, strict=True))]
         return made or [Axis(1, (F32.bytes, *[0] * (len(self.steps) - 1)))]
 
 
 def _steps(place: Place, output: Place) -> tuple[int, ...]:
-    """Bytes of a step of `place` along each physical axis of the output that it is broadcast to."""
+    """Byte strides of `place` along each physical axis of the output to which it is broadcast."""
     steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
     if output.block == 1 or place.block > 1:
         return (*[0] * (len(output.physical) - len(steps)), *steps)
-    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # the same for all channels
+    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # equal for all channels
     return (n, 0, *[0] * (2 - len(plane)), *plane, 0)
 
 
 def walks(output: Place, operands: Sequence[Place], lanes: int) -> list[Walk]:
-    """The parts by which elements are walked: the whole output, or where blocks are of several vectors or sizes, whole
-    blocks of the widest by pieces of `lanes` channels, and what is left of them."""
+    """Split the output into loop nests: usually one. Where block sizes differ or exceed a vector, one is over whole
+    blocks of the widest type in pieces of `lanes` channels, one over the remaining pieces."""
     places = (output, *operands)
     steps = [_steps(place, output) for place in places]
     blocks = {place.block for place in places if place.block > 1}
@@ -60,7 +60,7 @@ def walks(output: Place, operands: Sequence[Place], lanes: int) -> list[Walk]:
     pieces = divide(output.shape[1], lanes) if lanes in blocks else divide(output.shape[1], widest) * side
 
     def part(first: int, count: int, pieces: int) -> Walk:
-        """So many blocks from the `first` on, of so many pieces each."""
+        """Make the loop nest of `count` blocks from `first` on, of `pieces` pieces each."""
         starts, walked = [], []
         for place, (image, block, *plane, lane) in zip(places, steps, strict=True):
             wide = place.block == widest

@@ -1,1 +1,1 @@
-"""Products of two tensors of a run whose numbers become 16 bits, two of which one instruction multiplies and adds."""
+"""MatMul of two activations in 16 bits (bfloat16, int16), by instructions that multiply and add pairs of elements."""

@@ -1,7 +1,8 @@
-"""Stacks of products of two matrices of bytes, both of a run: less their zero points they are int16, sums int32.
+"""Batched int8 MatMul of two activations: operands are widened to int16 less their zero points; sums are int32.
 
-Source: `matmul_halves`, whose kernel it is. Two products of 16 bits are one instruction on every x86
-(`vpmaddwd`, `vpdpwssd`), exact for all bytes; sums become bytes, or floats, before they are stored.
+The kernel is that of `matmul_halves`. Every x86 CPU has an instruction that multiplies and adds pairs of int16
+(`vpmaddwd`, `vpdpwssd`), exact for all int8 and uint8. Sums are requantised or converted to float32 before they are
+stored.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from cpuconv.kernels.products.matrices import Product, sizes_of
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
 
-MOST = (1 << 31) // (255 * 255)  # products of bytes less a zero point that int32 holds
-_WIDEN_CYCLES, _PACK_CYCLES = 1.5, 2.0  # to widen a vector of bytes, and to put a vector of words into its panel
-_CALL_CYCLES = 300.0  # of an item, beside its products
+# maximum depth for which int32 holds the sums of any int8 or uint8 less their zero points
+MOST = (1 << 31) // (255 * 255)
+_WIDEN_CYCLES, _PACK_CYCLES = 1.5, 2.0  # per vector: to widen int8, and to store 32-bit groups to a panel
+_CALL_CYCLES = 300.0  # overhead per matrix of the batch
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What bytes of both operands less their zero points are multiplied by, and the results' zero point."""
+    """Quantisation: zero points of the operands, `factor` from int32 sums to results, and the results' zero point."""
 
     a_zero: int
     b_zero: int
@@ -44,7 +46,7 @@ class Scales:
 
 
 def seconds(processor: Processor, a: Sequence[int], b: Sequence[int], y: Element) -> float:
-    """What products of tensors of these shapes take, by the model."""
+    """Modelled time of a MatMul of tensors of shapes `a` and `b`, in seconds."""
     isa = processor.isa
     stack, rows, depth, columns = sizes_of(tuple(a), tuple(b), (False, False))
     items, words, vectors = math.prod(stack), divide(depth, PAIR), divide(columns, isa.lanes)
@@ -55,7 +57,8 @@ def seconds(processor: Processor, a: Sequence[int], b: Sequence[int], y: Element
 
 
 def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place, scales: Scales) -> list[Step]:
-    """The products, multiplied as NumPy does, and copies of operands none of whose axes has its elements side by side.
+    """Make the steps of an int8 MatMul with NumPy's semantics. Operands that are contiguous along none of their matrix
+    axes are copied first.
 
     y is dense.
     """
@@ -81,7 +84,7 @@ def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place
 
 
 def _numbers(lanes: int, y: Element, scales: Scales) -> np.ndarray:
-    """The rows of the ending, the same for every column."""
+    """The rows of the epilogue's parameters, equal for all columns."""
     rows = {"bias": 0.0, "scale": scales.factor, "shift": 0.0, "zero": scales.zero}
     rows |= dict(zip(("low", "high"), (0, 0) if y == F32 else bounds(y), strict=True))
     made = np.array([rows[name] for name in Ending(S32, y).rows], np.float32)

@@ -1,10 +1,10 @@
-"""Stacks of products of two matrices whose numbers become 16 bits as they are packed, by an instruction of two.
+"""Batched MatMul of two activations by instructions that multiply and add pairs of 16-bit elements.
 
-Floats are rounded to bfloat16, and sums are float32; bytes less their zero points are int16, and sums int32, which end
-as `Ending` says (`matmul_bytes.py` has the step). Each worker narrows and packs some panels of columns of the right
-matrix as words of two rows, then narrows a chunk of rows of the left one, which all these panels meet: tiles of a few
-vectors of columns and a few rows, whose words are broadcast. Elements of the left matrix's rows must lie side by side,
-and of the right one's rows or columns.
+float32 operands are rounded to bfloat16, with float32 sums. int8 and uint8 operands less their zero points are widened
+to int16, with int32 sums and an epilogue (`Ending`; `matmul_bytes.py` makes the step). Each worker converts and packs
+some panels of columns of the right matrix as 32-bit groups of two rows. It then converts a chunk of rows of the left
+matrix and multiplies it by all these panels. A tile is a few vectors of columns and a few rows, whose groups are
+broadcast. The left matrix must be contiguous along its rows, the right one along its rows or columns.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_UNROLL = 4  # words of one turn of the loop
-_MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
-_ROUND_CYCLES, _PACK_CYCLES = 2.5, 2.0  # to round a vector of floats, and to put a vector of words into its panel
-_CALL_CYCLES = 300.0  # of an item, beside its products
+_UNROLL = 4  # 32-bit groups per loop iteration
+_MANY_UNITS = 16  # units per worker from which balance does not justify packing panels twice
+_ROUND_CYCLES, _PACK_CYCLES = 2.5, 2.0  # per vector: to round float32, and to store 32-bit groups to a panel
+_CALL_CYCLES = 300.0  # overhead per matrix of the batch
 
 
 def product_of_halves(isa: Isa) -> Multiplied | None:
-    """The instruction that multiplies words of two bfloat16; None where there is none."""
+    """The instruction that multiplies pairs of bfloat16; None if the CPU has none."""
     found = single_product_of(HALVES, isa)
     return found if found is not None and found.packed == BF16 else None
 
@@ -59,8 +59,8 @@ def product_of_halves(isa: Isa) -> Multiplied | None:
 
 @dataclass(frozen=True)
 class StripTile:
-    """`v` vectors of columns of the `packed` ones of a panel, of the last of which `valid` are columns, and `rows`,
-    `pitch` bytes apart; results are stored as `y`.
+    """Tile of the micro-kernel: `v` of the `packed` vectors of columns of a panel, `valid` columns in the last vector,
+    and `rows` rows, `pitch` bytes apart; results are stored as `y`.
     """
 
     lanes: int
@@ -85,9 +85,9 @@ def strip(
     rows: Any,
     numbers: Any,
 ) -> None:
-    """y = a b for `rows` rows of `words` words and a panel of columns; the last tile overlaps the one before.
+    """y = a b for `rows` rows of `words` 32-bit groups and a panel of columns; the last tile overlaps the one before.
 
-    Sums of integers end by the rows at `numbers`, which all columns share.
+    The epilogue of int32 sums reads the rows at `numbers`, which all columns share.
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
     ending = Ending(product.sum, tile.y)
@@ -135,7 +135,7 @@ def strip(
 
 
 def _store_bytes(vec: Vector, element: Element, value: Any, place: Any, count: int) -> None:
-    """The first lanes of int32 that fit bytes, in as few pieces as their number has bits."""
+    """Store the first `count` lanes of int32, which fit 8 bits, in one store per set bit of `count`."""
     narrow = vec.builder.trunc(value, ir.VectorType(ir.IntType(8), vec.lanes))
     first = 0
     while first < count:
@@ -151,7 +151,7 @@ _call_strip = strip.caller()
 
 @emitter
 def _pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
-    """A vector of words, of elements of one row and of the next, `step` bytes on."""
+    """Store a vector of 32-bit groups: 16-bit elements of one row and of the next, `step` bytes further."""
     first = vec.pointer(source)
     low, high = (
         vec.builder.zext(load_narrow(vec, BF16, place), vec.int_type) for place in (first, vec.offset(first, step))
@@ -162,8 +162,8 @@ def _pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> N
 
 @dataclass(frozen=True)
 class HalvesTile:
-    """`turned`: columns of the right matrix lie side by side, not its rows; operands are `whole` numbers, or floats;
-    results have `y` bytes.
+    """Tile of the driver. `turned`: the right matrix is contiguous along its columns, not its rows. `whole`: operands
+    are integers, not float32. `y`: bytes per result.
     """
 
     lanes: int
@@ -182,7 +182,7 @@ def _widen(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
 
 @specialise_on_tile(lambda tile: _widen if tile.whole else _round)
 def _narrow(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
-    """Rows of numbers of 16 bits."""
+    """Convert rows to 16-bit elements."""
 
 
 @kernel(
@@ -191,10 +191,10 @@ def _narrow(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
     "line line_step line_pitch panel panel_step panel_row panel_bytes"
 )
 def matmul_halves(tile, worker, before, part, parts, args):
-    """y = a b for each item: its three words of `offsets` are bytes to its matrices.
+    """y = a b for each item of the batch; its three words of `offsets` are the byte offsets of its matrices.
 
-    Units are (item, group of panels of columns, chunk of tiles of rows). `line`: rows or columns of the right matrix
-    in 16 bits; `panel`: words of two rows.
+    Units are (item, group of panels of columns, chunk of tiles of rows). `line`: rows or columns of the right matrix as
+    16-bit elements; `panel`: 32-bit groups of two rows.
     """
     halves = args.a_chunk + worker * args.a_chunk_step
     lines = args.line + worker * args.line_step
@@ -281,7 +281,7 @@ def matmul_halves(tile, worker, before, part, parts, args):
 
 
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int) -> float:
-    """What products take, by the model; infinite where no instruction multiplies bfloat16."""
+    """Modelled time of a MatMul, in seconds; infinite if no instruction multiplies bfloat16."""
     isa, product = processor.isa, product_of_halves(processor.isa)
     if product is None or 1 in (rows, columns):
         return math.inf
@@ -293,7 +293,7 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
 
 
 def halves_step(processor: Processor, space: Space, work: Product) -> Step | None:
-    """One call that computes a stack of products of floats; None where operands do not lie as it needs them."""
+    """Make one call that computes a float32 MatMul; None where the operands' strides don't allow it."""
     work = work.normal
     isa, found = processor.isa, product_of_halves(processor.isa)
     a, b, y = work.a, work.b, work.y
@@ -314,9 +314,9 @@ def pairs_step(
     x: Element = F32,
     y: Element = F32,
 ) -> Step:
-    """One call that computes a stack of products by an instruction of two, of operands of type `x`.
+    """Make one call that computes a batched MatMul of operands of type `x` by an instruction on pairs of elements.
 
-    `given`: how both become numbers of 16 bits, and of integers zero points and what sums end by.
+    `given`: the kernels that convert both operands to 16 bits; for integers also zero points and the epilogue's rows.
     """
     isa, threads, depth = processor.isa, processor.threads, work.depth
     a, b = work.a, work.b
@@ -324,7 +324,8 @@ def pairs_step(
     words = divide(depth, PAIR)
     _, v, n = best_tile(as_seen(isa, found), work.rows, words, work.columns)
     vector = isa.lanes * WORD
-    pitch, panel_columns = divide(words, isa.lanes) * vector, v * isa.lanes  # rows of words end with whole vectors
+    # rows of 32-bit groups are padded to whole vectors
+    pitch, panel_columns = divide(words, isa.lanes) * vector, v * isa.lanes
     panels, tiles = divide(work.columns, panel_columns), divide(work.rows, n)
     panel_bytes = divide(words, isa.lanes) * isa.lanes * v * vector
     grouped = min(panels, max(1, machine().l2 // 4 // panel_bytes))

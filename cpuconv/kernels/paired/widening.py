@@ -1,4 +1,4 @@
-"""Rows of bytes less their zero point as int16, for products that take words of two of them."""
+"""Widen rows of int8 or uint8, less their zero point, to int16, for instructions that take pairs of elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class WidenTile:
-    """`x`: what bytes are."""
+    """Tile of the kernel; `x` is the element type, int8 or uint8."""
 
     lanes: int
     x: Element
@@ -26,9 +26,9 @@ class WidenTile:
 def widen_rows(
     tile: WidenTile, builder: ir.IRBuilder, x: Any, x_step: Any, depth: Any, rows: Any, y: Any, y_step: Any, zero: Any
 ) -> None:
-    """`rows` rows of `depth` bytes at x less `zero` as int16 at y, and a zero behind an odd number; at least one row.
+    """Write `rows` (at least one) rows of `depth` elements at x, less `zero`, to y as int16; zeros pad odd rows.
 
-    Names with `_step` are bytes from a row to the next.
+    `x_step` and `y_step` are bytes between rows.
     """
     vec, single = Vector(builder, tile.lanes), Vector(builder, 1)
     kind: Any = ir.VectorType(I16, tile.lanes)

@@ -1,1 +1,1 @@
-"""Matrices of pieces moved between layouts: a piece is the channels that both layouts keep together."""
+"""Reorders of channel groups of 1 to 8 bytes; a group is the channels that are adjacent in both layouts."""

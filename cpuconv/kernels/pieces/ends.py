@@ -1,7 +1,7 @@
-"""Channels that do not fill a block, between pixels that have all channels side by side and blocks: by words.
+"""Partial channel groups between NHWC pixels and blocks, moved by words of 1, 2, 4 or 8 bytes.
 
-A word is a block of 1 to 8 bytes, or 8 bytes of a longer one. The last word of a pixel is read, or written, where it
-ends with the pixel; where a pixel is shorter than that, it lies over pixels beside it.
+A word is a block of 1 to 8 bytes, or 8 bytes of a longer one. The last word of a pixel is read or written at an address
+such that it ends with the pixel; for a pixel shorter than a word it overlaps the adjacent pixels.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ def zero_word(tile: Any, vec: Vector, target: Any) -> None:
 
 @emitter
 def _last_of_word(tile: Any, vec: Vector, source: Any, target: Any, missing: Any) -> None:
-    """The last bytes of a word, all but `missing`, and zeros behind them."""
+    """Store all but the first `missing` bytes of a word, followed by zeros."""
     value = vec.builder.lshr(_read(vec, tile, source), _bits(vec, tile, missing))
     _write(vec, tile, value, target)
 
 
 @emitter
 def _first_of_word(tile: Any, vec: Vector, source: Any, target: Any, missing: Any) -> None:
-    """The first bytes of a word, all but `missing`, and zeros behind them."""
+    """Store all but the last `missing` bytes of a word, followed by zeros."""
     bits = _bits(vec, tile, missing)
     _write(vec, tile, vec.builder.lshr(vec.builder.shl(_read(vec, tile, source), bits), bits), target)
 
 
 @emitter
 def _across_words(tile: Any, vec: Vector, before: Any, source: Any, target: Any, missing: Any) -> None:
-    """The last `missing` bytes of the word `before` and the first ones of `source`."""
+    """Store the last `missing` bytes of the word `before`, followed by the first bytes of `source`."""
     builder, bits = vec.builder, _bits(vec, tile, missing)
     kept = builder.sub(ir.Constant(bits.type, 8 * tile.word), bits)
     low, high = builder.lshr(_read(vec, tile, before), kept), builder.shl(_read(vec, tile, source), bits)
@@ -69,32 +69,32 @@ def _across_words(tile: Any, vec: Vector, before: Any, source: Any, target: Any,
 
 @inline
 def copy_words(tile, x, x_pixel, y, y_pixel, pixels):
-    """A word of each pixel."""
+    """Copy one word of each pixel."""
     for pixel in range(pixels):
         copy_word(tile, x + pixel * x_pixel, y + pixel * y_pixel)
 
 
 @inline
 def zero_words(tile, y, y_pixel, pixels):
-    """A word of each pixel."""
+    """Zero one word of each pixel."""
     for pixel in range(pixels):
         zero_word(tile, y + pixel * y_pixel)
 
 
 @inline
 def keep_first(tile, y, y_pixel, bytes_, pixels):
-    """Zeros behind the first bytes of a word of each pixel."""
+    """Zero all but the first `bytes_` bytes of a word of each pixel."""
     for pixel in range(pixels):
         _first_of_word(tile, y + pixel * y_pixel, y + pixel * y_pixel, tile.word - bytes_)
 
 
 @inline
 def end_to_block(tile, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
-    """The last bytes of each pixel, at x, to a word with zeros behind; `alone`: a pixel has no others."""
+    """Copy the last `bytes_` bytes of each pixel, at x, to a zero-padded word; `alone`: a pixel has no other bytes."""
     missing = tile.word - bytes_
     forward = 0
     if alone:
-        forward = min((missing + x_pixel - 1) // x_pixel, pixels)  # nothing before them may be read
+        forward = min((missing + x_pixel - 1) // x_pixel, pixels)  # nothing before the first pixel may be read
     for pixel in range(forward):
         _first_of_word(tile, x + pixel * x_pixel, y + pixel * y_pixel, missing)
     for pixel in range(forward, pixels):
@@ -103,14 +103,14 @@ def end_to_block(tile, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
 
 @inline
 def end_of_block(tile, before, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
-    """The reverse; `before`: where the word before lies, whose end is written again."""
+    """Copy back: the reverse of `end_to_block`; the end of the word at `before` is rewritten."""
     missing = tile.word - bytes_
     if not alone:
         for pixel in range(pixels):
             step = pixel * x_pixel
             _across_words(tile, before + step, x + step, y + pixel * y_pixel - missing, missing)
         return
-    whole = max(pixels - (missing + y_pixel - 1) // y_pixel, 0)  # nothing past the others may be written
+    whole = max(pixels - (missing + y_pixel - 1) // y_pixel, 0)  # nothing past the last pixel may be written
     for pixel in range(whole):
         copy_word(tile, x + pixel * x_pixel, y + pixel * y_pixel)
     for pixel in range(whole, pixels):

@@ -1,9 +1,10 @@
-"""Moves between layouts as transpositions of matrices of pieces, which are the channels that both sides have together.
+"""Reorders between layouts by register transposes of channel groups, the channels that are adjacent in both layouts.
 
-Of two layouts in blocks, of which planes are those of one channel and pixels side by side those of all, the finer says
-what a piece is: 1, 2, 4 or 8 bytes. The finer one has the pixels of a piece in a line, the coarser one the pieces of a
-pixel. A tile of rows and columns is transposed in registers. Where the last tile would reach past the matrix, it lies
-over the one before; where there are too few pieces for that, those that are missing are zeros, or not written.
+All layouts count as blocked: NCHW has blocks of one channel, NHWC one block of all channels. The finer of two layouts
+defines the channel group (in code: piece) of 1, 2, 4 or 8 bytes. In the finer layout the pixels of a group are
+contiguous and form a line; in the coarser one the groups of a pixel are. Tiles of lines and pixels are transposed in
+registers. Where the last tile would reach past the end, it overlaps the one before. With too few groups for that,
+missing groups are zeros, or not written.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
 NONE, TO_BLOCK, OF_BLOCK, CLEARED = range(4)
-"""What is done about a last piece that is not full."""
+"""How a last, partial channel group is handled: there is none; read from the end of a pixel and padded with zeros;
+written to the end of a pixel without padding; zero-filled in the target block."""
 
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """What is transposed at once.
+    """Tile of a transpose.
 
     Attributes
     ----------
     lanes : int
-        Words of a vector.
+        32-bit lanes per vector.
     size : int
-        Bytes of a piece.
+        Bytes per channel group: 1, 2, 4 or 8.
     pieces : int
-        Pieces of a pixel that are moved at once: a power of two, or three.
+        Channel groups of a pixel that are moved together: a power of two, or three.
     packs : bool
-        Whether lines of pixels become pixels; else the reverse.
+        Whether lines become pixels; else the reverse.
     dense : bool
-        Whether pixels are no longer than those pieces, which are shorter than 16 bytes.
+        Whether a pixel has only those groups, less than 16 bytes.
     some : bool
-        Whether some of the pieces of a tile may be missing.
+        Whether a tile may be incomplete, with groups missing.
     cut : int
-        What to do about a last piece with fewer channels: nothing, as there is none; take it from the end of a pixel;
-        bring it there; or set the channels that are missing to zero.
+        Handling of a last, partial group: `NONE`, `TO_BLOCK`, `OF_BLOCK` or `CLEARED`.
     """
 
     lanes: int
@@ -58,32 +59,32 @@ class MatrixTile:
 
     @property
     def word(self) -> int:
-        """Bytes of a word of a pixel that ends within a piece."""
+        """Bytes per move of a pixel's partial channel group."""
         return self.size
 
     @property
     def each(self) -> int:
-        """Pieces in 16 bytes."""
+        """Channel groups per 16 bytes."""
         return QUAD // self.size
 
     @property
     def wide(self) -> bool:
-        """Whether vectors hold the pieces of a pixel; else those of a few pixels, or lines of pixels."""
+        """Whether vectors hold the groups of one pixel; else those of a few pixels, or lines."""
         return self.pieces > self.each or not self.packs and self.pieces == self.each
 
     @property
     def pixels(self) -> int:
-        """Pixels that are moved at once."""
+        """Pixels per tile."""
         return self.each if self.packs and self.wide else self.lanes * NARROW // self.size
 
 
 def _ordered(number: int) -> int:
-    """The power of two that so many pieces are interleaved as."""
+    """Number of groups to interleave: the next power of two."""
     return 1 << (number - 1).bit_length()
 
 
 def _parts(vec: Vector, value: Any, size: int) -> list[Any]:
-    """The parts of a vector, of so many bytes each, as integers or quads."""
+    """Split a vector into parts of `size` bytes, as integers or vectors of 16 bytes."""
     if size == QUAD:
         return [vec.shuffle(value, value, range(at, at + NARROW)) for at in range(0, vec.lanes, NARROW)]
     kind = ir.VectorType(ir.IntType(8 * size), vec.size // size)
@@ -92,19 +93,19 @@ def _parts(vec: Vector, value: Any, size: int) -> list[Any]:
 
 
 def _store(vec: Vector, value: Any, address: Any) -> None:
-    """Any value at any address."""
+    """Store a value of any type at an unaligned address."""
     vec.builder.store(value, vec.builder.bitcast(address, value.type.as_pointer())).align = 1
 
 
 def _row(vec: Vector, tile: MatrixTile, start: Any, step: Any, present: Any) -> Callable[[int], Any]:
-    """Addresses of pieces' lines: of those that are missing the first."""
+    """Addresses of lines by group; missing groups get the address of the first."""
     if tile.some:
         return present_rows(vec, start, step, present)
     return lambda number: vec.offset(start, vec.builder.mul(step, I64(number)))
 
 
 def _kept(vec: Vector, tile: MatrixTile, value: Any, present: Any) -> Any:
-    """Pixels of `tile.pieces` pieces with zeros in place of those that are missing."""
+    """Zero the missing groups in pixels of `tile.pieces` groups."""
     if not tile.some:
         return value
     kind = ir.VectorType(ir.IntType(8 * tile.size), vec.size // tile.size)
@@ -121,7 +122,7 @@ def _kept(vec: Vector, tile: MatrixTile, value: Any, present: Any) -> Any:
 
 
 def _pack_wide(tile: MatrixTile, x: Any, x_step: Any, y: Any, y_step: Any, builder: Any) -> None:
-    """Pixels of vectors: lines are read by 16 bytes."""
+    """Transpose to pixels of whole vectors; lines are read by 16 bytes."""
     vec, quad = Vector(builder, tile.pieces * tile.size // NARROW), Vector(builder, NARROW)
     lines = [
         join(
@@ -139,12 +140,12 @@ def _pack_wide(tile: MatrixTile, x: Any, x_step: Any, y: Any, y_step: Any, build
 
 
 def _pack_short(tile: MatrixTile, vec: Vector, x: Any, x_step: Any, y: Any, y_step: Any, present: Any) -> None:
-    """Pixels of fewer bytes: lines are read by vectors."""
+    """Transpose to pixels of fewer bytes; lines are read by vectors."""
     row = _row(vec, tile, x, x_step, present)
     count = _ordered(tile.pieces)
     lines = [vec.load(row(min(number, tile.pieces - 1)), align=1) for number in range(count)]
     made = [_kept(vec, tile, value, present) for value in interleaved(vec, tile.size, lines)]
-    bytes_, here = tile.pieces * tile.size, tile.each // count  # of a pixel; pixels of 16 bytes
+    bytes_, here = tile.pieces * tile.size, tile.each // count  # bytes per pixel; pixels per 16 bytes
     if count != tile.pieces:
         _store_three(tile, vec, made, y)
         return
@@ -159,13 +160,13 @@ def _pack_short(tile: MatrixTile, vec: Vector, x: Any, x_step: Any, y: Any, y_st
 
 
 def _store_three(tile: MatrixTile, vec: Vector, made: list[Any], y: Any) -> None:
-    """Pixels of three pieces out of four, side by side: 12 bytes of 16, which the next 16 lie over."""
+    """Store adjacent pixels of three groups out of four: 12 of 16 bytes, whose end the next 16 overwrite."""
     size, each = tile.size, tile.each
     order = [at for at in range(each) if at % 4 < 3]
     quarter = each // 4
     for number, value in enumerate(made):
         last = number == len(made) - 1
-        if last:  # nothing is written past the last pixel: the last piece of the one before is written again
+        if last:  # write nothing past the last pixel, but rewrite the last group of the one before
             before = made[number - 1]
             value = within_quads(vec, size, before, value, [*order[-quarter:], *(each + at for at in order)])
         else:
@@ -175,7 +176,7 @@ def _store_three(tile: MatrixTile, vec: Vector, made: list[Any], y: Any) -> None
 
 
 def _pixels(tile: MatrixTile, vec: Vector, x: Any, x_step: Any, first: int, count: int) -> Any:
-    """16 bytes: the pieces of so many pixels."""
+    """Load 16 bytes: the groups of `count` pixels."""
     quad, bytes_ = Vector(vec.builder, NARROW), tile.pieces * tile.size
     if tile.dense:
         return quad.load(vec.offset(x, first * bytes_), align=1)
@@ -190,7 +191,7 @@ def _pixels(tile: MatrixTile, vec: Vector, x: Any, x_step: Any, first: int, coun
 
 
 def _unpacked(tile: MatrixTile, vec: Vector, x: Any, x_step: Any) -> list[Any]:
-    """Lines of pieces."""
+    """Transpose pixels to lines in registers."""
     quad, count = Vector(vec.builder, NARROW), _ordered(tile.pieces)
     starts = range(0, tile.pixels, tile.each)
     if tile.wide:
@@ -200,11 +201,11 @@ def _unpacked(tile: MatrixTile, vec: Vector, x: Any, x_step: Any) -> list[Any]:
             return join(vec, [quad.load(place, align=1) for place in places])
 
         return interleaved(vec, tile.size, [wide(number) for number in range(tile.each)])
-    together = tile.each // count  # pixels of 16 bytes
+    together = tile.each // count  # pixels per 16 bytes
     lines = []
     for number in range(count):
         order = [pixel * tile.pieces + min(at, tile.pieces - 1) for at in range(count) for pixel in range(together)]
-        if count != tile.pieces:  # of the last 12 bytes are read those before, none past them
+        if count != tile.pieces:  # the last 12 bytes are read with those before, not past the end
             last = number == count - 1
             places = [vec.offset(x, first * 3 * tile.size + 12 * number - 4 * last) for first in starts]
             value = join(vec, [quad.load(place, align=1) for place in places])
@@ -218,7 +219,7 @@ def _unpacked(tile: MatrixTile, vec: Vector, x: Any, x_step: Any) -> list[Any]:
 
 @emitter
 def _transpose(tile: Any, vec: Vector, x: Any, x_step: Any, y: Any, y_step: Any, present: Any) -> None:
-    """A tile: from `tile.pieces` lines of pixels to `tile.pixels` pixels of pieces, or the reverse."""
+    """Transpose a tile: `tile.pieces` lines to `tile.pixels` pixels, or the reverse."""
     x, y = vec.pointer(x), vec.pointer(y)
     if tile.packs and tile.wide:
         _pack_wide(tile, x, x_step, y, y_step, vec.builder)
@@ -246,7 +247,7 @@ def _unpacked_lines(tile, x, x_line, x_pixel, y, y_pixel, line, present, pixels)
 
 @specialise_on_tile(lambda tile: _packed if tile.packs else _unpacked_lines)
 def _move(tile, x, x_line, x_pixel, y, y_pixel, y_line, present, pixels):
-    """`pixels` pixels of `tile.pieces` pieces, the first `present` of which exist."""
+    """Move `pixels` pixels of `tile.pieces` groups, of which the first `present` exist."""
 
 
 def _no_end(tile, args, x, y, number, pixels):
@@ -274,7 +275,7 @@ _ENDS = {NONE: _no_end, TO_BLOCK: _end_to_block, OF_BLOCK: _end_of_block, CLEARE
 
 @specialise_on_tile(lambda tile: _ENDS[tile.cut])
 def _end(tile, args, x, y, number, pixels):
-    """The last piece of `pixels` pixels, where it is not full."""
+    """Move the last, partial group of `pixels` pixels."""
 
 
 @kernel(
@@ -284,9 +285,9 @@ def _end(tile, args, x, y, number, pixels):
 def transpose_pieces(tile, worker, before, part, parts, args):
     """y = x in another layout.
 
-    Units are numbered with the strip, or the block of `block` pieces of a pixel, running fastest, then the other, row
-    and image (`strips_first`: strips where these are first, else 1); the last strip of a row has what is left. Pieces
-    from `pieces` to `stored` are zeros; a piece that is not full has `end` bytes.
+    Units are numbered with the strip, or the block of `block` groups of a pixel, fastest, then the other, row and image
+    (`strips_first`: number of strips if they are fastest, else 1). The last strip of a row takes the remainder. Groups
+    from `pieces` to `stored` are zero; a partial group has `end` bytes.
     """
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         number, strip = unit // args.strips_first % args.blocks, unit // args.blocks_first % args.strips

@@ -1,4 +1,4 @@
-"""Moves between pixels that have all channels, which fill no words, and blocks: longer ones, or of 16 bytes or more."""
+"""Reorders between NHWC pixels that do not fill 32-bit groups, and blocks longer than them or of at least 16 bytes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cpuconv.runtime.kernel import inline, kernel
 
 @dataclass(frozen=True)
 class PixelTile:
-    """What is moved.
+    """Tile of the kernel.
 
     Attributes
     ----------
     lanes : int
-        Words of 32 bits of a vector, which is no longer than a block.
+        32-bit lanes per vector, which is no longer than a block.
     packs : bool
         Whether pixels become blocks; else the reverse.
     word : int
-        Bytes of a word of a pixel that ends within a block: 8, or a shorter block.
+        Bytes per move of a pixel's last, partial block: 8, or those of a shorter block.
     """
 
     lanes: int
@@ -33,7 +33,7 @@ class PixelTile:
 
     @property
     def bytes(self) -> int:
-        """Of a vector."""
+        """Bytes per vector."""
         return 4 * self.lanes
 
 
@@ -50,7 +50,7 @@ def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @inline
 def _copied(tile, x, x_pixel, y, y_pixel, bytes_, pixels):
-    """Of each pixel so many bytes, a multiple of 16."""
+    """Copy `bytes_` bytes of each pixel, a multiple of 16."""
     at = 0
     while at + tile.bytes <= bytes_:
         for pixel in range(pixels):
@@ -64,7 +64,7 @@ def _copied(tile, x, x_pixel, y, y_pixel, bytes_, pixels):
 
 @inline
 def _last_block(tile, args, x, y, before, pixels):
-    """The block that the channels end in."""
+    """Move the last block, in which the channels end."""
     here = args.end
     whole = here // 16 * 16
     _copied(tile, x, args.x_pixel, y, args.y_pixel, whole, pixels)
@@ -92,7 +92,7 @@ def _end_of_block(tile, args, x, y, before, at, bytes_, pixels):
 
 @specialise_on_tile(lambda tile: _end_to_block if tile.packs else _end_of_block)
 def _end(tile, args, x, y, before, at, bytes_, pixels):
-    """The last `bytes_` of the pixels, `at` bytes behind the start of their block; `before` is that of the other."""
+    """Move the last `bytes_` bytes of the pixels, `at` bytes into their last block; `before` is the block before."""
 
 
 @kernel(
@@ -101,8 +101,8 @@ def _end(tile, args, x, y, before, at, bytes_, pixels):
 def move_pixels(tile, worker, before, part, parts, args):
     """y = x in another layout.
 
-    A unit is a strip of a row, the last of which has what is left. Of the `blocks` the last one has `end` bytes; where
-    that is less than a word, and all that there are, pixels are `alone`.
+    A unit is a strip of a row; the last strip takes the remainder. The last of the `blocks` blocks has `end` bytes; if
+    it is the only one and shorter than a word, pixels are `alone`.
     """
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         strip, rest = unit % args.strips, unit // args.strips

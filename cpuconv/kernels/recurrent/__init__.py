@@ -1,1 +1,1 @@
-"""Recurrent layers."""
+"""Recurrent layers (LSTM and similar cells)."""

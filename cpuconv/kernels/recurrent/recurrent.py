@@ -1,12 +1,12 @@
-"""Recurrent layers: the steps of all sequences, each a product with the state and the cell's expressions of its sums.
+"""Recurrent layers: each time step multiplies the states by the weights and evaluates the cell's expressions.
 
-What the inputs give to the gates is known beforehand. Sequences do not depend on one another, nor do directions:
-workers share them, and no step waits for another worker. Where there are fewer of them than workers, or where a
-direction's weights are too many for a worker's cache, workers share the hidden units of each step and wait for one
-another behind it: each then keeps its part of the weights from step to step.
+The contributions of the inputs to the gates are computed beforehand. Sequences and directions are independent: workers
+share them without synchronisation. Where there are fewer of them than workers, or where a direction's weights exceed a
+worker's cache, workers share the hidden units of each time step and synchronise after it. Each worker then keeps its
+part of the weights in its cache.
 
-A step writes its state to the output, and the next step reads it there. Every second step reads the weights from the
-last to the first: where they are too many for a cache, those that were read last are still in it.
+A time step writes its state to the output, where the next step reads it. Every second time step reads the weights from
+last to first: where they exceed the cache, those that were read last are still in it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
 
-_SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fewer, waiting for the others costs more
+_SHARED_BYTES = 1 << 18  # minimum bytes of weights per worker and time step; with fewer, synchronisation costs more
 
 
 @dataclass(frozen=True)
 class LayerTile:
-    """`stages` of the cell; `lengths`: each sequence has one of its own; `made`: `state` makes what is multiplied."""
+    """Tile: `stages` of the cell; `lengths`: each sequence has its own; `made`: `state` converts the states."""
 
     lanes: int
     stages: int
@@ -51,7 +51,7 @@ class LayerTile:
 
 @emitter
 def _int32(tile: Any, vec: Vector, address: Any) -> Any:
-    """The int32 at an address."""
+    """Load an int32."""
     return vec.builder.sext(vec.builder.load(vec.builder.inttoptr(address, I32.as_pointer())), I64)
 
 
@@ -70,11 +70,11 @@ def _copy_rows(tile, source, source_step, processor, target_step, rows, floats):
     "h0 h0_d h0_b c0 c0_d c0_b y y_t y_d y_b y_h y_h_d y_h_b y_c y_c_d y_c_b scratch scratch_step row"
 )
 def layer(tile, worker, before, part, parts, args):
-    """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
+    """Compute all time steps of units (share of the panels, direction, tile of sequences): y, and the last states.
 
-    Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
-    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory: what is
-    multiplied, which `state` makes, and what lies between two stages.
+    With shared panels a call is one time step and does not copy the last hidden state. With `turned`, the first time
+    step reads the weights from last to first. `row`: bytes of a sequence's row in the worker's scratch memory, which
+    has the states converted by `state`, and the tensors between two stages.
     """
     scratch = args.scratch + worker * args.scratch_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -143,7 +143,7 @@ def layer(tile, worker, before, part, parts, args):
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in memory, of hidden units mostly, with bytes between them along time, directions and sequences."""
+    """Rows in memory, mostly of hidden units, with byte strides along time, directions and sequences."""
 
     ref: Ref | int
     t: int
@@ -151,7 +151,7 @@ class Rows:
     b: int
 
     def at(self, times: tuple[int, int]) -> Rows:
-        """Those of one step: a time for each direction."""
+        """The rows of one time step; `times` has an index for each direction."""
         first, second = times
         return replace(self, ref=self.ref + first * self.t, d=self.d + (second - first) * self.t)
 
@@ -168,22 +168,21 @@ class Layer:
     stages : tuple[Stage, ...]
     steps, directions, batch, hidden : int
     backward : bool
-        Whether the first direction, or the only one, goes backwards; a second one does.
+        Whether the first or only direction runs backwards in time; a second one does.
     weights, bias : list[Ref]
-        For each stage, as `packed` makes them of what belongs to the state; of bytes as `recurrent_bytes` does, of
-        bfloat16 weights as `recurrent_halves` does.
+        Recurrent weights and bias of each stage, packed by `packed`; int8 by `recurrent_bytes`, bfloat16 weights by
+        `recurrent_halves`.
     peepholes : Ref or None
         Packed likewise.
     lengths : Rows or None
-        The steps of each sequence, int32.
+        Time steps of each sequence, int32.
     fed : Rows
-        What the inputs and their bias give to the gates, in whole vectors for each gate of each panel; of bytes gate
-        after gate.
+        Contributions of the inputs and their bias to the gates, in whole vectors for each gate of each panel; for int8
+        gate after gate.
     first, y, last : tuple[Rows, ...], Rows, tuple[Rows, ...]
-        The states before all steps, the output, and the states behind them; a last first state may be left out
-        (address 0).
+        Initial states, output, and last states; the last hidden state may be left out (address 0).
     product : str
-        By which weights of bytes or bfloat16 are multiplied, a name in `product.TABLE`; "": weights are floats.
+        Dot-product instruction for int8 or bfloat16 weights, a name in `product.TABLE`; "": float32 weights.
     """
 
     stages: tuple[Stage, ...]
@@ -204,14 +203,14 @@ class Layer:
 
     @property
     def rows(self) -> int:
-        """Vectors of weights for each gate of a panel."""
+        """Vectors of weights per gate of a panel."""
         if not self.product:
             return self.hidden
         product = BY_NAME[self.product]
         return divide(self.hidden, WORD) * product.parts if product.sum.integer else divide(self.hidden, PAIR)
 
     def step(self, number: int) -> Layer:
-        """A layer of that step alone, without the last first state; or behind all steps, of nothing but that state."""
+        """The layer of one time step, without the last hidden state; for `number` = `steps`, only that state's copy."""
         before, now = self._times(number - 1), self._times(number)
         h, *others = self.first if number == 0 else (self.y.at(before), *self.last[1:])
         if number == self.steps:
@@ -226,15 +225,15 @@ class Layer:
         )
 
     def _times(self, step: int) -> tuple[int, int]:
-        """What each direction comes to in a step."""
+        """Time index of each direction in a step."""
         end = self.steps - 1 - step
         return end if self.backward else step, end
 
 
 def packed(array: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
-    """Gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), or without depth, in panels.
+    """Pack gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), or without depth, in panels.
 
-    Gives (directions, panels, depth, count, lanes), zeros where there is no unit.
+    Returns (directions, panels, depth, count, lanes), padded with zeros.
     """
     directions, rows, *depth = array.shape
     hidden = rows // gates
@@ -249,18 +248,18 @@ def packed(array: np.ndarray, gates: int, lanes: int, first: int = 0, count: int
 
 
 def tiles(isa: Isa, stages: Sequence[Stage], batch: int, lengths: bool) -> tuple[int, int]:
-    """Tiles of sequences, and the sequences of one: as many as registers hold, or one each where lengths differ."""
+    """Number of tiles of sequences, and sequences per tile: as many as registers allow, or 1 where lengths differ."""
     count = divide(batch, _widest(isa, stages, lengths))
     return count, divide(batch, count)
 
 
 def _widest(isa: Isa, stages: Sequence[Stage], lengths: bool) -> int:
-    """The most sequences of a tile."""
+    """Maximum sequences per tile."""
     return 1 if lengths else min(isa.pixels[min(stage.gates, len(isa.pixels)) - 1] for stage in stages)
 
 
 def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
-    """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
+    """Make the calls for all time steps of all sequences: one, or one per time step if workers share hidden units."""
     lanes, threads = processor.isa.lanes, processor.threads
     panels, (count, _) = divide(work.hidden, lanes), tiles(processor.isa, work.stages, work.batch, bool(work.lengths))
     weights = work.stages[0].gates * work.rows * panels * lanes * F32.bytes
@@ -282,7 +281,7 @@ def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
 def _layer_step(
     processor: Processor, space: Space, work: Layer, directions: range | None = None, shares: int = 1, turned: int = 0
 ) -> Step:
-    """One call that runs all steps of `directions` (all); workers share the hidden units in so many `shares`."""
+    """Make one call for all time steps of `directions` (default: all), with hidden units cut into `shares`."""
     directions = directions or range(work.directions)
     lanes, stages, hidden = processor.isa.lanes, work.stages, work.hidden
     count, cols = tiles(processor.isa, stages, work.batch, work.lengths is not None)
@@ -348,7 +347,7 @@ def _layer_step(
 
 
 def _state(lanes: int, product: str) -> int | MicroRef:
-    """What makes of states what is multiplied; 0: they are."""
+    """The kernel that converts states to the operand of the multiplication; 0: none is needed."""
     if not product or widens(BY_NAME[product]):
         return 0
     if BY_NAME[product].sum.integer:

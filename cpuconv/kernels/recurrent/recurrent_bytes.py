@@ -1,7 +1,7 @@
-"""States of recurrent layers as bytes: a sequence's state is multiplied with weights of bytes four units at a time.
+"""Recurrent layers with int8 weights: states are quantised per sequence and multiplied in groups of four hidden units.
 
-A state of h becomes rint(127 h / m) as bytes, m being the largest |h| of its sequence; that is dynamic quantisation
-with a zero point that is known beforehand, so that what it adds to sums of products is known too.
+A state h is quantised to rint(127 h / m), where m is the largest |h| of its sequence. This is dynamic quantisation with
+a zero point that is known in advance, so its contribution to the dot products is known too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-HEADER, MOST = 64, 127  # bytes of a row before the state's own; what the largest |h| becomes
-UNIT, SUM, LACKING = 0, 4, 8  # in the header: what one of the bytes stands for, their sum, what sums of products lack
-NUMBERS = 3  # of each gate of a hidden unit
+HEADER, MOST = 64, 127  # bytes of a row before the state; quantised value of the largest |h|
+UNIT, SUM, LACKING = 0, 4, 8  # header offsets: scale, sum of the quantised state, correction of the dot products
+NUMBERS = 3  # rows of parameters per gate
 
 
 def product_of_states(isa: Isa, sequences: int) -> Product:
-    """The fastest product of bytes on this CPU that takes one word of a state, of so many sequences side by side."""
+    """The fastest int8 dot product of this CPU that takes one 32-bit group of a state, for `sequences` columns."""
     types = Types.parse("u8:s8:f32")
     able = (each for each in TABLE if each.takes(types) and usable(isa, each) and not each.paired)
     fastest = max(able, key=lambda each: rate(isa, each) / each.parts)
@@ -42,7 +42,7 @@ def product_of_states(isa: Isa, sequences: int) -> Product:
 
 
 def row_bytes(hidden: int) -> int:
-    """Of a state as bytes."""
+    """Bytes per row: the header and a quantised state."""
     return HEADER + divide(hidden, HEADER) * HEADER
 
 
@@ -51,7 +51,7 @@ def _offset(element: Element) -> int:
 
 
 def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
-    """Weights (directions, gates x hidden, depth) of int8 as [direction][panel][word][gate][part][lanes][elements]."""
+    """Pack int8 weights (directions, gates x hidden, depth): [direction][panel][word][gate][part][lanes][elements]."""
     directions, rows, depth = weights.shape
     hidden, words = rows // gates, divide(depth, WORD)
     panels = divide(hidden, lanes)
@@ -67,7 +67,7 @@ def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) 
 def packed_numbers(
     weights: np.ndarray, scales: np.ndarray, points: np.ndarray, gates: int, lanes: int, product: Product
 ) -> np.ndarray:
-    """What sums begin with (int32), scales and zero points of weights (directions, gates x hidden), as NUMBERS rows:
+    """Pack initial sums (int32), scales and zero points of weights (directions, gates x hidden), as NUMBERS rows:
     [direction][panel][row][gate][lanes]."""
     directions, rows, _ = weights.shape
     hidden, panels = rows // gates, divide(rows // gates, lanes)
@@ -87,7 +87,7 @@ def packed_numbers(
 
 @dataclass(frozen=True)
 class StateTile:
-    """`product`: by which states are multiplied, a name in `product.TABLE`."""
+    """Tile of the kernel; `product`: dot-product instruction, a name in `product.TABLE`."""
 
     lanes: int
     product: str
@@ -97,19 +97,20 @@ class StateTile:
 def state_bytes(
     tile: StateTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
-    """Rows of `depth` floats at h as bytes at y + HEADER, and at y the numbers of the header.
+    """Quantise rows of `depth` float32 at h to y + HEADER, and write the header at y.
 
-    Names with `_step` are bytes from a row to the next.
+    `h_step` and `y_step` are bytes between rows.
     """
     vec = Math(builder, tile.lanes)
     product = BY_NAME[tile.product]
     element = product.x
     whole, left = builder.udiv(depth, I64(vec.lanes)), builder.urem(depth, I64(vec.lanes))
     mask = first_lanes(vec, left)
-    words = first_lanes(vec, builder.and_(builder.add(left, I64(WORD - 1)), I64(-WORD)))  # zeros fill up the last one
+    # zeros pad the last 32-bit group
+    words = first_lanes(vec, builder.and_(builder.add(left, I64(WORD - 1)), I64(-WORD)))
 
     def across(fold: str, value: Any) -> Any:
-        """The fold of all lanes, in each of them."""
+        """Reduce all lanes; each lane has the result."""
         distance = vec.lanes // 2
         while distance:
             turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
@@ -160,7 +161,7 @@ call_state = state_bytes.caller()
 
 
 def of_bytes(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """States (..., hidden) as whole numbers, and what one of them stands for, in NumPy."""
+    """Quantise states (..., hidden) with NumPy: integers, and their scales."""
     most = np.abs(h.astype(np.float32)).max(-1, keepdims=True, initial=0)
     with np.errstate(divide="ignore"):
         factor = np.where(most > 2.0**-120, np.float32(MOST) / most, np.float32(0))

@@ -1,8 +1,8 @@
-"""Cells of recurrent layers: one step of a few sequences, a product with the state and expressions of its sums.
+"""Cells of recurrent layers: one time step of a few sequences, a matrix multiplication with fused cell expressions.
 
-A cell has one stage or two; a stage multiplies a vector with the weights of its gates, and computes its outputs from
-the sums while they are in registers. Weights are packed in the order in which they are read: a panel for each vector of
-hidden units, in it a vector for each gate and element.
+A cell has one or two stages. A stage multiplies vectors by the weights of its gates, and computes its outputs from the
+sums in registers. Weights are packed in the order in which they are read: a panel per vector of hidden units, and in
+each panel a vector per gate and element.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 PEEPHOLES = 3
-_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
-_UNROLL = 4  # elements of the state in one turn of the loop
+_CHAINS = 8  # independent accumulators: the latency of an FMA times FMAs per cycle
+_UNROLL = 4  # elements of the state per loop iteration
 
 
 class Stage(NamedTuple):
-    """A part of a cell: `gates` of its gates from number `first` on, and what it makes of their sums.
+    """A part of a cell: `gates` gates from number `first` on, and the outputs computed from their sums.
 
-    Operands of the outputs, by position: what the inputs give to each of the gates; then their products with the state,
-    or behind another stage with its first output; the state before the step; the second state of the cell, or the
-    second output of the stage before; then the peepholes.
+    Operands of the outputs, by position: the inputs' contribution to each gate; the gates' dot products with the state,
+    or in a second stage with the first stage's first output; the previous state; the second state of the cell, or the
+    second output of the previous stage; the peepholes.
     """
 
     first: int
@@ -56,11 +56,11 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class CellTile:
-    """A stage for `cols` sequences at once; `total`: gates of the whole cell.
+    """Tile of a stage for `cols` sequences; `total`: gates of the whole cell.
 
-    `product`: by which bytes or bfloat16 are multiplied, a name in `product.TABLE`; "": floats are. Of bytes x is as
-    `recurrent_bytes` makes it, weights and bias are as it packs them, and what inputs give to a gate lies side by side.
-    Of bfloat16 x and weights are as `recurrent_halves` makes them.
+    `product`: instruction for int8 or bfloat16, a name in `product.TABLE`; "": float32. For int8, x, weights and bias
+    are in the format of `recurrent_bytes`, and the inputs' contributions to a gate are contiguous. For bfloat16, x and
+    weights are in the format of `recurrent_halves`.
     """
 
     lanes: int
@@ -71,12 +71,12 @@ class CellTile:
 
     @property
     def multiplies(self) -> Product | None:
-        """What `product` names."""
+        """The instruction that `product` names."""
         return BY_NAME[self.product] if self.product else None
 
     @property
     def of_bytes(self) -> bool:
-        """Whether bytes are multiplied."""
+        """Whether int8 is multiplied."""
         return self.multiplies is not None and self.multiplies.sum.integer
 
 
@@ -104,10 +104,10 @@ def cell(
     panels: Any,
     turned: Any,
 ) -> None:
-    """One step of a stage: its outputs at y and `kept` from the vectors x, of `depth` hidden units.
+    """Compute one time step of a stage: outputs at y and `kept` from the vectors x, of `depth` hidden units.
 
-    Names with `_step` are bytes from a sequence to the next. `panels` of them from number `begin` on
-    are gone through, from the last one on if `turned`.
+    Names with `_step` are bytes between sequences. The panels are `panels` ones from number `begin` on; `turned`: from
+    last to first.
     """
     vec = Math(builder, tile.lanes)
     starts = [vec.pointer(address) for address in (fed, x, weights, bias, h, second, peepholes, y, kept)]
@@ -130,7 +130,7 @@ class _Steps(NamedTuple):
 
 
 class _Panel:
-    """Emits what a stage does for one vector of hidden units."""
+    """Emitter of a stage for one vector of hidden units."""
 
     def __init__(self, tile: CellTile, vec: Math, panel: Any, depth: Any, steps: _Steps, starts: Sequence[Any]) -> None:
         builder, gates = vec.builder, tile.stage.gates
@@ -203,7 +203,7 @@ class _Panel:
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _sums_of_halves(self, product: Product) -> list[list[Any]]:
-        """bias + weights · x, by sequence and gate; weights are words of bfloat16, x is too, or is of floats."""
+        """bias + weights · x, by sequence and gate, of pairs of bfloat16 weights and of bfloat16 pairs or float32 x."""
         tile, vec, builder = self.tile, self.vec, self.vec.builder
         gates, cols, widened = tile.stage.gates, range(tile.cols), widens(product)
         each = gates * tile.cols
@@ -232,13 +232,13 @@ class _Panel:
             return body
 
         whole = builder.udiv(self.depth, I64(PAIR)) if widened else self.words
-        if widened:  # no word of x lies behind its end
+        if widened:  # x has no full pair at its end
             values = repeat(vec, whole, self.words, values, several(1, 1))
         values = self._folded(whole, values, several, each, vec.add)
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
-        """Σ (weights - zero points) · x, times scales, the sums of bytes being exact, by sequence and gate."""
+        """Σ (weights - zero points) · x, times scales, by sequence and gate; int8 sums are exact."""
         tile, vec, builder = self.tile, self.vec, self.vec.builder
         gates, cols = tile.stage.gates, range(tile.cols)
         each, size = gates * tile.cols, vec.size * product.parts
@@ -281,7 +281,7 @@ class _Panel:
     def _folded(
         self, count: Any, values: list[Any], several: Callable[[int], Any], each: int, add: Callable[[Any, Any], Any]
     ) -> list[Any]:
-        """`each` sums of so many products, of the chains of sums that loops of `several` add to."""
+        """Emit the loops of `several` over `count` elements, and add up the independent accumulators to `each` sums."""
         vec, builder = self.vec, self.vec.builder
         turns = builder.udiv(count, I64(_UNROLL))
         values = repeat(vec, I64(0), turns, values, several(_UNROLL))
@@ -297,7 +297,7 @@ class _Panel:
         return [output.emit(self.vec, known) for output in stage.outputs]
 
     def _operand(self, position: int, col: int, sums: Sequence[Any]) -> Any:
-        """An operand of a stage's outputs, as `Stage` counts them."""
+        """An operand of a stage's outputs, by the positions of `Stage`."""
         vec, gates = self.vec, self.tile.stage.gates
         if position < gates:
             address = self._sequence(self.fed, self.steps.fed, col)

@@ -1,7 +1,7 @@
-"""Weights of recurrent layers in bfloat16, two units of a state at a time.
+"""Recurrent layers with bfloat16 weights, multiplied in pairs of hidden units.
 
-Where a CPU multiplies bfloat16, states are rounded to it once a step, and words of both are multiplied. Elsewhere
-weights become floats in registers, and states are multiplied as they are: memory gives half as many bytes either way.
+If the CPU multiplies bfloat16, states are rounded to bfloat16 once per time step. Otherwise weights are widened to
+float32 in registers, and states stay float32. Either way memory traffic for weights is halved.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 
 _WIDENED = BY_NAME["widened"]
-_ROUNDING = 2.0  # cycles to round a vector of a state, of a call of its own
+_ROUNDING = 2.0  # cycles to round a vector of a state by a separate call
 
 
 def products_of_halves(isa: Isa) -> list[Product]:
-    """Those of bfloat16 on this CPU that take one word of a state."""
+    """bfloat16 dot-product instructions of this CPU that take one 32-bit group of a state."""
     able = (each for each in TABLE if each.takes(HALVES) and usable(isa, each))
     return [each for each in able if not each.paired]
 
 
 def widens(product: Product) -> bool:
-    """Whether weights become floats, and states stay what they are."""
+    """Whether weights are widened to float32, and states stay float32."""
     return product == _WIDENED
 
 
 def cycles_of_step(isa: Isa, cols: int, gates: int, hidden: int, product: Product | None) -> float:
-    """What a step's products of `cols` sequences take beside reading weights, by the model; None: of floats."""
+    """Modelled compute time of a time step of `cols` sequences, in cycles, without weight loads; None: float32."""
     vectors = gates * divide(hidden, isa.lanes)
     if product is None:
         return vectors * hidden * cols / isa.fma_rate
     words = vectors * divide(hidden, PAIR)
-    if widens(product):  # to widen a vector takes about as long as to multiply it
+    if widens(product):  # widening a vector takes about as long as a multiplication
         return words * PAIR * (cols + 1) / isa.fma_rate
     return words * cols / rate(isa, product) + _ROUNDING * cols * (1 + divide(hidden, isa.lanes))
 
 
 def packed_halves(weights: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
-    """Gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), rounded to the nearest.
+    """Pack gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), rounded to nearest.
 
-    Gives [direction][panel][word][gate][lanes][PAIR] as uint16, zeros where there is no unit.
+    Returns [direction][panel][word][gate][lanes][PAIR] as uint16, padded with zeros.
     """
     directions, rows, depth = weights.shape
     hidden, words = rows // gates, divide(depth, PAIR)

@@ -1,4 +1,4 @@
-"""Recurrent layers whose states and outputs are tensors of ONNX's LSTM, with time or sequences as the first axis."""
+"""Recurrent layers on the tensors of ONNX's LSTM, with time or sequences as the first axis."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
 
-Size = tuple[int, int, int, int]  # steps, sequences, directions, hidden units
+Size = tuple[int, int, int, int]  # time steps, sequences, directions, hidden units
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What is computed: a layer without its tensors, its fields being those of `Layer`."""
+    """A layer without its tensors; its fields are those of `Layer`."""
 
     size: Size
     stages: tuple[Stage, ...]
@@ -33,7 +33,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a layer; each but `batch_first` is None where it is left out.
+    """The tensors of a layer; each but `batch_first` is None if it is left out.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Tensors:
     peepholes : numpy.ndarray
         (directions, 3 hidden)
     states, last : tuple[Place, ...]
-        Before and behind all steps: (directions, sequences, hidden).
+        States before and after all time steps: (directions, sequences, hidden).
     y : Place
         (steps, directions, sequences, hidden)
     batch_first : bool
-        Whether tensors have their axis of sequences first.
+        Whether sequences are the first axis of the tensors.
     """
 
     lengths: Place | None
@@ -57,7 +57,7 @@ class Tensors:
     batch_first: bool
 
     def rows(self, place: Place) -> Rows:
-        """The rows of states."""
+        """Rows of a tensor of states."""
         first, second, _ = place.strides
         return Rows(place.ref, 0, *((second, first) if self.batch_first else (first, second)))
 
@@ -65,11 +65,11 @@ class Tensors:
 def recurrence_steps(
     processor: Processor, space: Space, constants: Constants, work: Recurrence, tensors: Tensors
 ) -> list[Step]:
-    """All steps of a layer; states that are not given are zeros, and outputs that nobody asks for are in workspace."""
+    """Make all steps of a layer; missing initial states are zeros, and unused outputs are in workspace."""
     (steps, batch, directions, hidden), lengths = work.size, tensors.lengths
     outer, inner = (batch, (steps, directions)) if tensors.batch_first else (steps, (directions, batch))
     y, last = tensors.y or workspace(space, (outer, *inner, hidden)), list(tensors.last)
-    if len(last) > 1 and last[1] is None:  # steps leave the cell's state there
+    if len(last) > 1 and last[1] is None:  # steps store the cell state there
         shape = (batch, directions) if tensors.batch_first else (directions, batch)
         last[1] = workspace(space, (*shape, hidden))
 
@@ -99,5 +99,5 @@ def recurrence_steps(
 
 
 def workspace(space: Space, shape: tuple[int, ...]) -> Place:
-    """A tensor of float32 that nobody else reads."""
+    """Allocate a float32 tensor in workspace."""
     return Place.plain(space.reserve(math.prod(shape) * F32.bytes), shape)

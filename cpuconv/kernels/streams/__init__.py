@@ -1,1 +1,1 @@
-"""What reads memory from one end to the other: fingerprints, and probes of the machine's limits."""
+"""Kernels that stream through memory: fingerprints of arrays, and probes of the machine's peak rates."""

@@ -1,10 +1,10 @@
-"""NH sums of memory, two of them with keys of their own: the vector part of a fingerprint.
+"""NH hashes of memory, two with different keys: the vector part of a fingerprint.
 
-Source: Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication" (CRYPTO 1999). A sum
-is of (a + key)·(b + key') over pairs of 32-bit words, modulo 2^64 in each lane: two different contents have equal sums
-for at most one key in 2^32. The second sum takes the same key shifted by a vector (Toeplitz), which squares that
-probability. After each block of `BLOCK` vectors the sums are scrambled by a bijection, as in Collet's XXH3, and the key
-starts anew.
+Source: Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication" (CRYPTO 1999). A hash
+is the sum of (a + key)·(b + key') over pairs of 32-bit integers, modulo 2^64 in each lane. Two different contents have
+equal hashes for at most one key in 2^32. The second hash uses the same key shifted by a vector (Toeplitz), which
+squares that probability. After each block of `BLOCK` vectors the sums are scrambled by a bijection, as in Collet's
+XXH3, and the key restarts.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 BLOCK = 64
-"""Vectors of a block; the key has one more."""
+"""Vectors per block; the key has one more."""
 
 SUMS = 2
 _UNROLL = 8
-_AHEAD = 1024  # bytes between prefetch and use: a seventh more from L3 and memory than hardware fetches by itself
-_PRIME = 0x9E3779B1  # odd, of 32 bits: Collet's
+_AHEAD = 1024  # prefetch distance in bytes: a seventh faster from L3 and memory than hardware prefetch alone
+_PRIME = 0x9E3779B1  # Collet's odd 32-bit prime
 
 
 @dataclass(frozen=True)
 class FingerprintTile:
-    """Lanes (of 32 bits) of the instruction set."""
+    """Tile of the fingerprint kernel: 32-bit lanes per vector."""
 
     lanes: int
 
 
 @MicroKernel
 def sum_blocks(tile: FingerprintTile, builder: ir.IRBuilder, x: Any, vectors: Any, key: Any, sums: Any) -> None:
-    """sums[0], sums[1] = scrambled NH sums of `vectors` (at least one) vectors at x."""
+    """sums[0], sums[1] = scrambled NH hashes of `vectors` (at least one) vectors at x."""
     vec = Vector(builder, tile.lanes)
     words = vec.int_type
     wide = ir.VectorType(I64, tile.lanes // 2)
@@ -47,7 +47,7 @@ def sum_blocks(tile: FingerprintTile, builder: ir.IRBuilder, x: Any, vectors: An
         return value
 
     def product(data: Any, secret: Any) -> Any:
-        """The product of the low and the high 32 bits of each 64-bit lane of data + secret."""
+        """Multiply the low by the high 32 bits of each 64-bit lane of data + secret."""
         mixed = builder.bitcast(builder.add(data, secret), wide)
         low = builder.and_(mixed, ir.Constant(wide, [0xFFFFFFFF] * wide.count))
         return builder.mul(low, builder.lshr(mixed, ir.Constant(wide, [32] * wide.count)))
@@ -57,7 +57,7 @@ def sum_blocks(tile: FingerprintTile, builder: ir.IRBuilder, x: Any, vectors: An
         return builder.mul(folded, ir.Constant(wide, [_PRIME] * wide.count))
 
     def summed(start: Any, end: Any, step: int, initial: list[Any]) -> list[Any]:
-        """Emit the loop over vectors start … end-1 of the block, `step` at a time."""
+        """Emit the loop over vectors start … end-1 of the block, `step` per iteration."""
         entry, loop, done = builder.block, builder.append_basic_block("vectors"), builder.append_basic_block("summed")
         builder.cbranch(builder.icmp_signed("<", start, end), loop, done)
         builder.position_at_end(loop)
@@ -114,7 +114,7 @@ _call_sum_blocks = sum_blocks.caller()
 
 @kernel("sum_blocks x vectors chunks key sums sums_step")
 def fingerprint(tile, worker, before, part, parts, args):
-    """The sums of each of `chunks` equal parts of `vectors` vectors at x, side by side at `sums`."""
+    """Hash each of `chunks` equal parts of `vectors` vectors at x; their sums are `sums_step` bytes apart."""
     size = 4 * tile.lanes
     for chunk in range(args.chunks * part // parts, args.chunks * (part + 1) // parts):
         first = args.vectors * chunk // args.chunks

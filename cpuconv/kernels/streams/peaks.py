@@ -1,4 +1,4 @@
-"""The peaks of products that are no FMA: chains of one in registers, and of AMX's in its tile registers."""
+"""Peak rates of dot-product instructions: independent chains in vector registers, and AMX in its tile registers."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ _I8 = ir.IntType(8)
 
 @dataclass(frozen=True)
 class PeakTile:
-    """Independent chains in the loop: of a product of `emit/product.py`, or of an intrinsic of x86 by LLVM's name."""
+    """Independent chains in the loop, of an instruction by its name in `emit/product.py` or by LLVM's x86 intrinsic."""
 
     lanes: int
     chains: int
     name: str
-    group: int  # products that are added to a sum
+    group: int  # multiply-adds per accumulator lane and instruction
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a turn."""
+        """Multiply-adds per loop iteration."""
         return self.lanes * self.group * self.chains
 
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """Products of AMX in one turn of the loop, each pixels' tile with each weights'."""
+    """Loop over AMX instructions: each tile of pixels times each tile of weights."""
 
     lanes: int
-    name: str  # of the instruction
-    macs_each: int
+    name: str  # LLVM's name of the instruction
+    macs_each: int  # multiply-adds per instruction
     unroll: int
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a turn."""
+        """Multiply-adds per loop iteration."""
         return self.macs_each * len(SUMS) * self.unroll
 
 
 @emitter
 def product_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> None:
-    """Run `turns` (1 or more) times a product for each chain; chain i starts from vector i at `seeds`.
+    """Run `turns` (1 or more) iterations of one instruction per chain; chain i starts from vector i at `seeds`.
 
-    A step adds the products of the two vectors of `seeds` after the chains'. The sum of all chains is stored at
-    `target`.
+    An iteration multiplies the two vectors of `seeds` after the chains'. The sum of all chains is stored at `target`.
     """
     builder, product = vec.builder, BY_NAME.get(tile.name)
     if builder.module.triple.startswith("x86"):
-        set.add(builder.function.attributes, '"tune-cpu"="znver4"')  # others get vpdpwssd in two instructions
+        # for other CPUs LLVM splits vpdpwssd in two instructions
+        set.add(builder.function.attributes, '"tune-cpu"="znver4"')
     base = vec.pointer(seeds)
     kind = product.sums_type(vec) if product else vec.int_type
     *starts, part, weight = (vec.load_int(vec.offset(base, i * vec.size)) for i in range(tile.chains + 2))
@@ -82,22 +82,22 @@ def product_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) 
 
 
 def _hidden(vec: Vector, value: Any) -> Any:
-    """The same vector, as one that the optimiser does not know: no product of it is taken out of the loop."""
+    """The same vector, opaque to the optimiser, which therefore hoists no multiplication out of the loop."""
     register = "v" if vec.builder.module.triple.startswith("x86") else "w"
     kind = ir.FunctionType(value.type, [value.type])
     return vec.builder.asm(kind, "", f"={register},0", [value], side_effect=True)
 
 
 def _named(vec: Vector, intrinsic: str, part: Any, weight: Any, total: Any) -> Any:
-    """An instruction of x86 on int32 sums, by LLVM's name."""
+    """Emit an x86 instruction on int32 accumulators, by LLVM's name."""
     return call(vec.builder, intrinsic, total.type, [total, part, weight])
 
 
 @emitter
 def matrix_chains(tile: Any, vec: Vector, turns: Any, configuration: Any, operands: Any, target: Any) -> None:
-    """Run `turns` (1 or more) times 4 × unroll products of tile registers, two in a row of the same weights.
+    """Run `turns` (1 or more) iterations of 4 × unroll tile multiplications; two in a row use the same weights.
 
-    Pixels and weights are the first two tiles of 1,024 bytes at `operands`; a tile of sums is stored at `target`.
+    Pixels and weights are the first two tiles of 1,024 bytes at `operands`; one tile of sums is stored at `target`.
     """
     builder = vec.builder
     stride, source = I64(ROW_BYTES), vec.pointer(operands)
@@ -121,7 +121,7 @@ def matrix_chains(tile: Any, vec: Vector, turns: Any, configuration: Any, operan
 
 
 def configuration() -> np.ndarray:
-    """What `ldtilecfg` loads: palette 1, every tile of 16 rows of 64 bytes."""
+    """Operand of `ldtilecfg`: palette 1, every tile of 16 rows of 64 bytes."""
     data, registers = np.zeros(ROW_BYTES, np.uint8), len((*SUMS, *PIXELS, *WEIGHTS))
     data[0] = 1
     data[16 : 16 + 2 * registers].view(np.uint16)[:] = ROW_BYTES
@@ -135,11 +135,11 @@ def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
 
 @kernel("turns seeds y y_step")
 def product_peak(tile, worker, before, part, parts, args):
-    """turns × chains products in each part; the part's result goes to y + part·y_step."""
+    """Run turns × chains instructions per part; the result is stored at y + part·y_step."""
     product_chains(tile, args.turns, args.seeds, args.y + part * args.y_step)
 
 
 @kernel("turns configuration operands y y_step")
 def matrix_peak(tile, worker, before, part, parts, args):
-    """turns × 4 × unroll products of tile registers in each part; a tile of sums goes to y + part·y_step."""
+    """Run turns × 4 × unroll tile multiplications per part; a tile of sums is stored at y + part·y_step."""
     matrix_chains(tile, args.turns, args.configuration, args.operands, args.y + part * args.y_step)

@@ -1,4 +1,4 @@
-"""The limits of the machine: chains of FMAs in registers, vector loads and vector stores over a buffer."""
+"""Probes of the machine's peak rates: FMA chains in registers, vector loads and vector stores over a buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpuconv.runtime.kernel import kernel
 
 @dataclass(frozen=True)
 class ProbeTile:
-    """Independent chains in the loop, and steps of each in one turn of the loop."""
+    """Tile of a probe: independent chains in the loop, and steps of each chain per iteration."""
 
     lanes: int
     chains: int
@@ -21,17 +21,17 @@ class ProbeTile:
 
     @property
     def step(self) -> int:
-        """Bytes that one turn of the reading or writing loop moves."""
+        """Bytes that one iteration of the reading or writing loop moves."""
         return 4 * self.lanes * self.chains * self.unroll
 
 
 def loop(
     vec: Vector, turns: Any, size: Any, step: int, starts: list[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit a loop of values = body(place, values), `turns` (1 or more) times from `starts`; gives the last values.
+    """Emit a loop of values = body(place, values), `turns` (1 or more) times from `starts`; return the last values.
 
-    `place` goes over `size` bytes in steps, over and over. There is one loop for all passes: a loop for each pass would
-    end in a misprediction.
+    `place` advances by `step` bytes and wraps around after `size` bytes. All passes share one loop: a loop per pass
+    would end in a branch misprediction.
     """
     builder = vec.builder
     entry = builder.block
@@ -52,7 +52,7 @@ def loop(
 
 
 def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
-    """Keep the chains' results, so that none of them can be left out."""
+    """Store the sum of the chains, so that the optimiser removes none of them."""
     total = values[0]
     for value in values[1:]:
         total = vec.add(total, value)
@@ -61,17 +61,16 @@ def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
 
 @emitter
 def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> None:
-    """Run `turns` (1 or more) times chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
+    """Run `turns` (1 or more) iterations of chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
 
-    A step adds the product of the two vectors of `seeds` after the chains'. The sum of all chains is stored at
-    `target`.
+    A step multiplies the two vectors of `seeds` after the chains'. The sum of all chains is stored at `target`.
     """
     seeds = vec.pointer(seeds)
     *starts, factor, other = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
 
     def body(_: Any, chains: list[Any]) -> list[Any]:
         for _ in range(tile.unroll):
-            chains = [vec.fma(factor, other, chain) for chain in chains]  # in place on every instruction set
+            chains = [vec.fma(factor, other, chain) for chain in chains]  # updated in place on every instruction set
         return chains
 
     _store_sum(vec, loop(vec, turns, I64(0), 0, starts, body), target)
@@ -79,7 +78,7 @@ def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> N
 
 @emitter
 def read_chains(tile: Any, vec: Vector, turns: Any, x: Any, size: Any, target: Any) -> None:
-    """Read `tile.step` bytes `turns` (1 or more) times, over and over the `size` bytes at x, into `chains` sums.
+    """Read `tile.step` bytes `turns` (1 or more) times, cycling through the `size` bytes at x, into `chains` sums.
 
     `size` is a multiple of `tile.step`.
     """
@@ -114,25 +113,25 @@ def write_vectors(tile: Any, vec: Vector, turns: Any, y: Any, size: Any, seed: A
 
 @kernel("turns seeds y y_step")
 def fma_peak(tile, worker, before, part, parts, args):
-    """turns × chains × unroll vector FMAs in each part; the part's result goes to y + part·y_step."""
+    """Run turns × chains × unroll vector FMAs per part; the result is stored at y + part·y_step."""
     fma_chains(tile, args.turns, args.seeds, args.y + part * args.y_step)
 
 
 @kernel("turns x x_step size y y_step")
 def read_sum(tile, worker, before, part, parts, args):
-    """turns × `tile.step` bytes read in each part from the `size` bytes at x + part·x_step."""
+    """Read turns × `tile.step` bytes per part, from the `size` bytes at x + part·x_step."""
     read_chains(tile, args.turns, args.x + part * args.x_step, args.size, args.y + part * args.y_step)
 
 
 @kernel("turns y y_step size seed")
 def write_all(tile, worker, before, part, parts, args):
-    """turns × `tile.step` bytes written in each part to the `size` bytes at y + part·y_step."""
+    """Write turns × `tile.step` bytes per part, to the `size` bytes at y + part·y_step."""
     write_vectors(tile, args.turns, args.y + part * args.y_step, args.size, args.seed)
 
 
 @kernel("x x_step size")
 def touch(tile, worker, before, part, parts, args):
-    """Set the part's `size` bytes at x + part·x_step to zero: its pages then lie near the core that reads them."""
+    """Zero the part's `size` bytes at x + part·x_step: this allocates their pages near the core that reads them."""
     start = args.x + part * args.x_step
     for place in range(start, start + args.size, 4 * tile.lanes):
         zero_vector(tile, place)
