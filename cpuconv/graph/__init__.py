@@ -1,6 +1,6 @@
-"""What a network is: nodes, constants and what is known of every value (`ir`), rewritten.
+"""Graph representation of a network: nodes, constants, and shapes and dtypes of values (`ir`); and its rewrites.
 
-- `limits` bounds what a model may ask for.
-- `ops` is the table of operators, `lowering` the interface between them and what runs networks.
+- `limits` bounds the size of models.
+- `ops` is the operator table, `lowering` the interface between operators and the network compiler.
 - `passes` rewrite graphs.
 """

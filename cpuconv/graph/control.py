@@ -1,4 +1,4 @@
-"""The form of If, Loop and Scan nodes: bodies are graphs in attributes, and read outer values as inputs of the node.
+"""Representation of If, Loop and Scan: bodies are graph attributes, and captured outer values are inputs of the node.
 
 ==== ============================== ============================== ================================
 op   inputs of the node             inputs of a body               outputs of a body
@@ -10,8 +10,8 @@ Scan [lengths,] carried, scanned,   carried, scanned, captured     carried, scan
      captured
 ==== ============================== ============================== ================================
 
-Captured values are those of outer graphs that a body reads; all bodies of a node have the same ones. What is constant
-among them becomes a constant of the bodies (`holding`), as which it is packed once.
+Captured values are values of outer graphs that a body reads; all bodies of a node have the same ones. Constant captured
+values become constants of the bodies (`holding`), so that their packed form is shared.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.stopping import Stop
 
 BODIES: dict[str, tuple[str, ...]] = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
-"""The attributes of each operator that are graphs."""
+"""Graph attributes of each operator."""
 _NUMBERS = {"If": (), "Loop": ("carried",), "Scan": ("carried", "scanned", "batched")}
 _LISTS = {"Scan": ("input_axes", "output_axes", "input_directions", "output_directions")}
 
 
 class Control:
-    """The meaning of a node of control flow that nothing runs yet; `cpuconv.network.control` gives one that runs."""
+    """Semantics of a control-flow node that is not yet compiled; `cpuconv.network.control` replaces it."""
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """Nothing is known of the outputs."""
+        """Return unknown values: nothing is inferred for the outputs."""
         return [Value()] * len(node.outputs)
 
     def evaluate(
@@ -56,12 +56,12 @@ def is_control(node: Node) -> bool:
 
 
 def bodies(node: Node) -> list[Graph]:
-    """The graphs within a node of control flow; those of other nodes are not looked for."""
+    """Bodies of a control-flow node; empty for other nodes, even with graph attributes."""
     return [node[name] for name in BODIES[node.op]] if is_control(node) else []
 
 
 def leading(node: Node) -> int:
-    """Number of inputs of a node in front of those that its bodies are given."""
+    """Number of inputs of a node before those that are passed to its bodies."""
     return 1 if node.op == "If" else 2 if node.op == "Loop" else node["batched"]
 
 
@@ -72,12 +72,12 @@ def captured_at(node: Node) -> int:
 
 
 def formal(node: Node) -> int:
-    """Number of inputs of a body in front of the captured ones."""
+    """Number of inputs of a body before the captured ones."""
     return captured_at(node) - (leading(node) if node.op != "Loop" else 0)
 
 
 def check(node: Node) -> Node:
-    """The node, if bodies, inputs and outputs fit together.
+    """Check that bodies, inputs and outputs of a node fit together, and return the node.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def check(node: Node) -> Node:
 
 
 def _check_scan(node: Node, outputs: int) -> None:
-    """See that axes and directions are stated for each scanned input and output."""
+    """Check that axes and directions are stated for each scanned input and output."""
     for kind, count in (("input", node["scanned"]), ("output", outputs)):
         axes, directions = node[f"{kind}_axes"], node[f"{kind}_directions"]
         if len(axes) != count or len(directions) != count or not {*directions} <= {0, 1}:
@@ -128,12 +128,12 @@ def _check_scan(node: Node, outputs: int) -> None:
 
 
 def renamed(node: Node, graph: Graph) -> dict[str, str]:
-    """What a body's captured values are called in the graph around the node."""
+    """Map the captured inputs of a body to their names in the outer graph."""
     return dict(zip(graph.inputs[formal(node) :], node.inputs[captured_at(node) :], strict=True))
 
 
 def holding(node: Node, known: Mapping[str, np.ndarray]) -> Node:
-    """The node, its bodies with constants in the place of captured values that are known; names are those outside."""
+    """Replace captured values that are known by constants of the bodies; `known` has the outer names."""
     own, skipped = captured_at(node), formal(node)
     places = [at for at, name in enumerate(node.inputs[own:]) if name in known]
     if not places:
@@ -149,7 +149,7 @@ def holding(node: Node, known: Mapping[str, np.ndarray]) -> Node:
 
 
 def summary(node: Node) -> str:
-    """What a node runs, for reports: the operators of its bodies."""
+    """Operators of a node's bodies, as text for reports."""
     parts = [(name.removesuffix("_branch"), _operators(node[name])) for name in BODIES[node.op]]
     return "; ".join(f"{name}: {text}" for name, text in parts)
 

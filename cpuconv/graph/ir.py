@@ -1,8 +1,8 @@
-"""The graph of a network: nodes in the order in which they can run, constants, and what is known of every value.
+"""Graph of a network: nodes in an executable order, constants, and shapes and dtypes of all values.
 
-Nothing here changes once made, but that a graph may let go of constants: a rewrite makes a new graph, which shares the
-arrays of the old one. Every value is defined once, as an input of the graph, a constant or the output of a node, so its
-name says which tensor is meant.
+Graphs are immutable, except that a graph may release constants. A rewrite makes a new graph, which shares the arrays of
+the old one. Every value is defined once, as a graph input, a constant or a node output (SSA form), so that its name
+identifies it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from cpuconv.errors import SourceError
 from cpuconv.following.sizes import INT64, SIZES
 from cpuconv.graph.stopping import Stop
 
-Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
+Shape = tuple[int | str | None, ...]  # per axis: size, symbol of an open size, or None if unknown
 
-_PRINTED = 8  # constants of at most so many elements are printed where they are used
+_PRINTED = 8  # maximum number of elements of constants that are printed inline
 
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a tensor.
+    """Known properties of a tensor.
 
     Attributes
     ----------
     shape : Shape | None
-        Sizes, symbols kept; None where not even the rank is known.
+        Sizes or symbols per axis; None if the rank is unknown.
     dtype : np.dtype | None
         Type of the elements, or None.
     array : np.ndarray | None
-        The elements, where they are known before the network runs.
+        Elements, if known before the network runs.
     """
 
     shape: Shape | None = None
@@ -46,11 +46,11 @@ class Value:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Value:
-        """A tensor whose elements are known."""
+        """Make the value of a tensor with known elements."""
         return cls(array.shape, INT64 if array.dtype == SIZES else array.dtype, array)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Whether an array may have these sizes, as far as they are known."""
+        """Whether an array of these sizes matches the known shape."""
         if self.shape is None:
             return True
         same = (not isinstance(known, int) or known == size for known, size in zip(self.shape, sizes, strict=False))
@@ -58,12 +58,12 @@ class Value:
 
     @property
     def concrete(self) -> bool:
-        """Whether every size and the dtype are known."""
+        """Whether all sizes and the dtype are known."""
         return self.dtype is not None and self.shape is not None and all(isinstance(size, int) for size in self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, where sizes and dtype are known; sizes that are not count as 0."""
+        """Size of the elements in bytes; rank and dtype must be known, and unknown sizes count as 0."""
         assert self.shape is not None and self.dtype is not None
         return math.prod(size if isinstance(size, int) else 0 for size in self.shape) * self.dtype.itemsize
 
@@ -75,14 +75,14 @@ class Value:
 
 
 UNKNOWN = Value()
-"""Of which nothing is known."""
+"""Value without known properties."""
 
 
 class Meaning(Protocol):
-    """What an operator does: the rows of the operators' table, and whatever a reader attaches to a node of its own."""
+    """Semantics of an operator: a row of the operator table, or an object that a reader attaches to a node."""
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """What the outputs are."""
+        """Infer shapes and dtypes of the outputs."""
 
     def evaluate(
         self,
@@ -91,29 +91,29 @@ class Meaning(Protocol):
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """The outputs, of these dtypes; what has many turns asks `stop` before each."""
+        """Compute the outputs in these dtypes; long loops check `stop` before each iteration."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator applied: ``outputs = op(inputs)``.
+    """Application of an operator: ``outputs = op(inputs)``.
 
     Attributes
     ----------
     op : str
         Name of the operator.
     inputs : tuple[str, ...]
-        Names of values; "" where an optional input is left out.
+        Names of values; "" for an absent optional input.
     outputs : tuple[str, ...]
-        Names of values; "" where an optional output is not asked for.
+        Names of values; "" for an optional output that is not needed.
     attributes : Mapping[str, Any]
-        Every attribute of the operator, as plain Python values and arrays.
+        All attributes of the operator, as plain Python values and arrays.
     origin : str
-        What the model calls the node.
+        Name of the node in the model.
     parts : tuple[str, ...]
-        What it calls the nodes that this one computes, where they are several.
+        Names of the model's nodes that this one computes, if there are several.
     meaning : Meaning | None
-        What the node does, where the operators' table does not know it.
+        Semantics of the node, if the operator table does not have the operator.
     """
 
     op: str
@@ -133,23 +133,23 @@ class Node:
         return self.attributes[attribute]
 
     def reads(self, names: Mapping[str, str]) -> Node:
-        """The node with inputs of other names, where `names` says so."""
+        """Rename inputs by `names`."""
         inputs = tuple(names.get(name, name) for name in self.inputs)
         return self if inputs == self.inputs else replace(self, inputs=inputs)
 
     def writes(self, names: Mapping[str, str]) -> Node:
-        """The node with outputs of other names, where `names` says so."""
+        """Rename outputs by `names`."""
         outputs = tuple(names.get(name, name) for name in self.outputs)
         return self if outputs == self.outputs else replace(self, outputs=outputs)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What the model calls the nodes that this one computes."""
+        """Names of the model's nodes that this one computes."""
         return self.parts or (self.origin,)
 
     @property
     def label(self) -> str:
-        """How messages call the node."""
+        """Name of the node in messages."""
         return f"{self.op} node {self.origin or next(filter(None, self.outputs), '')!r}"
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A network.
+    """Graph of a network.
 
     Attributes
     ----------
@@ -168,20 +168,20 @@ class Graph:
     outputs : tuple[str, ...]
         Names of the values that a caller gets, in order.
     nodes : tuple[Node, ...]
-        In an order in which they can run; whatever order they are given in.
+        Nodes in an executable order; they are sorted on construction.
     constants : Mapping[str, np.ndarray]
-        Arrays by name; not to be written to.
+        Read-only arrays by name.
     values : Mapping[str, Value]
-        What is known of the other values, by name.
+        Properties of the other values, by name.
     name : str
-        Of the network.
+        Name of the network.
     defaults : Mapping[str, Value]
-        What is stated of those constants that a caller may feed in the place of their arrays.
+        Properties of the constants that a caller may replace by feeding them.
 
     Raises
     ------
     SourceError
-        A value is defined twice or not at all, or nodes depend on themselves.
+        A value is defined twice or not at all, or the graph has a cycle.
     """
 
     inputs: tuple[str, ...]
@@ -206,7 +206,7 @@ class Graph:
             object.__setattr__(self, "nodes", _in_order(self.nodes, {*self.inputs, *self.constants}))
 
     def _is_in_order(self) -> bool:
-        """Whether names are defined once, and nodes stand behind those they read from: what most rewrites keep."""
+        """Whether names are defined once and nodes are topologically sorted, which most rewrites preserve."""
         defined = {*self.inputs, *self.constants, ""}
         count = len(self.inputs) + len(self.constants) + 1
         for node in self.nodes:
@@ -233,31 +233,31 @@ class Graph:
             if name not in defined:
                 raise SourceError(f"The graph's output {name!r} is defined by nothing in it.")
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
-        """What is known of a value."""
+        """Known properties of a value."""
         array = self.constants.get(name)
         return self.values.get(name, UNKNOWN) if array is None else Value.of(array)
 
     def operands(self, node: Node) -> list[Value | None]:
-        """What is known of the inputs of a node; None for those left out."""
+        """Known properties of a node's inputs; None for absent ones."""
         return [self.value(name) if name else None for name in node.inputs]
 
     def producer(self, name: str) -> Node | None:
-        """The node whose output a value is; None for inputs of the graph and constants."""
+        """Node that writes a value; None for graph inputs and constants."""
         return self._producers.get(name)
 
     def users(self, name: str) -> tuple[Node, ...]:
-        """The nodes that read a value, each once, in order."""
+        """Nodes that read a value, each once, in order."""
         return self._users.get(name, ())
 
     def gives(self, name: str) -> bool:
-        """Whether a caller gets a value."""
+        """Whether a value is a graph output."""
         return name in self._given
 
     def place(self, node: Node) -> int:
-        """The place of a node in the order of all."""
+        """Index of a node in the order of all nodes."""
         return self._places[id(node)]
 
     @lazy
@@ -281,7 +281,7 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in users.items()}
 
     def forget(self, name: str) -> None:
-        """Let go of a constant, which is not to be asked for again: a graph of weights takes as much memory as they."""
+        """Release a constant, which must not be used again: with packed weights, it would take twice the memory."""
         self._held.pop(name, None)
 
     # --- rewrites ----------------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ class Graph:
         constants: Mapping[str, np.ndarray] | None = None,
         values: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """The graph with nodes `new` in the place of `old`, and more constants and values.
+        """Replace the nodes `old` by `new`, and add constants and values.
 
-        What other nodes or the caller read of `old` must be among the outputs of `new` or the constants.
+        The outputs of `new` and the constants must include all values of `old` that other nodes or the caller read.
         """
         gone = {id(node) for node in old}
         nodes = (*(node for node in self.nodes if id(node) not in gone), *new)
@@ -307,7 +307,7 @@ class Graph:
         )
 
     def opened(self, names: Collection[str]) -> Graph:
-        """The graph with some of its defaults as inputs, behind the others."""
+        """Convert some of the defaults to inputs, after the other inputs."""
         added = {name: value for name, value in self.defaults.items() if name in names}
         return replace(
             self,
@@ -318,7 +318,7 @@ class Graph:
         )
 
     def live(self) -> Graph:
-        """The graph without nodes, constants and values that no output depends on."""
+        """Remove nodes, constants and values that no output depends on."""
         needed = {*self.outputs}
         nodes = []
         for node in reversed(self.nodes):
@@ -351,32 +351,32 @@ class Graph:
 
 
 def joined(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """The `parts` of a node that computes what these do."""
+    """`parts` of a node that replaces these nodes."""
     return tuple(dict.fromkeys(name for node in nodes for name in node.sources))
 
 
 def names_of(graph: Graph) -> set[str]:
-    """What the model calls the nodes of a graph, and those of graphs within them."""
+    """Names of the model's nodes in a graph, including nested graphs."""
     inner = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
     return {node.origin for node in graph.nodes}.union(*map(names_of, inner))
 
 
 def trimmed(names: Sequence[str]) -> tuple[str, ...]:
-    """Inputs or outputs without those left out at the end."""
+    """Remove trailing absent inputs or outputs."""
     return tuple(names[: max((at + 1 for at, name in enumerate(names) if name), default=0)])
 
 
 def _attributes(node: Node) -> str:
-    """The attributes as text, without those that are left open."""
+    """Text of the attributes, without those that are None."""
     return "".join(f" {name}={value}" for name, value in node.attributes.items() if value is not None)
 
 
 def _in_order(nodes: Sequence[Node], known: set[str]) -> tuple[Node, ...]:
-    """The nodes, each behind those it reads from; in the given order, as far as that allows."""
+    """Sort the nodes topologically, in the given order as far as possible."""
     producers = {name: node for node in nodes for name in node.outputs if name}
     ordered: dict[int, Node] = {}
     for first in nodes:
-        path = [(first, iter(first.inputs))]  # each waits for the next
+        path = [(first, iter(first.inputs))]  # depth-first path; each node waits for the next
         waiting = {id(first)}
         while path:
             node, inputs = path[-1]

@@ -1,4 +1,4 @@
-"""Bounds on nodes and axes of a model: a file from anywhere must not take all time of a machine."""
+"""Limits on nodes and axes of a model: an untrusted file must not cause unbounded work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from cpuconv.errors import SourceError
 
-MOST_NODES = 100_000  # of a model, those of its subgraphs and calls of its functions among them
-MOST_DEPTH = 16  # graphs within nodes, and functions within functions
-MOST_AXES = 32  # of a tensor, as in NumPy before version 2
+MOST_NODES = 100_000  # per model, including subgraphs and inlined function calls
+MOST_DEPTH = 16  # nesting depth of graphs within nodes and of function calls
+MOST_AXES = 32  # per tensor, as in NumPy before version 2
 
 
 def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
-    """See that a model has not too many nodes, and none nested too deep, once its functions are inlined.
+    """Check the number and the nesting depth of a model's nodes, with its functions inlined.
 
     Parameters
     ----------
@@ -23,15 +23,15 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
     Raises
     ------
     SourceError
-        It has more than `MOST_NODES`, nests deeper than `MOST_DEPTH`, or a function calls itself.
+        The model has more than `MOST_NODES` nodes, nests deeper than `MOST_DEPTH`, or a function calls itself.
     """
     bodies: dict[tuple[str, str], list[Any]] = {}
     for body in functions:
         bodies.setdefault((body.domain, body.name), []).extend(body.node)
-    counts: dict[tuple[str, str], tuple[int, int]] = {}  # of functions: nodes and depth
+    counts: dict[tuple[str, str], tuple[int, int]] = {}  # nodes and depth of each function
 
     def measured(nodes: Any, depth: int, callers: tuple[tuple[str, str], ...]) -> tuple[int, int]:
-        """How many nodes there are, and how far they nest below `depth`."""
+        """Count the nodes, and measure the nesting depth below `depth`."""
         if depth > MOST_DEPTH:
             raise SourceError(f"nodes must not nest deeper than {MOST_DEPTH} levels.")
         total, deepest = len(nodes), 0
@@ -60,12 +60,12 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
 
 
 def check_rank(rank: int, what: str) -> None:
-    """See that a tensor has no more than `MOST_AXES` axes.
+    """Check that a tensor has at most `MOST_AXES` axes.
 
     Raises
     ------
     SourceError
-        It has; `what` begins the message.
+        It has more; `what` starts the message.
     """
     if rank > MOST_AXES:
         raise SourceError(f"{what} must have no more than {MOST_AXES} axes, not {rank:,}.")

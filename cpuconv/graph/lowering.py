@@ -15,22 +15,23 @@ from cpuconv.kernels.binding.steps import Space, Step
 
 @dataclass(frozen=True)
 class Offer:
-    """One way to compute a node.
+    """Candidate for computing a node by kernels.
 
     Attributes
     ----------
     inputs : tuple[str, ...]
-        How each input must lie: `DENSE`, `STRIDED` (any plain strides), `BLOCKED` or `BLOCKED_BF16`; "" for one
-        left out, or whose elements are read when the network is compiled.
+        Form of each input: `DENSE`, `STRIDED` (any plain strides), `BLOCKED` or `BLOCKED_BF16`; "" for an absent input,
+        or one whose elements are read at compilation.
     outputs : tuple[str, ...]
-        How each output lies. The operator writes into memory that it is given: images of a blocked output may lie
-        apart; plain outputs may have any strides where this says `STRIDED`, of `DENSE` ones the first axis.
+        Form of each output. The operator writes to memory that it is given. Blocked outputs may have any distance
+        between images. Plain outputs may have any strides if the form is `STRIDED`; `DENSE` ones, any stride of the
+        first axis.
     seconds : float
-        What it takes, by a model or as measured.
+        Time by a cost model, or measured.
     detail : object
-        Whatever `lower` needs to know of it, such as the choice of a convolution's algorithm.
+        Data for `lower`, such as the selected algorithm of a convolution.
     view : bool
-        Whether nothing runs: the outputs are views of the first input, as the operator's `view` says.
+        Whether no kernel runs: the outputs are views of the first input, by the operator's `view`.
     """
 
     inputs: tuple[str, ...]
@@ -40,7 +41,7 @@ class Offer:
     view: bool = False
 
     def has_forms_of(self, other: Offer) -> bool:
-        """Whether operands lie as in another offer."""
+        """Whether operands have the same forms as in another offer."""
         return (self.inputs, self.outputs, self.view) == (other.inputs, other.outputs, other.view)
 
 
@@ -52,12 +53,12 @@ class Call:
     ----------
     node : Node
     inputs : Sequence[Place or None]
-        None: left out. Elements that are known when the network is compiled are in `Place.array`.
+        None for an absent input. Elements that are known at compilation are in `Place.array`.
     outputs : Sequence[Place]
     offer : Offer
     target : Target
     space : Space
-        Workspace of this call.
+        Workspace of the call.
     constants : Constants
     """
 
@@ -71,18 +72,18 @@ class Call:
 
     @property
     def x(self) -> Place:
-        """The first input, of operators that always have one."""
+        """First input, for operators that always have one."""
         (x, *_) = self.inputs
         assert x is not None
         return x
 
     @property
     def y(self) -> Place:
-        """The first output."""
+        """First output."""
         return self.outputs[0]
 
     def given(self, position: int) -> Place | None:
-        """An input by position, None where it is left out."""
+        """Input by position; None if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
 
 

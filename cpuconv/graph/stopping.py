@@ -1,4 +1,4 @@
-"""Ending a run on request: between kernels, and between nodes that references compute, those in a `Loop` too."""
+"""Stopping a run on request: between kernels and between nodes that references compute, including those in a `Loop`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from cpuconv.errors import RunStopped
 
 Stop = Callable[[], object]
-"""Asked while a network runs, from the thread that runs it: something true ends the run."""
+"""Called during a run, in the running thread; a true result stops the run."""
 
 
 def check(stop: Stop | None) -> None:
-    """Go on, or end the run.
+    """Raise if a run is to stop.
 
     Raises
     ------
     RunStopped
-        `stop` says so.
+        `stop` returned a true value.
     """
     if stop is not None and stop():
         raise RunStopped("The run was ended by its 'stop'; it gives no results.")

@@ -1,1 +1,1 @@
-"""What is asked: problems, arguments, arrays, the models they come from, and the float64 reference."""
+"""Problem statements: problems, arguments, arrays, problem files and the float64 reference."""

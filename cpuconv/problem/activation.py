@@ -1,4 +1,4 @@
-"""Activations as users and problem keys write them: functions that a convolution may end with, and their scalars."""
+"""Activations of users' arguments and problem keys: fused functions of a convolution's epilogue and their scalars."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ Activation = tuple[Any, ...]  # the name, then its scalars as floats
 
 
 def names() -> list[str]:
-    """Every activation's name."""
+    """Names of all activations."""
     return [name for name in FUNCTIONS if scalars_of(name) is not None]
 
 
 def scalars_of(name: str) -> tuple[str, ...] | None:
-    """What the numbers that follow an activation's name are called; None: there is no such activation."""
+    """Names of the scalars of an activation; None if there is no activation `name`."""
     return FUNCTIONS[name].scalars if name in FUNCTIONS else None
 
 
 def _spelling(name: str) -> str:
-    """How a user writes the activation: 'relu', ('clip', lo, hi)."""
+    """Spell the activation as a user writes it: 'relu', ('clip', lo, hi)."""
     scalars = scalars_of(name)
     return f"({', '.join((repr(name), *scalars))})" if scalars else repr(name)
 
 
 def choices() -> str:
-    """Every activation as a user writes it, for messages and documentation."""
+    """List all activations as a user writes them, for messages and documentation."""
     return ", ".join(["None", *map(_spelling, names())])
 
 
 def normalize(activation: object) -> Activation | None:
-    """The activation as a tuple of its name and its scalars as floats; None stays None.
+    """Convert an activation to a tuple of its name and its float scalars; None stays None.
 
     Parameters
     ----------
     activation : None, str or tuple
-        None, a name, or a name with its scalars; what this function returned is accepted.
+        None, a name, or a name with its scalars. Normalised activations are accepted.
 
     Raises
     ------
     ArgumentTypeError
         `activation` is neither a name nor a tuple, or a scalar is no number.
     ArgumentError
-        No activation has that name, it has other scalars, a scalar is NaN, or ``lo > hi``.
+        No activation has that name, the number of scalars is wrong, a scalar is NaN, or ``lo > hi``.
     """
     if activation is None:
         return None
@@ -64,7 +64,7 @@ def normalize(activation: object) -> Activation | None:
     for value in values:
         if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
             raise ArgumentTypeError(must("activation", f"{_spelling(name)} with numbers", repr(activation)))
-    scalars = tuple(float(value) + 0.0 for value in values)  # + 0.0 turns -0.0, equal but spelt otherwise, into 0.0
+    scalars = tuple(float(value) + 0.0 for value in values)  # + 0.0 turns -0.0 into 0.0: equal numbers need equal text
     if any(map(math.isnan, scalars)):
         raise ArgumentError(must("activation", f"{_spelling(name)} without NaN", repr(activation)))
     if name == "clip" and scalars[0] > scalars[1]:
@@ -73,7 +73,7 @@ def normalize(activation: object) -> Activation | None:
 
 
 def apply(x: np.ndarray, activation: Activation | None) -> np.ndarray:
-    """The normalised `activation` of each element of the float64 array `x`; NaN stays NaN."""
+    """Apply the normalised `activation` to each element of the float64 array `x`; NaN stays NaN."""
     if activation is None:
         return x
     name, *scalars = activation
@@ -82,17 +82,17 @@ def apply(x: np.ndarray, activation: Activation | None) -> np.ndarray:
 
 
 def to_text(activation: Activation | None) -> str:
-    """``none``, ``relu``, ``clip:0.0:6.0``: the form used in problem keys."""
+    """Text of an activation in problem keys: ``none``, ``relu``, ``clip:0.0:6.0``."""
     return "none" if activation is None else ":".join(map(str, activation))
 
 
 def from_text(text: str) -> Activation | None:
-    """The activation that `to_text` wrote.
+    """Parse the text that `to_text` wrote.
 
     Raises
     ------
     ArgumentError
-        The text is no activation.
+        The text is not an activation.
     """
     if text == "none":
         return None

@@ -1,4 +1,4 @@
-"""What users pass for stride, padding, dilation and the rest, brought to one form."""
+"""Conversion of users' arguments (stride, padding, dilation, groups) to one form."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PADDING_FORMS = f"an int, (ph, pw), ((top, bottom), (left, right)) or one of {'
 
 
 def pair(value: object, name: str, least: int = 1) -> tuple[int, int]:
-    """(rows, columns) from an integer for both axes, or a pair.
+    """Convert an integer for both axes, or a pair, to (rows, columns).
 
     Raises
     ------
     ArgumentTypeError
         `value` is neither an integer nor a pair of integers; a bool is no integer.
     ArgumentError
-        `value` has another number of integers than two, or one below `least`.
+        `value` does not have two integers, or one of them is below `least`.
     """
     if is_integer(value):
         both = integer(value, name, least)
@@ -36,18 +36,18 @@ def pair(value: object, name: str, least: int = 1) -> tuple[int, int]:
 def padding(
     value: object, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], in_hw: Sequence[int]
 ) -> Pads:
-    """(top, bottom, left, right) from any accepted form of `padding`.
+    """Convert any accepted form of `padding` to (top, bottom, left, right).
 
     Parameters
     ----------
     value : int, pair, pair of pairs or str
         An int; (ph, pw); ((top, bottom), (left, right)); "valid"; "same" (stride 1, output of the input's size, an odd
-        row or column at the far side, as PyTorch); "same_upper" or "same_lower" (output of ceil(input / stride), an odd
-        one at the far or near side, as ONNX).
+        row or column at the bottom or right, as PyTorch); "same_upper" or "same_lower" (output of ceil(input / stride),
+        an odd one after or before the input, as ONNX).
     kernel : (R, S)
     stride, dilation : (rows, columns)
     in_hw : (H, W)
-        Of the input.
+        Spatial size of the input.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def padding(
 def _named(
     value: str, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], in_hw: Sequence[int]
 ) -> Pads:
-    """The padding that a name stands for."""
+    """Padding of a name in `PADDING_NAMES`."""
     if value not in PADDING_NAMES:
         raise ArgumentError(must("padding", _PADDING_FORMS, describe(value)))
     if value == "valid":
@@ -92,7 +92,7 @@ def _named(
 
 
 def _shape(value: object, name: str, form: str) -> tuple[int, int, int, int]:
-    """A shape of rank 4; batch may be 0."""
+    """Check that `value` is a shape of rank 4 and return it; the batch may be 0."""
     if not is_sequence(value) or not all(map(is_integer, value)):
         raise ArgumentTypeError(must(name, f"a shape {form}", describe(value)))
     if len(value) != 4:
@@ -112,12 +112,12 @@ def problem_from_arguments(
     groups: object = 1,
     **settings: Any,
 ) -> ConvProblem:
-    """The problem that the arguments of `conv2d` and `plan` state.
+    """Make the problem of the arguments of `conv2d` and `plan`.
 
     Parameters
     ----------
     x_shape : (N, C, H, W)
-        Logical, whatever the layout.
+        Logical shape, for every layout.
     w_shape : (K, C/groups, R, S)
     stride, dilation : int or (rows, columns)
     padding : any form that `padding` accepts
@@ -129,7 +129,7 @@ def problem_from_arguments(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        The message names the argument, what it must be and what it was.
+        An argument is invalid. The message has its name, what it must be and what it was.
     """
     n, c, h, w = _shape(x_shape, "x", "(N, C, H, W)")
     k, cg, r, s = _shape(w_shape, "w", "(K, C/groups, R, S)")

@@ -1,6 +1,6 @@
-"""Taking in arrays without copying them, and checking the ones that results are written to.
+"""Conversion of array arguments without copies, and checks of output arrays.
 
-Arrays keep the dtype that users know: bfloat16 is that of ml_dtypes, and a torch tensor of it becomes one of that.
+Arrays have the dtypes of users' libraries: bfloat16 is that of ml_dtypes, also for bfloat16 torch tensors.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _DLPACK_CPU = 1
 
 
 def as_float32_view(x: object, name: str) -> np.ndarray:
-    """`as_view` of float32."""
+    """View `x` as a float32 array; see `as_view`."""
     return as_view(x, name, F32)
 
 
 def as_view(x: object, name: str, element: Element) -> np.ndarray:
-    """`x` as a NumPy array on the same memory.
+    """View `x` as a NumPy array on the same memory.
 
-    Only memory that is not aligned to its elements (a field of a packed record) is copied: kernels cannot read it.
+    Only an array whose memory is not aligned to its elements (a field of a packed record) is copied: kernels cannot
+    read it.
 
     Parameters
     ----------
@@ -44,13 +45,13 @@ def as_view(x: object, name: str, element: Element) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        Of the dtype ``element.outside``.
+        Array of dtype ``element.outside``.
 
     Raises
     ------
     ArgumentTypeError
-        `x` is no array, of another dtype (nothing is cast silently), of foreign byte order, masked, or not in CPU
-        memory.
+        `x` is not an array, has another dtype (nothing is cast silently), has foreign byte order, is masked, or is
+        not in CPU memory.
     """
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
     if array.dtype is not element.outside and array.dtype != element.outside:
@@ -59,11 +60,11 @@ def as_view(x: object, name: str, element: Element) -> np.ndarray:
 
 
 OPERANDS = (F32, BF16, F16, S8, U8)
-"""What the elements of an input and of weights may be."""
+"""Element types that inputs and weights may have."""
 
 
 def as_operand(x: object, name: str, elements: Sequence[Element] = OPERANDS) -> tuple[np.ndarray, Element]:
-    """As `as_view`, of any of these elements, with the one that it is."""
+    """View `x` like `as_view`, accepting any of `elements`; also return the element type."""
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
     element = F32 if array.dtype is FLOAT32 else OF_DTYPE.get(array.dtype)
     if element not in elements or element is None:
@@ -72,13 +73,15 @@ def as_operand(x: object, name: str, elements: Sequence[Element] = OPERANDS) -> 
 
 
 def inside(array: np.ndarray) -> np.ndarray:
-    """An array as kernels and packing know it: bfloat16 as uint16."""
+    """View an array with the dtypes of kernels and packing: bfloat16 as uint16."""
     return array.view(BF16.dtype) if array.dtype == BF16.outside else array
 
 
 def _data_word() -> int | None:
-    """Where in an array object NumPy keeps the data pointer: the first word after the object's head, as its C API has
-    it; None where a trial does not find it there."""
+    """Byte offset of the data pointer in a NumPy array object: the first word after the object head, as in its C API.
+
+    None if a trial does not find the pointer there.
+    """
     trial = np.empty(3, np.float32)[1:]
     offset = object.__basicsize__
     pointer = ctypes.c_size_t.from_address(id(trial) + offset).value
@@ -90,7 +93,7 @@ _WORD_AT = ctypes.c_size_t.from_address
 
 
 def address(array: np.ndarray) -> int:
-    """Address of the first element; NumPy's own attributes take 1.5 µs, which a small convolution would notice."""
+    """Address of the first element. NumPy's own attributes take 1.5 µs, which is noticeable in small convolutions."""
     if _DATA_WORD is None:
         return int(array.__array_interface__["data"][0])
     return _WORD_AT(id(array) + _DATA_WORD).value
@@ -108,12 +111,12 @@ def _dtype_message(dtype: np.dtype, name: str, elements: Sequence[Element]) -> s
 
 
 def _from_foreign(x: Any, name: str) -> np.ndarray:
-    """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
+    """Convert a subclass of ndarray, a DLPack exporter or an object with ``__array__`` to an array on its memory."""
     if _is_tensor(x):
         try:
             return x.detach().numpy()
-        except (RuntimeError, TypeError):  # bfloat16, or the way below says what is wrong with it
-            if x.is_neg():  # elements lie in memory with the other sign
+        except (RuntimeError, TypeError):  # bfloat16; other errors are reported below
+            if x.is_neg():  # elements are stored with the opposite sign
                 x = x.resolve_neg()
             with contextlib.suppress(RuntimeError, TypeError):
                 return _of_tensor(x)
@@ -139,13 +142,13 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
 
 
 def _is_tensor(x: object) -> bool:
-    """Whether `x` is a torch tensor; torch is not imported for that."""
+    """Whether `x` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def _of_tensor(x: Any) -> np.ndarray:
-    """The memory of a tensor; NumPy gets that of bfloat16 as integers."""
+    """View a tensor's memory as an array; bfloat16 goes to NumPy as int16."""
     x = x.detach()
     try:
         return x.numpy()
@@ -157,7 +160,7 @@ def _of_tensor(x: Any) -> np.ndarray:
 
 
 def like(x: object, result: np.ndarray) -> Any:
-    """`result` as the kind of array that `x` is: a torch tensor on the same memory, or itself."""
+    """Convert `result` to the array type of `x`: a torch tensor on the same memory, or `result` itself."""
     if not _is_tensor(x):
         return result
     torch = sys.modules["torch"]
@@ -167,12 +170,12 @@ def like(x: object, result: np.ndarray) -> Any:
 
 
 def writable_view(x: Any, name: str) -> np.ndarray:
-    """A torch tensor on the CPU as a NumPy array on the same memory, which may be written to.
+    """View a torch tensor on the CPU as a writable NumPy array on the same memory.
 
     Raises
     ------
     ArgumentTypeError
-        Not a tensor in CPU memory.
+        `x` is not a tensor in CPU memory.
     """
     if not _is_tensor(x):
         raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", kind_of(x)))
@@ -187,21 +190,21 @@ def _device(x: object) -> str:
 
 
 def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple[int, int, int, int]:
-    """(N, C, H, W) of the physical array `x` in `layout`.
+    """Logical shape (N, C, H, W) of the physical array `x` in `layout`.
 
     Parameters
     ----------
     layout : str
-        Name or alias.
+        Layout name or alias.
     channels : int
-        C of a blocked layout, whose last block may not be full.
+        C; needed for blocked layouts, whose last block may be partial.
     name : str
         The argument's name, for messages.
 
     Raises
     ------
     ArgumentError
-        An unknown layout, another rank, or another number of blocks than `channels` need.
+        The layout is unknown, or the rank or number of blocks does not match.
     """
     known = layouts.get(layout_name(layout, "in_layout" if name == "x" else "out_layout"))
     if x.ndim != known.rank:
@@ -222,7 +225,7 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
     Raises
     ------
     ArgumentError
-        It has not; the message says which shape the layout asks for.
+        The shape is another one; the message has the shape that the layout requires.
     """
     reads_input = name == "x"
     layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
@@ -233,9 +236,9 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
 
 
 def looks_like_nhwc(given: Sequence[int], wanted: Sequence[int | str | None]) -> str:
-    """What a message says of an array (N, H, W, C) given where (N, C, H, W) is wanted; "" of others.
+    """Hint for an error message if an NHWC array was passed where NCHW is expected; else "".
 
-    Sizes that are wanted are compared as far as they are known.
+    Known sizes of `wanted` are compared; symbolic ones match any size.
     """
     if not len(given) == len(wanted) == 4 or all(isinstance(size, str) or size is None for size in wanted[1:]):
         return ""
@@ -249,12 +252,12 @@ def check_out(
 ) -> None:
     """Check that a result of physical `shape` can be written to `out` while `inputs` are read.
 
-    Overlap is judged by the bounds of their memory.
+    Overlap is judged by the memory bounds of the arrays.
 
     Raises
     ------
     ArgumentTypeError
-        `out` is no NumPy array of the element's dtype.
+        `out` is not a NumPy array of the element's dtype.
     ArgumentError
         `out` has another shape, is read-only or not C-contiguous, or overlaps an input.
     """

@@ -1,4 +1,4 @@
-"""The element types of a problem, from those of the arrays that state it."""
+"""Element types of a problem, derived from the arrays that the caller passes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cpuconv.problem.quantization import BYTES, Quantization, bounds
 from cpuconv.problem.types import ALL_F32, Types, sums_of
 
 _RESULT = (F32, BF16, F16, U8, S8, S32)
-_WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
+_WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # supported weight types
 INPUTS = tuple(_WEIGHTS)
 _ALIASES = {"f32": F32, "fp32": F32, "bf16": BF16, "f16": F16, "fp16": F16}
-_RESULTS = {  # the usual one first
+_RESULTS = {  # result types of an input type, the default first
     F32: (F32,),
     BF16: (BF16, F32),
     F16: (F16, F32),
@@ -28,19 +28,19 @@ _RESULTS = {  # the usual one first
 
 
 def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) -> Element | None:
-    """The element that an argument such as `y_dtype` names, one of these; None stays None.
+    """Parse an argument such as `y_dtype` to one of `elements`; None stays None.
 
     Parameters
     ----------
     value : str, dtype of NumPy or of torch, or None
-        Of a str an alias too, such as "bf16".
+        A str may also be an alias, such as "bf16".
     name : str
         The argument's name, for messages.
 
     Raises
     ------
     ArgumentError
-        It is that of no array here.
+        `value` is not the type of one of `elements`.
     """
     if value is None:
         return None
@@ -59,30 +59,30 @@ def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) 
 
 
 def usual_input(w: Element) -> Element:
-    """The input that weights meet where nobody says: their own, and uint8 of integers."""
+    """Default input type for weights: uint8 for integer weights, else the type of the weights."""
     return U8 if w.integer else w
 
 
 def types_of(x: Element, w: Element, y: Element | None, quantization: Any) -> Types:
-    """The types of a problem whose arrays have these elements.
+    """Derive the types of a problem from the element types of its arrays.
 
     Parameters
     ----------
     x, w : Element
-        Of the arrays as users give them.
+        Types of the arrays as users pass them.
     y : Element or None
-        Of the result; None: that of the input, or float32 of integers without a `y_scale`.
+        Type of the result. None: the input's type, or float32 for integers without a `y_scale`.
     quantization : Quantization or None
 
     Returns
     -------
     Types
-        Of weights less their zero point, as int8, where those are bytes.
+        For int8 and uint8 weights, the weight type is int8: their zero points are subtracted.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        The elements do not go together, or a quantization is missing or superfluous.
+        The element types do not fit together, or a quantization is missing or superfluous.
     """
     if quantization is not None and not isinstance(quantization, Quantization):
         expected = "a cpuconv.Quantization or None"
@@ -111,20 +111,20 @@ def _types(x: Element, w: Element, y: Element | None, quantized: bool, y_scaled:
 
 
 def signed(weight: np.ndarray, w: Element, quantization: Quantization | None) -> np.ndarray:
-    """Weights of bytes less their zero points: int8 where all fit, else int16; those of int8 and none as they are.
+    """Subtract the zero points of int8 or uint8 weights: to int8 where all fit, else int16.
 
     Parameters
     ----------
     weight : array, (K, C/groups, R, S)
     w : Element
-        Of it.
+        Type of `weight`.
     quantization : Quantization or None
         None: without zero points.
 
     Returns
     -------
     numpy.ndarray
-        Of a new array nobody else knows, which is read-only; or `weight`.
+        A new, read-only array; or `weight` itself if it is int8 and has no zero points.
     """
     points = 0 if quantization is None else quantization.w_zero_point
     if w == S8 and not np.any(points):

@@ -1,4 +1,4 @@
-"""The largest error that a direct sum of floats may have, for each output."""
+"""Upper bound on the error of a direct sum in floating point, per output."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from cpuconv.problem.reference import conv2d, values
 from cpuconv.problem.types import ALL_F32
 
 OF_RESULT = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
-"""Largest error of a number rounded to a type, of itself."""
+"""Maximum relative rounding error of each result type."""
 LEAST_OF_RESULT = {"f32": 0.0, "bf16": 2.0**-126, "f16": 2.0**-25}
-"""The same of numbers whose rounding is coarser: half of the least float16; instructions make bfloat16 of subnormal
-numbers zero."""
+"""Maximum absolute rounding error of small numbers: half of the least float16 subnormal; bfloat16 instructions flush
+subnormal numbers to zero."""
 
-_OF_SUM = 2 * 2.0**-24  # of a term, of all terms together: instructions round within groups of products too
-_LEAST = 2.0**-126  # instructions may take smaller numbers for zero
-_STEEPEST = 1.5  # most by which an activation enlarges an error; leaky_relu by its slope
-_OF_FUNCTION = 4e-6  # error of an activation as kernels compute it, of its result or of 1
+_OF_SUM = 2 * 2.0**-24  # per term, of the sum of all terms: instructions also round within groups of multiply-adds
+_LEAST = 2.0**-126  # instructions may flush smaller numbers to zero
+_STEEPEST = 1.5  # maximum factor by which an activation enlarges an error; leaky_relu: its slope
+_OF_FUNCTION = 4e-6  # error of an activation in kernels, relative to its result or to 1
 
 
 def error_bound(
     x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None = None
 ) -> np.ndarray:
-    """Largest error of a sum in float32 of each output's terms, and of rounding it to the result's type.
+    """Upper bound on the error of summing each output's terms in float32 and rounding to the result's type.
 
-    Winograd's and Fourier's transforms have errors of their own.
+    It does not cover Winograd's and Fourier's transforms, which have errors of their own.
 
     Parameters
     ----------
     x, w, bias, problem, residual
-        As of `reference.conv2d`, with sums of floats.
+        As in `reference.conv2d`, with floating-point sums.
 
     Returns
     -------
     numpy.ndarray
-        Physical float64 array in ``problem.out_layout``, zero where channels fill up a block.
+        Physical float64 array in ``problem.out_layout``; zero in padding channels of a block.
     """
     expected = np.abs(conv2d(x, w, bias, problem, residual))
     size = conv2d(

@@ -1,4 +1,4 @@
-"""Integers from what users pass: Python's and NumPy's, but no bools, floats or strings."""
+"""Checks of users' integers: Python's and NumPy's are accepted, but no bools, floats or strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpuconv.following.sizes import is_followed
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether `value` is an integer of Python or NumPy, and no bool."""
+    """Whether `value` is an integer of Python or NumPy, but not a bool."""
     return type(value) is int or (isinstance(value, (int, np.integer)) and not isinstance(value, bool))
 
 
@@ -23,13 +23,13 @@ def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def describe(value: object) -> str:
-    """`value` for a message, without a page of numbers."""
+    """Text of `value` for a message, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def integer(value: object, name: str, least: int) -> int:
-    """`value` as an int of at least `least`; errors name the argument `name`."""
+    """Check that `value` is an integer of at least `least` and return it as int; errors name the argument `name`."""
     if type(value) is int and value >= least:
         return value
     if is_followed(value) and value >= least:
@@ -42,7 +42,7 @@ def integer(value: object, name: str, least: int) -> int:
 
 
 def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...]:
-    """`value`, a sequence of `count` integers of at least `least`, as a tuple of ints."""
+    """Check that `value` is a sequence of `count` integers of at least `least` and return it as a tuple of ints."""
     if type(value) is tuple and len(value) == count and set(map(type, value)) == {int} and min(value) >= least:
         return value
     if type(value) is tuple and any(map(is_followed, value)):
@@ -59,12 +59,12 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
 
 
 def divide(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Divide a by b and round up."""
     return -(-a // b)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all of these broadcast to, as NumPy does it."""
+    """Shape to which all `shapes` broadcast, by NumPy's rules."""
     made = [1] * max(map(len, shapes), default=0)
     for shape in shapes:
         for axis, size in enumerate(shape, len(made) - len(shape)):

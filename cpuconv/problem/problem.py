@@ -1,4 +1,4 @@
-"""ConvProblem: one convolution, named by all that its time depends on but the machine."""
+"""ConvProblem: all parameters of a convolution that its time depends on, except for the machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
 from cpuconv.problem.types import ALL_F32, Types
 
-MOST_PADDING = 1 << 24  # rows or columns on a side: some solvers copy the padded input
+MOST_PADDING = 1 << 24  # rows or columns per side: some solvers copy the padded input
 _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
 _DEFAULTS = {"g": 1, "mb": 1, "sh": 1, "ph": 0, "dh": 0}
-_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: field, how its value is read
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # setting in a key: field, parser of its value
     "--dt": ("types", Types.parse),
     "in": ("in_layout", str),
     "out": ("out_layout", str),
@@ -33,11 +33,11 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: fie
 }
 
 
-# Names of numbers and tuples, how long these are, and the least that each number may be.
+# Name of each number or tuple, length of the tuple, and lower bound of each number.
 _NUMBERS = (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads")))
 _FARTHEST = (
     1 << 31
-)  # step of a window: a longer one leads past any input as well, and takes more than a word with others
+)  # maximum stride: a longer one leaves any input as well, and may overflow int64 when multiplied by sizes
 _TUPLES = (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1))
 
 
@@ -45,7 +45,7 @@ _TUPLES = (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1))
 class ConvProblem:
     """A 2-D convolution (cross-correlation) with bias, optional residual and activation.
 
-    Equal problems are equal keys: padding that no output reads is dropped, and padding is what the last output needs.
+    Equal problems have equal keys. Padding is therefore cut to what the last output reads.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class ConvProblem:
     threads : int
         Threads that may share the work.
     types : Types
-        Of its elements.
+        Element types.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class ConvProblem:
         A size is out of range, groups do not divide, the kernel is larger than the padded input, a layout or an
         activation is unknown, or sums of int32 have an activation or a residual.
     ArgumentTypeError
-        A size is no integer.
+        A size is not an integer.
     """
 
     n: int
@@ -98,7 +98,7 @@ class ConvProblem:
     types: Types = ALL_F32
 
     def __hash__(self) -> int:
-        """Of the fields in which problems of one program differ, as every call looks up by it."""
+        """Hash of the fields in which problems of one program differ; every call looks up by it."""
         return self._hash
 
     @lazy
@@ -106,7 +106,7 @@ class ConvProblem:
         return hash((self.n, self.c, self.h, self.w, self.k, self.r, self.stride, self.in_layout, self.threads))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields: hashes of text are others in another process."""
+        """Return the fields without the cached hash: hashes of text differ between processes."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class ConvProblem:
             put(self, name, layout_name(getattr(self, name), name))
         put(self, "activation", activations.normalize(self.activation))
         put(self, "residual", bool(self.residual))
-        if self.types.y == S32:  # sums as they are
+        if self.types.y == S32:  # raw accumulators
             for name, value in (("activation", self.activation), ("residual", self.residual or None)):
                 if value is not None:
                     raise ArgumentError(must(name, "None where the result is int32", value))
@@ -155,19 +155,19 @@ class ConvProblem:
             )
 
     def changed(self, **fields: Any) -> ConvProblem:
-        """The problem with other groups, layouts, threads or types, which must be right: nothing is checked again."""
+        """Copy the problem with other groups, layouts, threads or types, without checks: the values must be valid."""
         made = object.__new__(ConvProblem)
         made.__dict__.update({name: self.__dict__[name] for name in self.__dataclass_fields__}, **fields)
         return made
 
     @lazy
     def cg(self) -> int:
-        """Input channels of a group."""
+        """Input channels per convolution group."""
         return self.c // self.groups
 
     @lazy
     def kg(self) -> int:
-        """Output channels of a group."""
+        """Output channels per convolution group."""
         return self.k // self.groups
 
     @lazy
@@ -197,38 +197,38 @@ class ConvProblem:
 
     @lazy
     def weight_shape(self) -> tuple[int, int, int, int]:
-        """(K, C/groups, R, S)."""
+        """Shape (K, C/groups, R, S) of the weights."""
         return self.k, self.cg, self.r, self.s
 
     @lazy
     def flops(self) -> int:
-        """Multiplications and additions of the direct sum."""
+        """Multiplications and additions of the direct convolution."""
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
 
     @lazy
     def in_bytes(self) -> int:
-        """Bytes of the input, real channels only."""
+        """Bytes of the input without padding channels."""
         return self.n * self.c * self.h * self.w * self.types.x.bytes
 
     @lazy
     def weight_bytes(self) -> int:
-        """Bytes of the weights as given."""
+        """Bytes of the unpacked weights."""
         return self.k * self.cg * self.r * self.s * self.types.w.bytes
 
     @lazy
     def out_bytes(self) -> int:
-        """Bytes of the output, real channels only."""
+        """Bytes of the output without padding channels."""
         return self.n * self.k * self.oh * self.ow * self.types.y.bytes
 
     @lazy
     def stored_bytes(self) -> int:
-        """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
+        """Bytes of input and output as stored, including the padding channels of blocks."""
         ends = (self.in_layout, self.in_shape, self.types.x), (self.out_layout, self.out_shape, self.types.y)
         return sum(element.bytes * math.prod(layouts.get(layout).shape(*shape)) for layout, shape, element in ends)
 
     @lazy
     def shape_key(self) -> str:
-        """The geometry alone, as a benchdnn problem string in full."""
+        """Geometry as a complete benchdnn problem string."""
         values = (
             self.groups, self.n, self.c, self.h, self.w, self.k, self.oh, self.ow, self.r, self.s, *self.stride,
             self.pads[0], self.pads[2], self.dilation[0] - 1, self.dilation[1] - 1,
@@ -237,12 +237,12 @@ class ConvProblem:
 
     @lazy
     def types_word(self) -> str:
-        """What follows the geometry in a key to state the types; nothing of float32 alone."""
+        """Part of a key that states the types, after the geometry; empty if all are float32."""
         return "" if self.types == ALL_F32 else f" --dt={self.types}"
 
     @property
     def key(self) -> str:
-        """The canonical string of the whole problem; `parse` reads it back."""
+        """Canonical string of the whole problem; `parse` reads it."""
         return _key(self)
 
     def __str__(self) -> str:
@@ -250,25 +250,24 @@ class ConvProblem:
 
     @classmethod
     def parse(cls, text: str, **defaults: Any) -> ConvProblem:
-        """The problem of a key or of a benchdnn problem string.
+        """Parse a key or a benchdnn problem string.
 
         Parameters
         ----------
         text : str
-            ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"`` and types as in ``--dt=u8:s8:u8``, or what `key`
-            gave. An omitted iw, ow, kw, sw,
-            pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far padding equals
-            the near one.
+            ``mb1ic64ih56oc64oh56kh3ph1`` with an optional ``n"name"`` and types as in ``--dt=u8:s8:u8``, or a `key`. An
+            omitted iw, ow, kw, sw, pw or dw equals its height counterpart. The defaults are 1 for mb, g and strides,
+            and 0 for padding and dilation. Without oh, bottom padding equals top padding; likewise for ow.
         **defaults
             Fields that `text` does not state: in_layout, out_layout, activation, residual, threads, types.
 
         Raises
         ------
         ArgumentError
-            `text` is no such string, or states no possible convolution.
+            `text` is not a problem string, or no convolution has these parameters.
         """
         words = re.sub(r'n"[^"]*"', " ", text, count=1).split()
-        head = next((word for word in words if not word.startswith("--")), "")  # benchdnn's types come before it
+        head = next((word for word in words if not word.startswith("--")), "")  # benchdnn puts types first
         if head:
             words.remove(head)
         sizes = _sizes(head, text)
@@ -279,7 +278,7 @@ class ConvProblem:
             size, kernel, near = (sizes[prefix + axis] for prefix in "ikp")
             outputs = sizes.get(f"o{axis}")
             needed = near if outputs is None else (outputs - 1) * step + (kernel - 1) * gap + 1 - size - near
-            if needed <= -max(1, step):  # a whole further output would fit: the string contradicts itself
+            if needed <= -max(1, step):  # a further output would fit: the string contradicts itself
                 raise ArgumentError(must("problem", f"a string whose o{axis} uses the input up", repr(text)))
             pads += [near, max(0, needed)]
         return cls(
@@ -288,7 +287,7 @@ class ConvProblem:
         )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=4096)  # every look-up asks for it
+@functools.lru_cache(maxsize=4096)  # every look-up uses it
 def _key(problem: ConvProblem) -> str:
     return (
         f"{problem.shape_key}{problem.types_word} in={problem.in_layout} out={problem.out_layout}"
@@ -297,7 +296,7 @@ def _key(problem: ConvProblem) -> str:
 
 
 def layout_name(value: Any, name: str) -> str:
-    """The canonical name of the layout that argument `name` asks for."""
+    """Canonical name of the layout that the argument `name` has as its value."""
     try:
         return layouts.get(value).name
     except ValueError:
@@ -306,7 +305,7 @@ def layout_name(value: Any, name: str) -> str:
 
 
 def _sizes(head: str, text: str) -> dict[str, int]:
-    """Every size of the benchdnn word `head`, with twins and defaults filled in; oh and ow only where stated."""
+    """Parse all sizes of the benchdnn geometry `head` and fill in defaults; oh and ow only if stated."""
     words = _SIZES.findall(head.replace("_", ""))
     sizes = {name: int(digits) for name, digits in words}
     well_formed = "".join(map("".join, words)) == head.replace("_", "") and len(sizes) == len(words)
@@ -323,7 +322,7 @@ def _sizes(head: str, text: str) -> dict[str, int]:
 
 
 def _settings(words: list[str], text: str) -> dict[str, Any]:
-    """The fields that the ``name=value`` words of a key state."""
+    """Parse the ``name=value`` settings of a key to fields of the problem."""
     settings: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -335,5 +334,5 @@ def _settings(words: list[str], text: str) -> dict[str, Any]:
 
 
 def is_plain(problem: ConvProblem) -> bool:
-    """Whether the output plane is the input plane, pixel by pixel."""
+    """Whether the convolution is 1x1 with stride 1 and no padding: each output pixel reads one input pixel."""
     return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)

@@ -1,4 +1,4 @@
-"""Quantization: what the integers of a convolution's arrays mean."""
+"""Quantization: scales and zero points of a convolution's integer arrays."""
 
 from __future__ import annotations
 
@@ -19,58 +19,59 @@ from cpuconv.problem.types import Types
 
 BYTES = (U8, S8)
 LIMITS = ("y_least", "y_most")
-_LEAST, _MOST = -128, 127 + 128  # zero points of any element that has one
+_LEAST, _MOST = -128, 127 + 128  # range of zero points over all element types
 _SCALE = "a finite number above 0 in float32"
 _EACH = "or one for each output channel"
-_PLAIN = frozenset((float, int))  # types whose numbers need no look: a network has thousands of scales
+_PLAIN = frozenset((float, int))  # types that need no check by value: a network has thousands of scales
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """The numbers that integers stand for: scale · (integer - zero point), of each array.
+    """Scales, zero points and clamps of a quantised convolution; a real number is scale · (integer - zero point).
 
-    With S = Σ (x - x_zero_point) · (w - w_zero_point), exactly, and bias in the unit x_scale · w_scale, a convolution
-    gives, in float32, multiplied and added one by one and rounded to the nearest, halves to even:
+    Let S = Σ (x - x_zero_point) · (w - w_zero_point), exactly, with the bias in units of x_scale · w_scale. Operations
+    are in float32, one at a time, and round to nearest, ties to even. The result is:
 
     - uint8 or int8 without a residual, and no activation, "relu" or "clip":
       y = clamp(rint((S + bias) · ((x_scale · w_scale) / y_scale)) + y_zero_point), as ONNX Runtime's QLinearConv does;
-    - else r = activation((S + bias) · (x_scale · w_scale) + (residual - residual_zero_point) · residual_scale) and
+    - otherwise r = activation((S + bias) · (x_scale · w_scale) + (residual - residual_zero_point) · residual_scale) and
       y = clamp(rint(r / y_scale) + y_zero_point);
-    - float32, where there is no `y_scale` or ``y_dtype="float32"``: y = r;
-    - int32, where ``y_dtype="int32"``: y = S + bias; scales then serve a float32 bias alone.
+    - float32, without a `y_scale` or with ``y_dtype="float32"``: y = r;
+    - int32, with ``y_dtype="int32"``: y = S + bias; the scales only apply to a float32 bias.
 
-    A float32 bias is rounded to rint(bias / (x_scale · w_scale)) where the result is integers, and added to
-    (S + bias) · (x_scale · w_scale) as it is where that is float32. Padding counts as zero: it reads as x_zero_point.
+    A float32 bias is rounded to rint(bias / (x_scale · w_scale)) for an integer result. For a float32 result, it is
+    added to (S + bias) · (x_scale · w_scale) without rounding. Padding counts as zero: it reads as x_zero_point.
 
     Parameters
     ----------
     x_scale : float
-        Of the input, above 0; all scales are kept in float32.
+        Scale of the input, above 0. All scales are rounded to float32.
     x_zero_point : int
-        The integer that stands for 0, in the range of the input's dtype.
+        Integer of the input that represents 0, in the range of the input's dtype.
     w_scale : float or sequence of float
-        Of the weights: one, or one for each output channel.
+        Scale of the weights: one for all, or one for each output channel.
     w_zero_point : int or sequence of int
-        The same for their zero points. Weights less their zero point are int8 where all fit, else int16.
+        Zero point of the weights, likewise. Weights less their zero points are int8 where all fit, else int16.
     y_scale : float or None
-        Of a result of uint8 or int8; None for other results.
+        Scale of a uint8 or int8 result; None for other results.
     y_zero_point : int
-        In the range of the result's dtype.
+        Zero point of the result, in the range of its dtype.
     residual_scale : float or None
-        Of a residual, where the result is uint8 or int8, and so is the residual. One of float32 has none.
+        Scale of the residual of a uint8 or int8 result, which has the same type. None for a float32 residual.
     residual_zero_point : int
+        Zero point of the residual.
     y_least, y_most : int, sequence of int or None
-        What a result of uint8 or int8 is clamped to, beside the range of its dtype: one number, or one for each output
+        Clamp of a uint8 or int8 result, narrower than the range of its dtype: one number, or one for each output
         channel.
 
     Raises
     ------
     ArgumentError
-        A scale is zero, negative, NaN, infinite, or one of these in float32; a zero point is in no element's range, or
-        stands without its scale. Where it is used: a zero point is out of the range of an array's dtype, a number of
-        scales or zero points is not that of output channels, or a product of scales leaves the range of float32.
+        A scale is zero, negative, NaN or infinite, also after rounding to float32; a zero point is in no element's
+        range, or has no scale. On use: a zero point is out of the range of an array's dtype; the number of scales or
+        zero points is not that of output channels; or a product of scales is out of the range of float32.
     ArgumentTypeError
-        A scale is no number, or a zero point no integer.
+        A scale is not a number, or a zero point is not an integer.
     """
 
     x_scale: float
@@ -99,28 +100,28 @@ class Quantization:
                 raise ArgumentError(must(f"{name}_zero_point", f"0 without a {name}_scale", point))
 
     def __hash__(self) -> int:
-        """Of the fields in which those of a program differ, as every call looks up by it."""
+        """Hash of the fields in which quantizations of a program differ; every call looks up by it."""
         first = self.w_scale[0] if isinstance(self.w_scale, tuple) else self.w_scale
         return hash((self.x_scale, self.x_zero_point, first, self.y_scale, self.y_zero_point))
 
     def check(self, types: Types, w: Element, k: int, residual: bool) -> None:
-        """See that it suits a problem.
+        """Check that the quantization fits a problem.
 
         Parameters
         ----------
         types : Types
-            Of the problem, with integer sums.
+            Types of the problem, with integer sums.
         w : Element
-            Of the weights as they are given.
+            Type of the weights as passed.
         k : int
             Output channels.
         residual : bool
-            Whether one is added.
+            Whether a residual is added.
 
         Raises
         ------
         ArgumentError
-            It does not; the message names the field.
+            It does not fit; the message names the field.
         """
         _check_range("x_zero_point", self.x_zero_point, types.x)
         for name in ("w_scale", "w_zero_point", *LIMITS):
@@ -147,29 +148,29 @@ class Quantization:
             raise ArgumentError(must("y_scale", expected, self.y_scale))
 
     def product(self) -> np.ndarray:
-        """x_scale · w_scale in float32: one, or one for each output channel."""
+        """Compute x_scale · w_scale in float32: one number, or one for each output channel."""
         with np.errstate(over="ignore", under="ignore"):
             return np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
 
     def clamp(self, y: Element) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the largest number of a result of that type: one, or one for each output channel."""
+        """Lower and upper limit of a result of type `y`: one number, or one for each output channel."""
         ends = zip(bounds(y), (self.y_least, self.y_most), strict=True)
         least, most = (np.asarray(end if given is None else given, np.float32) for end, given in ends)
         return np.maximum(least, bounds(y)[0]), np.minimum(most, bounds(y)[1])
 
     def ratio(self) -> np.ndarray:
-        """(x_scale · w_scale) / y_scale in float32."""
+        """Compute (x_scale · w_scale) / y_scale in float32."""
         with np.errstate(over="ignore", under="ignore"):
             return self.product() / np.float32(self.y_scale or 1)
 
 
 def checked(scale: object, zero_point: object, element: Element) -> tuple[float, int]:
-    """The arguments `scale`, as float32 has it, and `zero_point` of integers of that element.
+    """Check the arguments `scale` and `zero_point` of an element type; return the scale rounded to float32.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        They are none.
+        A value is invalid.
     """
     of, point = _scale(scale, "scale"), _zero_point(0 if zero_point is None else zero_point, "zero_point")
     _check_range("zero_point", point, element)
@@ -178,7 +179,7 @@ def checked(scale: object, zero_point: object, element: Element) -> tuple[float,
 
 
 def bounds(element: Element) -> tuple[int, int]:
-    """The least and the largest integer of an element."""
+    """Lower and upper limit of an integer element type."""
     known = np.iinfo(element.dtype)
     return int(known.min), int(known.max)
 
@@ -190,7 +191,7 @@ def _check_range(name: str, point: Any, element: Element) -> None:
 
 
 def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
-    """The numbers of a scalar or of a sequence, and whether it is one."""
+    """Convert a scalar or a sequence to a list of numbers; also return whether it was a sequence."""
     value = _unpacked(value)
     many = is_sequence(value) and (name.startswith("w_") or name in LIMITS)
     numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
@@ -200,10 +201,10 @@ def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
 
 
 def _unpacked(value: Any) -> Any:
-    """What an array of at most one axis holds, a tensor of torch's too, as Python's numbers; else the value."""
+    """Convert an array or a torch tensor of at most one axis to Python numbers; return other values unchanged."""
     if getattr(value, "ndim", 0) > 1:
         return value
-    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a tensor that has no memory, or the like
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # such as a tensor without memory
         if hasattr(value, "tolist"):
             return value.tolist()
         if hasattr(value, "__array__"):
@@ -219,12 +220,12 @@ def _float32(values: Sequence[Any]) -> tuple[float, ...]:
     form = f"{len(values)}f"
     try:
         return struct.unpack(form, struct.pack(form, *map(float, values)))
-    except OverflowError:  # beyond the largest
+    except OverflowError:  # beyond the largest float32
         return (math.inf,) if len(values) == 1 else tuple(each for value in values for each in _float32([value]))
 
 
 def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
-    """Scales as float32 has them."""
+    """Check the scales and round them to float32."""
     optional = name in ("y_scale", "residual_scale")
     if value is None and optional:
         return None

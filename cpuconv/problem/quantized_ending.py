@@ -1,4 +1,4 @@
-"""How sums of integers end, as `Quantization` says it, in NumPy: float32, multiplied and added one by one."""
+"""Reference of the integer epilogue that `Quantization` defines, in NumPy: float32, one operation at a time."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import BYTES, Quantization, bounds
 
-_CLAMPS = (None, "relu", "clip")  # activations that are nothing but a narrower clamp
-_EXACT = (*_CLAMPS, "relu6", "leaky_relu")  # of those that kernels compute to the last bit
+_CLAMPS = (None, "relu", "clip")  # activations that only narrow the clamp
+_EXACT = (*_CLAMPS, "relu6", "leaky_relu")  # activations that kernels compute bit-exactly
 _one = np.float32
 
 
 def is_exact(problem: ConvProblem) -> bool:
-    """Whether every kernel of the problem gives the oracle's result to the last bit: one of integers, unless it ends in
-    a function that kernels approximate."""
+    """Whether all kernels of the problem match the reference bit for bit: integer problems without an activation that
+    kernels approximate."""
     return problem.types.sum.integer and _name(problem) in _EXACT
 
 
 def ended(
     sums: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None, scales: Quantization
 ) -> np.ndarray:
-    """The result of sums.
+    """Apply the epilogue to accumulators.
 
     Parameters
     ----------
     sums : array of int64, (N, K, OH, OW)
-        Of products of numbers less their zero points.
+        Dot products of operands less their zero points.
     bias : array, (K,), or None
         int32 or float32.
     residual : array, (N, K, OH, OW), or None
-        Of the result's type.
+        Residual of the result's type.
 
     Returns
     -------
     numpy.ndarray, (N, K, OH, OW)
-        Of the problem's type.
+        Result of the problem's type.
     """
     y, shift = problem.types.y, None
     if bias is not None:
@@ -68,7 +68,7 @@ def _name(problem: ConvProblem) -> str | None:
 
 
 def _each(values: np.ndarray) -> np.ndarray:
-    """Of each output channel, or of all."""
+    """Reshape values per output channel, or a single value, for broadcasting."""
     return values.reshape(-1, 1, 1)
 
 
@@ -78,7 +78,7 @@ def _rounded(bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _short(total: np.ndarray, problem: ConvProblem, scales: Quantization) -> np.ndarray:
-    """Of no activation but a clamp, whole numbers."""
+    """Requantise by one multiplication, with a clamp as the only activation; not yet clamped to the type."""
     unit, point = _one(scales.y_scale or 1), _one(scales.y_zero_point)
     whole = np.rint(total * _each(scales.ratio())) + point
     if problem.activation is None:
@@ -94,7 +94,7 @@ def _long(
     shift: np.ndarray | None,
     residual: np.ndarray | None,
 ) -> np.ndarray:
-    """The numbers that sums stand for, with what is added to them and the activation."""
+    """Dequantise the accumulators, add bias and residual, and apply the activation."""
     number = total * _each(scales.product())
     if shift is not None:
         number = number + shift

@@ -1,6 +1,6 @@
-"""The oracle: convolution as the direct sum over taps, for judging every kernel.
+"""Reference convolution: the direct sum over kernel taps, for checking all kernels.
 
-Sums are of float64. Those of integers are exact, and end in float32 as `Quantization` says.
+Sums are float64. Integer sums are exact; their epilogue is in float32, as `Quantization` defines it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.quantized_ending import ended
 
-_SUMS = Quantization(x_scale=1, w_scale=1)  # of integers that nobody scales
+_SUMS = Quantization(x_scale=1, w_scale=1)  # for integer sums without scales
 
 
 def conv2d(
@@ -25,26 +25,26 @@ def conv2d(
     residual: np.ndarray | None = None,
     quantization: Quantization | None = None,
 ) -> np.ndarray:
-    """activation(convolution + bias + residual).
+    """Compute activation(convolution + bias + residual).
 
     Parameters
     ----------
     x : array
-        Physical, in ``problem.in_layout``; channel tails are not read. bfloat16 is that of ml_dtypes, or uint16.
+        Physical, in ``problem.in_layout``; padding channels are not read. bfloat16 is that of ml_dtypes, or uint16.
     w : array, (K, C/groups, R, S)
-        Of integers: as users give them; or less their zero points, and a quantization that has none.
+        Integer weights: as users pass them; or less their zero points, with a quantization without zero points.
     bias : array, (K,), or None
     residual : array or None
         Physical, in ``problem.out_layout``.
     quantization : Quantization or None
-        Of integers.
+        Scales and zero points of integers.
 
     Returns
     -------
     numpy.ndarray
-        Physical array in ``problem.out_layout``, channel tails zero: of float64 where sums are floats, whatever the
-        result's type; else of the result's type. Taps over padding are left out, so that a NaN or Inf among the weights
-        spreads only where it meets real input.
+        Physical array in ``problem.out_layout`` with zeros in padding channels. For floating-point sums it is float64,
+        whatever the result's type; otherwise it has the result's type. Taps over padding are skipped, so that a NaN or
+        Inf weight only affects outputs for which it is multiplied by real input.
     """
     p = problem
     image = layouts.to_nchw(values(x, p.types.x), p.in_layout, p.c)
@@ -64,13 +64,13 @@ def conv2d(
 
 
 def values(array: np.ndarray, element: Element) -> np.ndarray:
-    """The numbers of an array as float64."""
+    """Convert an array to float64."""
     array = np.asarray(array)
     return np.asarray(widened(array) if element == BF16 and array.dtype == BF16.dtype else array, np.float64)
 
 
 def _sums(x: np.ndarray, w: np.ndarray, p: ConvProblem) -> np.ndarray:
-    """(N, K, OH, OW) sums of products of a logical input and weights."""
+    """Convolve a logical input with weights, to (N, K, OH, OW)."""
     image, taps = x.reshape(p.n, p.groups, p.cg, p.h, p.w), w.reshape(p.groups, p.kg, p.cg, p.r, p.s)
     total = np.zeros((p.n, p.groups, p.kg, p.oh, p.ow))
     for r in range(p.r):
@@ -83,7 +83,7 @@ def _sums(x: np.ndarray, w: np.ndarray, p: ConvProblem) -> np.ndarray:
 
 
 def overlap(offset: int, stride: int, size: int, outputs: int) -> tuple[slice, slice]:
-    """Outputs whose tap lies inside the axis, and the inputs they read: input = output * stride + offset."""
+    """Outputs whose tap is inside the axis, and the inputs they read: input = output * stride + offset."""
     first = max(0, -(offset // stride))
     last = min(outputs - 1, (size - 1 - offset) // stride)
     count = max(0, last - first + 1)
@@ -92,22 +92,22 @@ def overlap(offset: int, stride: int, size: int, outputs: int) -> tuple[slice, s
 
 
 def _tap(weight: np.ndarray, patch: np.ndarray) -> np.ndarray:
-    """One tap's share: (groups, K', C') times (N, groups, C', rows, columns), summed over C'."""
+    """Contribution of one tap: (groups, K', C') times (N, groups, C', rows, columns), summed over C'."""
     n, groups, channels, rows, columns = patch.shape
-    if channels == 1:  # depthwise: a product, without a call of BLAS for each channel
+    if channels == 1:  # depthwise: elementwise, without a BLAS call per channel
         return weight[:, :, :, None] * patch
     product = weight @ np.ascontiguousarray(patch).reshape(n, groups, channels, rows * columns)
     return product.reshape(n, groups, weight.shape[1], rows, columns)
 
 
 def relative_error(y: np.ndarray, expected: np.ndarray) -> float:
-    """max|y - expected| / max|expected|; infinite where one has a NaN or Inf that the other has not."""
+    """Compute max|y - expected| / max|expected|; infinite where NaN or Inf values differ."""
     if y.shape != expected.shape:
         raise ValueError(f"Argument 'y' must be of shape {expected.shape}, not {y.shape}.")
     if not expected.size:
         return 0.0
     finite = np.isfinite(expected)
-    if not finite.all():  # picking values out is slow
+    if not finite.all():  # boolean indexing is slow
         if not np.array_equal(y[~finite], expected[~finite], equal_nan=True):
             return float("inf")
         if not finite.any():

@@ -1,4 +1,4 @@
-"""The element types of a convolution: of its input, weights, sums and output."""
+"""Element types of a convolution's input, weights, sums and output."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _FORM = f"x:w:y or x:w:sum:y as in u8:s8:u8, each one of {', '.join(TABLE)}"
 
 @dataclass(frozen=True)
 class Types:
-    """Element types; as text what benchdnn's ``--dt`` takes, ``u8:s8:u8``.
+    """Element types; the text form is benchdnn's ``--dt``, ``u8:s8:u8``.
 
-    The text leaves out sums that follow from the operands: s32 of two integers, else f32. Others are its third of four.
+    The text omits the type of sums if it is the default: s32 for two integers, else f32. Otherwise it is the third of
+    four.
 
     Raises
     ------
     ArgumentError
-        Sums of no type that sums have, or integer sums of operands that are no integers.
+        The type of sums is not supported, or sums are integers while an operand is not.
     """
 
     x: Element = F32
@@ -34,7 +35,7 @@ class Types:
             raise ArgumentError(must("types", "of integer sums if, and only if, both operands are integers", f"{self}"))
 
     def __hash__(self) -> int:
-        """Of the fields in which those of a program differ, as calls look up by it."""
+        """Hash of the fields in which types of a program differ; calls look up by it."""
         return hash((self.x.name, self.w.name, self.y.name))
 
     def __str__(self) -> str:
@@ -43,12 +44,12 @@ class Types:
 
     @classmethod
     def parse(cls, text: str) -> Types:
-        """The types that a text states; one name is the type of all but integer sums, and of weights, which have signs.
+        """Parse types; a single name is the type of input, weights and output. For uint8, weights are int8.
 
         Raises
         ------
         ArgumentError
-            It states none.
+            The text is not a list of types.
         """
         try:
             named = [TABLE[name] for name in text.split(":")]
@@ -65,7 +66,7 @@ class Types:
 
 
 def sums_of(x: Element, w: Element) -> Element:
-    """The type of sums of products of the two, where no other is asked for."""
+    """Default type of sums for operands `x` and `w`."""
     return S32 if x.integer and w.integer else F32
 
 

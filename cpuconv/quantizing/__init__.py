@@ -1,1 +1,1 @@
-"""Networks of float32 made networks of bytes: what tensors span, scales, and a QDQ file that other engines read too."""
+"""Quantisation of float32 networks to int8: calibration, scales, and QDQ model files that other engines read too."""

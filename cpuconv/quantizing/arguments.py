@@ -1,4 +1,4 @@
-"""What users say to `cpuconv.quantize`, checked."""
+"""Checks of the arguments of `cpuconv.quantize`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
 
 
 def file(name: str, given: object) -> Path:
-    """A file that can be written."""
+    """Check that `given` is the path of a file that can be created."""
     if not isinstance(given, (str, os.PathLike)):
         raise ArgumentTypeError(must(name, "a path", kind_of(given)))
     path = Path(given)
@@ -33,7 +33,7 @@ def file(name: str, given: object) -> Path:
 
 
 def size(source: Any, graph: Graph) -> int:
-    """Bytes of a model, with those of constants that lie in files beside it."""
+    """Size of a model in bytes, including constants in external files."""
     if isinstance(source, (str, os.PathLike)):
         whole, held = os.stat(source).st_size, sum(array.nbytes for array in graph.constants.values())
         return whole if held <= whole else whole + held
@@ -41,7 +41,7 @@ def size(source: Any, graph: Graph) -> int:
 
 
 def form(method: str, percentile: float, activations: str, full_range: bool, room: bool) -> Form:
-    """How floats become bytes."""
+    """Check the quantisation options and collect them in a `Form`."""
     _check_one_of("method", method, METHODS)
     if not 50 <= _number("percentile", percentile) <= 100:
         raise ArgumentError(must("percentile", "from 50 to 100", percentile))
@@ -50,7 +50,7 @@ def form(method: str, percentile: float, activations: str, full_range: bool, roo
 
 
 def tolerance(given: object) -> float | None:
-    """An error, or None."""
+    """Check the tolerance: a number above 0, or None."""
     if given is None:
         return None
     number = _number("tolerance", given)
@@ -60,7 +60,7 @@ def tolerance(given: object) -> float | None:
 
 
 def count(name: str, given: Any) -> int:
-    """A number of things."""
+    """Check that `given` is an integer of at least 0."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise ArgumentTypeError(must(name, "an integer", repr(given)))
     if int(given) < 0:
@@ -69,19 +69,19 @@ def count(name: str, given: Any) -> int:
 
 
 def check_callable(name: str, given: object) -> None:
-    """Raise `ArgumentTypeError` for what is neither a function nor None."""
+    """Raise `ArgumentTypeError` if `given` is neither callable nor None."""
     if given is not None and not callable(given):
         raise ArgumentTypeError(must(name, "a callable or None", repr(given)))
 
 
 def check_bool(name: str, given: object, none: bool = False) -> None:
-    """Raise `ArgumentTypeError` for what is neither True nor False, nor None where that is allowed."""
+    """Raise `ArgumentTypeError` if `given` is neither a bool nor an allowed None."""
     if not (isinstance(given, bool) or (none and given is None)):
         raise ArgumentTypeError(must(name, "True, False or None" if none else "True or False", repr(given)))
 
 
 def numbers(name: str, given: Any) -> tuple[float, ...]:
-    """Numbers of channels; deviations are above 0."""
+    """Check numbers per channel, such as means; standard deviations must be above 0."""
     try:
         found = tuple(float(number) for number in given)
     except (TypeError, ValueError) as error:
@@ -92,12 +92,12 @@ def numbers(name: str, given: Any) -> tuple[float, ...]:
 
 
 def ports(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
-    """The network's inputs, with the sizes that are stated for them."""
+    """Input ports of the network, with the sizes that `sizes` states."""
     return tuple(Port(name, value.shape, value.dtype) for name, value in bound_inputs(graph, sizes).items())
 
 
 def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dict[str, str]:
-    """Names of products that stay floats, each with the reason."""
+    """Check the names of layers that stay float32; return them with the reason."""
     if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
         raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
     if not products:

@@ -1,4 +1,4 @@
-"""A network on its samples: what its tensors span, and the network of bytes for any choice of its products."""
+"""Calibration of a network on samples: tensor ranges, and the int8 network for any set of layers."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from cpuconv.quantizing.observing import counted, ends_of, ready
 from cpuconv.quantizing.ranges import Range, range_of
 from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
 
-_FEW = 8000  # values of a sample: of fewer, one that lies outside by a tenth errs more than all that are rounded
-Progress = Callable[[str, int, int], None]  # what is done, how many steps of it, of how many
+_FEW = 8000  # values per sample: with fewer, one that is 10% out of range causes more error than all rounding
+Progress = Callable[[str, int, int], None]  # step name, steps done, steps in total
 
 
 @dataclass(frozen=True)
 class Form:
-    """How floats become bytes.
+    """Options of quantisation.
 
     Attributes
     ----------
     method : str
         One of `ranges.METHODS`.
     percentile : float
-        Of values that the range of "percentile" holds, at each end.
+        Percentage of values that the range of "percentile" covers, at each end.
     dtype : numpy.dtype
-        Of activations: uint8 or int8.
+        Type of activations: uint8 or int8.
     full_range : bool
-        Whether two weights of a channel may saturate sums of 16 bits.
+        Whether two weights of a channel may saturate 16-bit sums.
     joined : bool
         As for `Places`.
     room : bool
-        Whether ranges of "mse" leave room for samples to come in large tensors as well, which costs digits.
+        Whether ranges of "mse" have a margin for unseen inputs in large tensors too. It costs resolution.
     """
 
     method: str = "mse"
@@ -54,7 +54,7 @@ class Form:
 
 
 class Calibration:
-    """Networks of bytes of one network, by what its tensors are on the samples.
+    """Calibration of one network: tensor ranges on the samples; builds its int8 networks.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class Calibration:
     threads : int
     progress : callable
     correct : bool
-        Whether biases take back the mean errors of channels.
+        Whether biases compensate the mean errors of channels.
 
     Attributes
     ----------
     products : tuple of Product
     errors : dict of str to float
-        Of each product by itself, by the name of its output.
+        Output error of each layer alone, by the name of its output.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Calibration:
         self.products = products_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
-        self._known: dict[tuple[str, str], Weights] = {}  # by the product's output, and what its scale is that of
+        self._known: dict[tuple[str, str], Weights] = {}  # by the layer's output and the root of its input's scale
         self._places = Places(self.graph, self.known, self.products, form.joined, Processor(current(), threads))
         self._observe(self._places.tensors)
         plan = self.plan(self.products)
@@ -94,26 +94,26 @@ class Calibration:
         self._known.clear()
 
     def of_half(self, first: int) -> Calibration:
-        """The same by every other sample, from the first (0) or the second (1) on."""
+        """Calibrate on every second sample, from the first (0) or the second (1) on."""
         prepared = Prepared(self.graph, self.known)
         return Calibration(prepared, self.samples.half(first), self.form, self.threads, self.progress, self._correct)
 
     def plan(self, products: Collection[Product]) -> Plan:
-        """What becomes bytes for these products."""
+        """Plan the quantisation of these layers."""
         return plan_of(self.graph, self.placed({product.name: 0.0 for product in products}, forced=True))
 
     def placed(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Placed:
-        """The fastest places of bytes (`Places.placed`)."""
+        """Select the fastest assignment of int8 to tensors and layers (`Places.placed`)."""
         return self._places.placed(prices, forced=forced, free=free)
 
     def built(self, products: Collection[Product]) -> Graph:
-        """The network in which these products multiply bytes."""
+        """Build the network in which these layers are int8."""
         plan = self.plan(products)
         scales = self._scales(plan)
         return with_bytes(self.graph, plan, scales, self._weights(plan, scales))
 
     def steps(self, what: str, passes: int) -> Callable[[], None]:
-        """What is told of each sample that is done, in so many passes over them."""
+        """Make a callback to be called per sample, which reports the progress of some passes over the samples."""
         done, total = 0, passes * len(self.samples)
         self.progress(what, 0, total)
 
@@ -128,7 +128,7 @@ class Calibration:
         return {root: scale_of(*self._ranges[root], self.form.dtype) for root in set(plan.roots.values())}
 
     def _observe(self, names: Sequence[str]) -> None:
-        """Find the ranges of tensors."""
+        """Determine the ranges of tensors."""
         model = ready(self.graph, self.threads, names)
         one_pass = self.form.method == "minmax"
         step = self.steps("observing tensors", 1 if one_pass else 2)
@@ -150,7 +150,7 @@ class Calibration:
         return {product.node.outputs[0]: self._weights_of(product, plan, scales) for product in plan.products}
 
     def _weights_of(self, product: Product, plan: Plan, scales: dict[str, Scale]) -> Weights:
-        """Those of one product, found once."""
+        """Quantise the weights of one layer, cached."""
         key = name, root = product.node.outputs[0], plan.roots[product.node.inputs[0]]
         if key not in self._known:
             bias, unit = self._biases.get(name, product.bias), scales[root].scale

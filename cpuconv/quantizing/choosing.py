@@ -1,10 +1,10 @@
-"""Which products multiply bytes: the fastest mixture, as measured on this machine, as far as the error allows.
+"""Selection of int8 layers: the fastest mixture, measured on this machine, that the error tolerance allows.
 
-Products are timed alone by floats and by bytes, conversions between the two are priced by the models, and where bytes
-are is solved as one problem (`graphs.placing`). First go products that are floats in its solution, if the whole is
-faster so. Then, while the error of the whole is above the tolerance, squared errors get a price in the same problem,
-each product measured alone against floats: the search is that of roundings to bfloat16 (`precision.choosing`). First
-and last layers are products like others.
+Layers are timed alone in float32 and in int8; models estimate the conversion costs. `graphs.placing` assigns int8
+as one optimisation problem. Layers that its solution leaves in float32 are excluded first, if that makes the network
+faster. While the network's error is above the tolerance, squared errors are a price in the same problem; each
+layer's error is measured alone. The search is that of roundings to bfloat16 (`precision.choosing`). First and last
+layers are treated like others.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR, FEW = "asked for", "bytes are not faster", "error", "few values"
-JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
-Whole = Callable[[Sequence[Product]], float]  # the error of the network in which these products are of bytes
-VALUES = 1000  # that say what the bytes of a product's input stand for: of fewer, others lie far outside too often
+JUDGED = 16  # samples for comparing layers; the whole network is measured on all
+Whole = Callable[[Sequence[Product]], float]  # error of the network in which these layers are int8
+VALUES = 1000  # minimum number of values of a layer's input: with fewer, unseen values exceed the range too often
 _LEAST_SAVED = 1e-7  # seconds
-_GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
+_GAIN = 1.0  # required ratio: the network without must be faster, at the upper confidence limit
 
 
 @dataclass
 class Choice:
-    """What was chosen, and what is known of each product, by its name.
+    """Selected layers, and measurements by the layer's name.
 
     Attributes
     ----------
     kept : dict of str to str
-        Products that stay floats, each with the reason.
+        Layers that stay float32, each with the reason.
     floats, bytes : dict of str to float
-        Seconds of products alone, of floats and of bytes, where they were measured.
+        Measured seconds of single layers, in float32 and in int8.
     alone : dict of str to float
-        Errors of the network's outputs where that product alone is of bytes.
+        Error of the network's outputs if only that layer is int8.
     """
 
     kept: dict[str, str] = field(default_factory=dict)
@@ -56,38 +56,38 @@ class Choice:
 
     @property
     def timed(self) -> bool:
-        """Whether products were."""
+        """Whether layers were timed."""
         return bool(self.floats)
 
     def more(self, names: Iterable[str]) -> dict[str, float]:
-        """Seconds that products take more with bytes; where none were timed, all save as much."""
+        """Additional seconds of layers in int8; without measurements, all save the same."""
         if not self.timed:
             return dict.fromkeys(names, -1.0)
         return {name: self.slower(name) or 0.0 for name in names}
 
     def cost(self, product: Product) -> float:
-        """What a product of bytes costs: its squared error, for each second that it saves.
+        """Cost of an int8 layer: its squared error per second that it saves.
 
-        Squares, as the errors of products that know nothing of one another add up so.
+        Errors are squared because those of independent layers add up in squares.
         """
         return self.alone[product.name] ** 2 / max(-self.more([product.name])[product.name], _LEAST_SAVED)
 
     def slower(self, name: str) -> float | None:
-        """Seconds that a product takes more with bytes; None where it was not timed in both."""
+        """Additional seconds of a layer in int8; None if it was not timed in both types."""
         both = name in self.floats and name in self.bytes
         return self.bytes[name] - self.floats[name] if both else None
 
     def products(self, made: Calibration) -> list[Product]:
-        """Those that multiply bytes."""
+        """Layers that are int8."""
         return [product for product in made.products if product.name not in self.kept]
 
 
 class NothingFits(ArgumentError):
-    """One layer alone exceeds the tolerance, whichever it is, or what is within it is not faster."""
+    """Each single layer exceeds the tolerance, or the layers within it are not faster."""
 
 
 class Mixed:
-    """Mixtures of products of bytes and of floats (`precision.choosing.Mixtures`); what rounds multiplies bytes."""
+    """Mixtures of int8 and float32 layers (`precision.choosing.Mixtures`), where rounded nodes are int8."""
 
     def __init__(
         self,
@@ -110,27 +110,27 @@ class Mixed:
         return [self._alone[name] for name in self._names]
 
     def solved(self, prices: Sequence[float]) -> Rounding:
-        """The products of bytes in the fastest mixture, where the bytes of each cost seconds more."""
+        """Int8 layers of the fastest mixture if each int8 layer costs `prices` seconds more."""
         asked = {name: self._more[name] + price for name, price in zip(self._names, prices, strict=True)}
         return self.numbers(self._made.placed(asked, free=self._free).products)
 
     def modelled(self, rounding: Rounding) -> float:
-        """Seconds of a mixture, beside what all mixtures have."""
+        """Seconds of a mixture, without the part that all mixtures have in common."""
         asked = {self._names[at]: self._more[self._names[at]] for at in rounding}
         return self._floats + self._made.placed(asked, forced=True, free=self._free).seconds
 
     def error(self, rounding: Rounding) -> float:
-        """Of the whole network, as measured."""
+        """Measured error of the whole network."""
         return self._whole([self._products[at] for at in sorted(rounding)]) if rounding else 0.0
 
     def numbers(self, products: Iterable[Product]) -> Rounding:
-        """The places of some products among these."""
+        """Indices of these layers."""
         names = {product.name for product in products}
         return Rounding(at for at, name in enumerate(self._names) if name in names)
 
 
 def known_too_little(network: Prepared, samples: int) -> dict[str, str]:
-    """Products whose inputs have few values on so many samples of the first one's sizes."""
+    """Layers whose inputs have too few values on so many samples of the first sample's sizes."""
     shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
     sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     return {name: FEW for name, size in sizes.items() if size * samples < VALUES}
@@ -148,18 +148,18 @@ def calibrated(
     correct: bool = True,
     equalize: bool | None = None,
 ) -> Calibration:
-    """The network on its samples: as it is or equalised, or that of both whose error is smaller.
+    """Calibrate the network as it is or equalised, or select the one with the smaller error.
 
     Parameters
     ----------
     network, samples, form, threads, progress, correct
         As for `Calibration`.
     judge : Judge
-        Of the two.
+        Judge for this comparison.
     choice : Choice
-        So far.
+        The current selection.
     equalize : bool or None
-        None: both are tried, where there is a difference.
+        None: both are tried if they differ.
     """
     graphs = [network.graph]
     if equalize is not False and (other := equalized(network.graph)) is not network.graph:
@@ -169,9 +169,9 @@ def calibrated(
 
 
 def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
-    """Keep products of floats that bytes do not make faster: by the time of each and of conversions, then of the whole.
+    """Keep layers in float32 where int8 is not faster, by the times of layers and conversions, then of the network.
 
-    Floats may be rounded to `precision`.
+    In the comparison, float32 may be rounded to `precision`.
     """
     products = choice.products(made)
     names = [product.name for product in products]
@@ -194,7 +194,7 @@ def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str
 
 
 def errors_alone(made: Calibration, judge: Judge, products: Sequence[Product]) -> dict[str, float]:
-    """The error of the network with one product of bytes, for each of them by its name."""
+    """Measure the network's error with each of these layers as the only int8 layer; return it by name."""
     found = {}
     for at, product in enumerate(products):
         made.progress("measuring errors of layers", at, len(products))
@@ -213,29 +213,29 @@ def within(
     *,
     additive: bool = False,
 ) -> Choice:
-    """Keep products of floats until the error of the whole is within the tolerance; `layers` of them in any case.
+    """Keep layers in float32 until the network's error is within the tolerance; at least `layers` of them.
 
     Parameters
     ----------
     made : Calibration
     judge : Judge
-        Of the errors of one product.
+        Judge for errors of single layers.
     whole : callable
     choice : Choice
-        So far.
+        The current selection.
     tolerance : float or None
     layers : int
-        How many are kept at least.
+        Minimum number of layers that stay float32.
     additive : bool
-        Whether the sum of the products' squared errors is to be within as well: few samples favour, of many mixtures
-        that are tried, those that err little on them by chance.
+        Whether the sum of the layers' squared errors must be within too. Among many mixtures, few samples favour those
+        whose errors on them are small by chance.
 
     Raises
     ------
     NothingFits
-        One product alone has a larger error than the tolerance, whichever it is.
+        Each single layer has a larger error than the tolerance.
     ArgumentError
-        All would be kept.
+        No layer would be int8.
     """
     products = choice.products(made)
     if layers and layers >= len(products):

@@ -1,8 +1,8 @@
-"""Biases that take back what rounding adds to the mean of a channel.
+"""Bias correction: compensates the mean error per channel that rounding causes.
 
-What a product of bytes gives differs from that of floats, on the same input, by an error whose mean over samples and
-places is not 0 in every channel: the bias takes it back. Each product is measured by itself, all in one run of the
-network, so that an error which others have made is not taken back twice.
+The outputs of an int8 layer differ from float32 outputs for the same input. The mean of this error over samples and
+pixels is not 0 in every channel; the bias subtracts it. Each layer is measured alone, all in one run of the network,
+so that the error of another layer is not compensated twice.
 Source: Nagel et al., "Data-free quantization through weight equalization and bias correction" (2019), section 4.2.
 """
 
@@ -23,18 +23,18 @@ from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.observing import Step, ready
 from cpuconv.quantizing.scales import Scale, Weights
 
-_TWIN = "quantized:"  # before the name of what a product of bytes gives
+_TWIN = "quantized:"  # prefix of the outputs of int8 layers
 
 
 class Local(NamedTuple):
-    """What bytes do to each product by itself, by the name of its output.
+    """Effect of int8 on each layer alone, by the name of its output.
 
     Attributes
     ----------
     biases : dict of str to numpy.ndarray
-        That take back the mean error: one float32 a channel; of products that may have a bias.
+        Corrected biases, one float32 per channel, of layers that may have a bias.
     errors : dict of str to float
-        The root of the mean square of what is wrong with its output then, over that of the output.
+        Relative RMS error of the output after correction.
     """
 
     biases: dict[str, np.ndarray]
@@ -51,11 +51,11 @@ def locally(
     step: Step,
     correct: bool,
 ) -> Local:
-    """What bytes do to each product of the plan, `correct`: and biases that take back what is wrong in the mean."""
+    """Measure the error of each layer of the plan in int8; with `correct`, also correct the biases."""
     outputs = [product.node.outputs[0] for product in plan.products]
     model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
     sums = {product.node.outputs[0]: np.zeros(product.outputs) for product in plan.products}
-    squares = {name: np.zeros(2) for name in outputs}  # of differences, of values
+    squares = {name: np.zeros(2) for name in outputs}  # sums of squares of differences and of values
     counts = dict.fromkeys(outputs, 0)
     for feed in samples:
         results = model.run(feed)
@@ -84,7 +84,7 @@ def _bias(product: Product) -> np.ndarray:
 
 
 def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:
-    """The network with a second product beside each, of the same input as bytes and of weights as bytes say them."""
+    """Add a second layer next to each layer of the plan, with the quantised input and weights, dequantised."""
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}
     rounded: dict[str, str] = {}

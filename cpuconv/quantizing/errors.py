@@ -1,4 +1,4 @@
-"""How far a variant of a network is from the network of floats, on samples."""
+"""Errors of a network's variants, relative to the float32 network, on samples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
-Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
-_KEPT = 1 << 28  # bytes of outputs that are kept; what takes more is computed anew
+Metric = Callable[[Outputs, Outputs], float]  # of a sample's float32 and variant outputs; 0: equal
+_KEPT = 1 << 28  # maximum bytes of cached outputs; others are recomputed
 
 
 class Judge:
@@ -29,15 +29,15 @@ class Judge:
     Parameters
     ----------
     graph : Graph
-        The network of floats.
+        The float32 network.
     samples : Samples
     threads : int
     measure : callable
-        Makes what takes in the outputs of samples, by floats and by the variant, and says the error.
+        Makes a `Measure`, which takes float32 and variant outputs of samples and returns the error.
     exact : sequence of (mapping of str to numpy.ndarray)
-        The outputs by floats of the first samples, where they are known.
+        Known float32 outputs of the first samples.
     probabilities : bool
-        Whether what undecided inputs err by is told too, of outputs that are probabilities.
+        Whether errors of low-margin inputs are measured too, for outputs that are probabilities.
     """
 
     def __init__(
@@ -58,27 +58,27 @@ class Judge:
         self._packed = Packed(keeps=OF_TRIES)
 
     def first(self, count: int) -> Judge:
-        """On so many of the samples, the first ones; what this one knows is known to both."""
+        """Judge on the first `count` samples; shares the cached outputs."""
         made = Judge(self._graph, self.samples.first(count), self._threads, self._measure, self._kept[:count])
         made._logits, made._names, made._packed = self._logits, self._names, self._packed
         return made
 
     def undecided(self) -> Undecided:
-        """What takes in logits and says what undecided inputs would err by; 0 of outputs that are no probabilities."""
+        """Make a measure of the error of low-margin inputs from logits; 0 if no output is a probability."""
         return Undecided(self._logits)
 
     def error(self, variant: Graph, step: Step = lambda: None) -> float:
-        """How far a variant with the same inputs and outputs is from the network; `step` is told of each sample.
+        """Error of a variant with the same inputs and outputs; `step` is called per sample.
 
         Raises
         ------
         ArgumentError
-            The metric gave no number.
+            The metric did not return a number.
         """
         return self.figures(variant, step)[0]
 
     def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
-        """The error of a variant, and how often it agrees in the largest class; None where no output is of classes."""
+        """Error of a variant, and its top-1 agreement; None if no output has classes."""
         error, agreement = self._measure(), Agreement()
         self.tell(variant, (error, agreement), step=step)
         return error.value, agreement.value
@@ -91,7 +91,7 @@ class Judge:
         step: Step = lambda: None,
         undecided: Undecided | None = None,
     ) -> None:
-        """Have measures take in the outputs of some of the samples, and `undecided` their logits."""
+        """Pass the outputs of some samples to the measures, and their logits to `undecided`."""
         names = self._graph.outputs if undecided is None else self._names
         model, wanted = ready(variant, self._threads, names, packed=self._packed), range(len(self.samples))[some]
         for at, (feed, exact) in enumerate(zip(self.samples, self._exact(), strict=True)):
@@ -105,7 +105,7 @@ class Judge:
                 step()
 
     def _exact(self) -> Iterator[Outputs]:
-        """The outputs by floats of every sample."""
+        """Iterate over the float32 outputs of all samples."""
         size = sum(array.nbytes for outputs in self._kept for array in outputs.values())
         for at, feed in enumerate(self.samples):
             if at < len(self._kept):
@@ -121,48 +121,48 @@ class Judge:
 
 
 class Taking(Protocol):
-    """What takes in samples, one after another."""
+    """Accumulator of samples."""
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
+        """Add a sample."""
 
 
 class Measure(Taking, Protocol):
-    """An error of samples."""
+    """Accumulator that has an error."""
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
 
 
 def measure_of(metric: Metric | None) -> Callable[[], Measure]:
-    """What makes `RelativeError`s, or means of a user's metric."""
+    """Factory of `RelativeError`, or of means of a user's metric."""
     return RelativeError if metric is None else partial(Mean, metric)
 
 
 def bounded_measure_of(metric: Metric | None) -> Callable[[], Measure]:
-    """The same, by which the error of single samples to come is bounded too; a user's metric stays a mean."""
+    """Factory of `BoundedError`, which also bounds the error of single unseen inputs, or means of a user's metric."""
     return BoundedError if metric is None else partial(Mean, metric)
 
 
 class RelativeError:
-    """The root of the mean square of differences over that of values, of all samples; of outputs the largest.
+    """Relative RMS error over all samples; for several outputs, the maximum.
 
-    Infinite where an output has another shape, or where one of the two has no finite number and the other another.
+    Infinite if an output has another shape, or if the non-finite values differ.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, np.ndarray] = {}
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         for name, array in exact.items():
             squares = _squares(array, rough[name])
             self._sums[name] = self._sums.get(name, np.zeros(2)) + squares
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = [float(np.nan_to_num(part / whole, posinf=np.inf)) for part, whole in self._sums.values()]
         return math.sqrt(max(parts, default=0.0))
@@ -183,70 +183,70 @@ def _squares(exact: np.ndarray, rough: np.ndarray) -> tuple[float, float]:
 
 
 class _Values:
-    """Those of a metric, one for each sample."""
+    """Values of a metric, one per sample."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._values: list[float] = []
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         self._values.append(number_of(self._metric(exact, rough)))
 
 
 class Mean(_Values):
-    """The mean of a user's metric."""
+    """Mean of a user's metric."""
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
         return float(np.mean(self._values))
 
 
 class Worst(_Values):
-    """The largest of a metric."""
+    """Maximum of a metric."""
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
         return max(self._values, default=0.0)
 
 
 class Bounded(Worst):
-    """The largest of a metric, or what samples to come need, if that is more (`precision.to_come`)."""
+    """Maximum of a metric, or the bound for unseen inputs if that is larger (`precision.to_come`)."""
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
         return bounded(self._values)
 
 
 class BoundedError(RelativeError):
-    """That of all samples together, or what single ones to come need, if that is more."""
+    """Relative RMS error of all samples together, or the bound for single unseen inputs if that is larger."""
 
     def __init__(self) -> None:
         super().__init__()
         self._single: list[float] = []
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         super().add(exact, rough)
         self._single.append(relative_rms(exact, rough))
 
     @property
     def value(self) -> float:
-        """Of the samples so far."""
+        """Error of the samples so far."""
         return max(super().value, expected(self._single))
 
 
 class Agreement:
-    """The share of rows whose largest class is the same, where one output looks like classes: floats (N, K)."""
+    """Top-1 agreement: share of rows with the same class, if exactly one output looks like class scores (N, K)."""
 
     def __init__(self) -> None:
         self._same = self._rows = 0
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         names = [name for name, array in exact.items() if _classes(array) is not None]
         names = [name for name in names if rough[name].shape == exact[name].shape]
         if len(names) == 1:
@@ -256,12 +256,12 @@ class Agreement:
 
     @property
     def value(self) -> float | None:
-        """Of the samples so far."""
+        """Agreement on the samples so far."""
         return self._same / self._rows if self._rows else None
 
 
 def _classes(array: np.ndarray) -> np.ndarray | None:
-    """Rows of scores, of floats; None where an output is none such."""
+    """Reshape class scores to rows; None if the output is not a matrix of floats."""
     if array.ndim < 2 or array.dtype.kind != "f" or not 1 < array.shape[1] == array.size // max(len(array), 1):
         return None
     return array.reshape(array.shape[:2])

@@ -1,9 +1,9 @@
-"""Errors of networks of bytes on samples that they do not follow from.
+"""Errors of int8 networks on samples that were not used for calibration.
 
-Ranges and biases follow from samples, and on these a network errs less than on others. So two more are made, the ranges
-and biases of each from every other sample, and each is judged on the samples that the other one follows from
-(cross-fitting). The network that runs follows from all of them: it knows more than either, but is judged too. Of many
-samples what they do alike outweighs what one does alone, and the network that runs is judged by itself.
+A network's error is smaller on its calibration samples than on others. With few samples, two more networks are
+therefore calibrated, on every second sample each. Each is judged on the samples of the other (cross-fitting). The
+network that runs is calibrated on all samples, and is judged too. With many samples, common properties outweigh those
+of single samples, and only this network is judged.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cpuconv.quantizing.calibrating import Calibration
 from cpuconv.quantizing.errors import Judge, Measure
 from cpuconv.quantizing.graphs.products import Product
 
-MANY = 33  # samples
-_WHOLE = "measuring the error"  # of the whole network
+MANY = 33  # minimum number of samples for judging only the final network
+_WHOLE = "measuring the error"  # progress step: error of the whole network
 
 
 def known_by(samples: int) -> int:
-    """From how many of the samples ranges follow, of each network that is judged."""
+    """Number of samples on which each judged network is calibrated."""
     return samples // 2 if _in_halves(samples) else samples
 
 
@@ -28,21 +28,21 @@ def _in_halves(samples: int) -> bool:
 
 
 class HeldOut:
-    """What judges mixtures of one network.
+    """Judge of the mixtures of one network.
 
     Parameters
     ----------
     made : Calibration
-        From all samples.
+        Calibration on all samples.
     judge : Judge
-        On all of them.
+        Judge on all samples.
     measure : callable
-        Makes what takes in samples and says the error.
+        Makes a `Measure`, which takes samples and returns the error.
 
     Attributes
     ----------
     halves : tuple of Calibration
-        From one half of the samples each; none of one sample, and of many.
+        Calibrations on one half of the samples each; empty for one sample, and for many.
     """
 
     def __init__(self, made: Calibration, judge: Judge, measure: Callable[[], Measure]) -> None:
@@ -51,9 +51,9 @@ class HeldOut:
         self._known: dict[frozenset[str], float] = {}
 
     def error(self, products: Sequence[Product], most: float) -> float:
-        """The larger one, on all samples and on those held out; only the first where that exceeds `most`.
+        """Maximum of the errors on all samples and on held-out samples; only the first if it exceeds `most`.
 
-        Of probabilities at least what undecided inputs would err by (`undecided`).
+        For probabilities, it is at least the error of low-margin inputs (`undecided`).
         """
         key = frozenset(product.name for product in products)
         if key not in self._known:
@@ -66,7 +66,7 @@ class HeldOut:
         return self._known[key]
 
     def _error(self, products: Sequence[Product], judged: Sequence[tuple[Calibration, slice]]) -> float:
-        """Of networks on some of the samples each, all of these taken together."""
+        """Error of networks on some of the samples each, taken together."""
         measure, undecided, step = self._measure(), self._judge.undecided(), self._made.steps(_WHOLE, 1)
         for made, some in judged:
             self._judge.tell(made.built(products), [measure], some, step, undecided)

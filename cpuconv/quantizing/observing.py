@@ -1,4 +1,4 @@
-"""What tensors of a network are on samples: it runs by the kernels of floats, its inner tensors given out."""
+"""Observation of tensors on samples: runs the float32 network with inner tensors as outputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.quantizing.data.samples import Feed
 from cpuconv.quantizing.ranges import Histogram, Range, least_error
 
-PARTS = 2048  # of a histogram
-Step = Callable[[], None]  # is told of each sample that is done
+PARTS = 2048  # bins of a histogram
+Step = Callable[[], None]  # called per sample
 
 
 def ready(
@@ -31,30 +31,30 @@ def ready(
     precision: str = FULL,
     packed: Packed | None = None,
 ) -> Model:
-    """The network, ready to run, with other outputs if these are named; floats may be rounded to a precision.
+    """Compile the network, optionally with other outputs and with float32 rounded to a precision.
 
     Weights that are in `packed` are not packed again.
     """
     graph = replace(graph, outputs=tuple(graph.outputs if outputs is None else outputs)).live()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuconvWarning)  # of operators without kernels: told when it was prepared
+        warnings.simplefilter("ignore", CpuconvWarning)  # operators without kernels: warned about in preparation
         return compiled(graph, Target(current(), threads, precision=precision), {}, packed=packed)
 
 
 class Ends(NamedTuple):
-    """The ends of a tensor on each sample, with 0 between them: those of its values, or of a range for them."""
+    """Lower and upper ends of a tensor on each sample, including 0: of its values, or of a range."""
 
     lows: list[float]
     highs: list[float]
 
     @property
     def seen(self) -> Range:
-        """Of all samples."""
+        """Range over all samples."""
         return min(self.lows), max(self.highs)
 
     @property
     def to_come(self) -> Range:
-        """What other samples stay within, but for few: three deviations beyond the means."""
+        """Bound for unseen samples, except for few: three standard deviations beyond the mean ends."""
         if len(self.lows) < 2:
             return self.seen
         (low, far), (high, beyond) = ((np.mean(each), 3 * np.std(each, ddof=1)) for each in self)
@@ -62,12 +62,12 @@ class Ends(NamedTuple):
 
 
 def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, Ends]:
-    """The ends of each output on all samples.
+    """Determine the ends of each output on all samples.
 
     Raises
     ------
     SourceError
-        A tensor has values that are no numbers, or infinite.
+        A tensor has NaN or infinite values.
     """
     ends: dict[str, Ends] = {}
     for feed in samples:
@@ -83,7 +83,7 @@ def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, Ends
 
 
 class Counted(NamedTuple):
-    """How often the values of a tensor occur on all samples, and the ends of the range that suits each sample best."""
+    """Histogram of a tensor over all samples, and the ends of the best range for each sample."""
 
     histogram: Histogram
     best: Ends
@@ -92,7 +92,7 @@ class Counted(NamedTuple):
 def counted(
     model: Model, samples: Iterable[Feed], ends: Mapping[str, Range], step: Step, *, apart: bool
 ) -> dict[str, Counted]:
-    """How often values occur in each output, between the ends that they have; of each sample `apart`, too."""
+    """Count the values of each output between its ends; with `apart`, find the best range of each sample too."""
     found = {name: Counted(Histogram(*seen, np.zeros(PARTS, np.int64)), Ends([], [])) for name, seen in ends.items()}
     for feed in samples:
         for name, array in model.run(feed).items():

@@ -1,4 +1,4 @@
-"""The call that quantises a network: from a file of floats and samples to a file of bytes."""
+"""`cpuconv.quantize`: quantises a float32 model to an int8 QDQ file, calibrated on samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cpuconv.runtime.threads import check_threads
 if TYPE_CHECKING:
     import onnx
 
-_WHOLE = "measuring the error"  # of the whole network
+_WHOLE = "measuring the error"  # progress step: error of the whole network
 
 
 @default_environment()
@@ -59,87 +59,86 @@ def quantize(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
-    """Make of a network of float32 one that computes with bytes, an ONNX file of QuantizeLinear and DequantizeLinear.
+    """Quantise a float32 network to int8 and write it as an ONNX file with QuantizeLinear and DequantizeLinear.
 
-    Weights become int8 with a scale for each output channel, biases int32, and the tensors between bytes of one scale
-    each, which follows from what they are on the samples.
+    Weights become int8 with one scale per output channel, and biases int32. Activations become int8 or uint8 with one
+    scale per tensor, calibrated on the samples.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
-        An ONNX model of floats, opset 6 or newer; shorter ones than float32 are widened first, inputs and outputs stay
-        of their types.
+        A floating-point ONNX model, opset 6 or newer. float16 and bfloat16 are widened to float32 first; inputs and
+        outputs keep their types.
     data : iterable, path, or object with get_next()
-        Samples of what the network will be given: feeds, each a dict of arrays by input name, or an array for a network
-        of one input; a folder of .npz files, a feed each; a folder of images, for a network of one input (N, 1 or 3, H,
-        W) or (N, H, W, 1 or 3); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds
-        are kept in memory, files are read again. Where inputs state a batch, rows are joined and cut until they fill
-        it, the last batch with the first rows again.
+        Typical input samples, some hundred as a rule: feeds, each a dict of arrays by input name, or an array for a
+        network with one input; a folder of .npz files, one feed each; a folder of images, for a network with one input
+        (N, 1 or 3, H, W) or (N, H, W, 1 or 3); or a `CalibrationDataReader` of onnxruntime.quantization. Feeds stay in
+        memory, files are read again. If inputs state a batch, rows are concatenated and split to fill it; the last
+        batch is filled up with the first rows.
     output : path
-        The file to write, in a folder that is there. It appears when it is whole.
+        The file to write, in an existing folder. It is written atomically.
     tolerance : float or None
-        The largest error of the outputs, on the samples and on others. Of fewer than 33 samples each half is judged by
-        a network that follows from the other half, too; of 1,000 samples to come one is expected to exceed 1.5 times
-        the tolerance, by the spread of the errors of these (of four or more; give eight). Where outputs are
-        probabilities, 95 in 100 of inputs whose two likeliest classes are as likely stay within that, too. Layers stay
-        floats until it holds, those first with the largest error for the time that they save; and those whose inputs
-        have few values. None: any.
+        Maximum error of the outputs, on the samples and on unseen inputs. With fewer than 33 samples, each half is also
+        judged by a network calibrated on the other half. By the spread of the errors (four or more samples, preferably
+        eight), one unseen sample in 1,000 is expected to exceed 1.5 times the tolerance. If outputs are probabilities,
+        95% of inputs whose two likeliest classes are equally likely are within 1.5 times the tolerance too.
+        Layers stay float32 until the error is within the tolerance, those with the largest error per saved second
+        first; layers whose inputs have few values stay float32 too. None: no limit.
     metric : callable or None
-        What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
-        samples is taken; from 0 on, which means equal. None: the root of the mean square of the differences over that
-        of the values, of all samples; of several outputs the largest.
+        Error function of two dicts of a sample's outputs, float32 and int8. It returns 0 or more; 0 means equal. Its
+        mean over samples is used. None: the relative RMS error over all samples, the maximum over outputs.
     layers : int
-        How many layers stay floats at least: those with the largest error for the time that they save.
+        Minimum number of layers that stay float32: those with the largest error per saved second.
     method : "mse", "percentile", "entropy" or "minmax"
-        How the range of a tensor follows from its values: the least squared error; `percentile` of the values at each
-        end; the least loss of information; all that was seen.
+        Calibration of a tensor's range: minimal squared error; `percentile` of the values at each end; minimal loss of
+        information; minimum and maximum.
     percentile : float
         From 50 to 100, for method "percentile".
     activations : "uint8" or "int8"
-        The bytes of tensors. Engines on x86 are faster with uint8.
+        Type of activations. Engines on x86 are faster with uint8.
     keep : sequence of str
-        Names of nodes that stay floats.
+        Names of nodes that stay float32.
     equalize : bool or None
-        Whether channels between two products with a Relu between are brought to one range first (Nagel et al., 2019).
-        None: if the error is smaller so.
+        Whether to equalise the channel ranges of two layers with a Relu between them first (Nagel et al., 2019).
+        None: if that reduces the error.
     correct_biases : bool
-        Whether biases take back the mean error of each channel (the same source).
+        Whether biases compensate the mean error of each channel (same source).
     refuse_slower : bool
-        Whether layers that bytes do not make faster, as measured here on the first sample, stay floats; and whether the
-        network is timed before and after.
+        Whether layers stay float32 if int8 is not faster on this machine, measured on the first sample; also whether
+        the network is timed before and after.
     full_range : bool
-        Whether weights may use all of int8 in every channel. Left out, two of them never saturate a sum of 16 bits, as
-        engines have it on x86 without VNNI (AVX2).
+        Whether weights may use the full int8 range in every channel. By default, no two of them saturate a 16-bit sum,
+        which engines use on x86 without VNNI (AVX2).
     input_shapes : mapping of str to sequence of int, or None
-        Sizes of inputs that the model leaves open, where `data` is a folder of images.
+        Sizes of inputs that the model leaves open, if `data` is a folder of images.
     image_mean, image_std : sequence of float
-        Of one number or one for each channel: images, as numbers from 0 to 1, less the mean, over the deviation. Inputs
-        of uint8 get the bytes.
+        Normalisation of images, pixels from 0 to 1: mean and standard deviation, one number or one per channel. uint8
+        inputs get the pixels unchanged.
     threads : int or None
-        Of the runs on the samples; None: `get_num_threads()`.
+        Threads of the runs on the samples; None: `get_num_threads()`.
     progress : callable or None
-        Is told (what, steps done, steps in all).
+        Called with (step name, steps done, steps in total).
 
     Returns
     -------
     Quantized
-        What became of each layer, errors, sizes of files, and times; prints itself, and has `.to_dict()`.
+        Precision of each layer, errors, file sizes and times; prints itself, and has `.to_dict()`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type, the samples do not fit the network, or one layer alone is not within the
+        An argument has a wrong value or type, the samples do not fit the network, or each single layer exceeds the
         tolerance.
     SourceError
-        The model cannot be read or written, is quantised already, is a saved model, has nothing to quantise, or gives
-        numbers that are not finite.
+        The model cannot be read or written, is quantised already, is a saved model, has nothing to quantise, or has
+        values that are not finite.
     OSError
         The file cannot be written.
 
     Warns
     -----
     CpuconvWarning
-        Operators run through ONNX's reference evaluator, or the network of bytes is not faster here.
+        Operators run in ONNX's reference evaluator, or the int8 network is not faster on this machine.
     """
     path = arguments.file("output", output)
     limit, layers = arguments.tolerance(tolerance), arguments.count("layers", layers)
@@ -155,7 +154,7 @@ def quantize(
     workers = check_threads(threads)
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model: quantise the ONNX file that it was made from.")
-    onnx_package("the quantised model is written by the package onnx")  # hours of work would end without it
+    onnx_package("the quantised model is written by the package onnx")  # check before hours of work
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
     samples = samples_of(data, ports, ImageForm(mean, std))
@@ -189,7 +188,7 @@ def _kept_to(
     choice: Choice,
     layers: int,
 ) -> Reached | None:
-    """Keep products of floats until the tolerance holds, on samples to come too; and what it bounds then."""
+    """Keep layers in float32 until the tolerance holds, for unseen inputs too; return the bounded error."""
     if tolerance is None:
         within(made, few, lambda some: 0.0, choice, None, layers)
         return None
@@ -208,7 +207,7 @@ def _written(
     metadata: Metadata,
     feed: Feed | None,
 ) -> Quantized:
-    """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
+    """Write the int8 network and return its report; timed on `feed`, if given."""
     graph = with_biases_apart(made.built(choice.products(made)), made.known)
     error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
     timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
@@ -218,7 +217,7 @@ def _written(
             f"{graph.name}: bytes are not faster here: {timed.second * 1e3:.3f} ms, where floats take"
             f" {timed.first * 1e3:.3f} ms.",
             CpuconvWarning,
-            stacklevel=4,  # of whoever called `quantize`, which is decorated
+            stacklevel=4,  # the caller of `quantize`, which is decorated
         )
     rows = tuple(
         Layer(

@@ -1,7 +1,7 @@
-"""The range of floats that bytes stand for: by the least error, by percentiles, by entropy, or all that was seen.
+"""Calibration of a tensor's range: minimal squared error, percentiles, entropy, or minimum and maximum.
 
-Each method takes the histogram of a tensor and gives the ends of a range, which has 0 in it, so that 0 is exact.
-Sources: Migacz, "8-bit inference with TensorRT" (2017), for the entropy; Nagel et al., "A white paper on neural network
+Each method takes a tensor's histogram and returns the ends of a range that includes 0, so that 0 is exact.
+Sources: Migacz, "8-bit inference with TensorRT" (2017), for entropy; Nagel et al., "A white paper on neural network
 quantization" (2021), section 3.1, for the others.
 """
 
@@ -13,15 +13,15 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 
-STEPS = 255  # between the least and the largest byte
-_TURNS = 3  # of finding each end
-_SHRUNK = np.linspace(0.05, 1.0, 96)  # parts of the whole range that are tried for the entropy
-_COARSE = np.linspace(0.1, 1.0, 31)  # of each end, where the range has two
+STEPS = 255  # quantisation steps between the lower and upper limit of int8
+_TURNS = 3  # iterations per end
+_SHRUNK = np.linspace(0.05, 1.0, 96)  # fractions of the whole range that are tried for entropy
+_COARSE = np.linspace(0.1, 1.0, 31)  # fractions of each end, where the range has two
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values occur: `counts` of equal parts from `low` to `high`; low ≤ 0 ≤ high."""
+    """Histogram of a tensor: `counts` of equal bins from `low` to `high`; low ≤ 0 ≤ high."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Histogram:
 
     @property
     def centres(self) -> np.ndarray:
-        """A value for each part: its middle, but 0 for the part that 0 lies in, as 0 is what occurs most."""
+        """Representative value of each bin: its centre, but 0 for the bin of 0, as 0 is the most frequent value."""
         width = (self.high - self.low) / len(self.counts)
         centres = self.low + width * (np.arange(len(self.counts)) + 0.5)
         if width:
@@ -41,12 +41,12 @@ Range = tuple[float, float]
 
 
 def min_max(seen: Histogram, percentile: float) -> Range:
-    """All that was seen."""
+    """Minimum and maximum of the seen values."""
     return seen.low, seen.high
 
 
 def percentiles(seen: Histogram, percentile: float) -> Range:
-    """Ends beyond which lie at most (100 - percentile) % of the values, at each end."""
+    """Range that excludes at most (100 - percentile) % of the values at each end."""
     edges = np.linspace(seen.low, seen.high, len(seen.counts) + 1)
     share = np.cumsum(seen.counts) / max(seen.counts.sum(), 1)
     beyond = 1 - percentile / 100
@@ -56,10 +56,10 @@ def percentiles(seen: Histogram, percentile: float) -> Range:
 
 
 def least_error(seen: Histogram, percentile: float = 0.0) -> Range:
-    """The range whose bytes have the least squared error.
+    """Find the range with the least squared quantisation error.
 
-    What is rounded errs by (high - low)² / (12 · 255²) in the mean, but for zeros; what lies outside by its distance.
-    Each end is the best one for the other, in turns: the sum of both is convex.
+    Rounded values other than 0 have a mean squared error of (high - low)² / (12 · 255²). For clipped values, the error
+    is their distance from the range. The ends are optimised in turns: the total error is convex.
     """
     values, edges = seen.centres, np.linspace(seen.low, seen.high, len(seen.counts) + 1)
     weights = np.stack([seen.counts, seen.counts * values, seen.counts * values**2])
@@ -77,17 +77,17 @@ def least_error(seen: Histogram, percentile: float = 0.0) -> Range:
 
 
 def _candidates(seen: Histogram) -> Iterator[Range]:
-    """Ranges that are tried: the whole one, and smaller ones."""
+    """Ranges to try: the whole range, and smaller ones."""
     if not seen.low or not seen.high:
         return ((seen.low * part, seen.high * part) for part in _SHRUNK)
     return ((seen.low * low, seen.high * high) for low in _COARSE for high in _COARSE)
 
 
 def least_divergence(seen: Histogram, percentile: float) -> Range:
-    """The range whose bytes lose the least information (Kullback-Leibler) of the distribution."""
+    """Find the range that minimises the Kullback-Leibler divergence between the distribution and its quantised form."""
     width = (seen.high - seen.low) / len(seen.counts)
     counts = seen.counts.copy()
-    counts[np.argmin(np.abs(seen.centres))] = 0  # zeros are exact in every range, and many where a Relu made them
+    counts[np.argmin(np.abs(seen.centres))] = 0  # zeros are exact in every range, and frequent after a Relu
     best, found = np.inf, (seen.low, seen.high)
     for low, high in _candidates(seen):
         first, last = round((low - seen.low) / width), round((high - seen.low) / width)
@@ -98,7 +98,7 @@ def least_divergence(seen: Histogram, percentile: float) -> Range:
 
 
 def _divergence(counts: np.ndarray, first: int, last: int) -> float:
-    """Of the distribution, what lies outside moved to the ends, from what bytes make of the part inside."""
+    """Divergence of the distribution, clipped to the range, from its quantised form."""
     inside = counts[first:last].astype(np.float64)
     whole = inside.copy()
     whole[0] += counts[:first].sum()
@@ -112,7 +112,7 @@ def _divergence(counts: np.ndarray, first: int, last: int) -> float:
         return float("inf")
     p, q = whole / whole.sum(), shared / shared.sum()
     used = occupied & (q > 0)
-    lost = p[occupied & (q == 0)].sum()  # where bytes have nothing: as if they had next to nothing
+    lost = p[occupied & (q == 0)].sum()  # values of an empty level count as if it were nearly empty
     return float((p[used] * np.log(p[used] / q[used])).sum() + lost * np.log(1e9))
 
 
@@ -125,5 +125,5 @@ METHODS: dict[str, Callable[[Histogram, float], Range]] = {
 
 
 def range_of(method: str, seen: Histogram, percentile: float) -> Range:
-    """The range that a method gives; that of a tensor of zeros alone is empty."""
+    """Compute the range by a method; it is empty if all values are 0."""
     return METHODS[method](seen, percentile) if seen.low < seen.high else (0.0, 0.0)

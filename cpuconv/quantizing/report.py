@@ -1,4 +1,4 @@
-"""What quantising did: layer by layer, and of the whole."""
+"""Report of a quantisation, per layer and for the network."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or product of matrices.
+    """A convolution or matrix multiplication with constant weights.
 
     Attributes
     ----------
     name, op : str
     precision : "int8" or "float32"
     why : str
-        Why it stays float32; "".
+        Reason why it stays float32; else "".
     error : float
-        Of its output by itself, by bytes: the root of the mean square of what is wrong, over that of the output.
+        Relative RMS error of its own output in int8.
     error_alone : float or None
-        Of the network's outputs, this layer alone being of bytes; None where that was not measured.
+        Error of the network's outputs if only this layer is int8; None if not measured.
     float_seconds, byte_seconds : float or None
-        Of it alone, as measured here; None where that was not, or where another operator took it in.
+        Time of the layer alone in float32 and int8, measured on this machine; None if not measured, or if another
+        operator was fused with it.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Layer:
     byte_seconds: float | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of `COLUMNS`."""
+        """Text of the layer's row, in the order of `COLUMNS`."""
         seconds = ("" if each is None else f"{each * 1e6:.1f}" for each in (self.float_seconds, self.byte_seconds))
         alone = "" if self.error_alone is None else f"{self.error_alone:.3g}"
         return self.name, self.op, self.precision, self.why, f"{self.error:.3g}", alone, *seconds
@@ -61,13 +62,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a tolerance bounds.
+    """Error that a tolerance bounds.
 
     Attributes
     ----------
     error : float
-        The largest of what had to be within: the error on all samples, on those held out, and what single samples to
-        come need.
+        Maximum of the bounded errors: on all samples, on held-out samples, and the bound for single unseen samples.
     tolerance : float
     samples : int
     """
@@ -82,24 +82,24 @@ class Reached:
 
 @dataclass(frozen=True, repr=False)
 class Quantized(Report):
-    """What `cpuconv.quantize` made.
+    """Result of `cpuconv.quantize`.
 
     Attributes
     ----------
     file : Path
     bytes, bytes_before : int
-        Of the files.
+        Sizes of the files.
     error : float
-        Of the outputs on the samples: relative root of the mean square, or a user's metric.
+        Error of the outputs on the samples: relative RMS, or a user's metric.
     agreement : float or None
-        The share of rows of classes with the same largest one, where one output looks like classes.
+        Share of rows with the same largest class (top-1 agreement), if one output looks like class scores.
     seconds, seconds_before : float or None
-        Of a run on the first sample, measured here in turns; None where that was not asked for.
+        Time of a run on the first sample, measured on this machine in alternation; None if not requested.
     threads : int
     layers : tuple of Layer
-        In the order in which they run.
+        In order of execution.
     reached : Reached or None
-        What the tolerance bounds; None where none was asked for.
+        The error that the tolerance bounds; None without a tolerance.
     """
 
     file: Path
@@ -119,7 +119,7 @@ class Quantized(Report):
         return tuple(layer.name for layer in self.layers if layer.precision == FLOATS)
 
     def facts(self) -> dict[str, str]:
-        """Of the whole, as text."""
+        """Text of the network's results, by label."""
         facts = {
             "size": f"{self.bytes / 1e6:.2f} MB, before {self.bytes_before / 1e6:.2f} MB",
             "error": f"{self.error:.3g}",
@@ -136,10 +136,10 @@ class Quantized(Report):
         return facts
 
     def blocks(self) -> Iterator[str | Table]:
-        """What it prints."""
+        """Text blocks of the printed report."""
         yield Table(COLUMNS, [layer.cells() for layer in self.layers])
         yield "\n".join([str(self.file), *(f"{name}: {fact}" for name, fact in self.facts().items())])
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As plain values."""
+        """Plain values of the report."""
         return {**asdict(self), "file": str(self.file)}

@@ -1,8 +1,8 @@
-"""What bytes stand for: scale and zero point of tensors, and weights as whole numbers with a scale a channel.
+"""Quantisation parameters: scale and zero point of tensors, and int8 weights with a scale per channel.
 
-On x86 without VNNI, engines add two products of a uint8 and an int8 in sums of 16 bits, which saturate beyond 32767:
-255 · (a + b) stays below where a + b ≤ 128. So that weights never saturate, whichever two of a channel meet, the two
-largest of each sign add up to at most 128 in magnitude; a channel where they would not gets a larger scale.
+On x86 without VNNI, engines add two products of a uint8 and an int8 in 16 bits, which saturate above 32767.
+255 · (a + b) does not exceed it if a + b ≤ 128. To exclude saturation for any two weights of a channel, the two largest
+of each sign have a sum of at most 128 in magnitude. A channel where that fails gets a larger scale.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import numpy as np
 
 from cpuconv.quantizing.ranges import STEPS
 
-LARGEST = 127  # of weights, which are symmetric
-PAIR = 128  # most that two weights of one sign add up to: 255 * 128 < 2**15
+LARGEST = 127  # largest weight; weights are symmetric
+PAIR = 128  # maximum sum of two weights of one sign: 255 * 128 < 2**15
 _ENDS = {np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127)}
-_SUMS = 2.0**30  # of a bias, in units of a product
-_ALONE = 2.0**24  # the same where all weights are 0, and nothing else decides the unit
+_SUMS = 2.0**30  # maximum bias, in units of input scale times weight scale
+_ALONE = 2.0**24  # the same if all weights are 0, and only the bias decides the unit
 _LEAST = np.finfo(np.float32).tiny
 
 
 class Scale(NamedTuple):
-    """A byte b stands for (b - zero) * scale; scale is a float32, zero has the type of the bytes."""
+    """An integer b represents (b - zero) * scale; scale is a float32, zero has the integer type."""
 
     scale: np.float32
     zero: np.generic
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the largest number that a byte stands for."""
+        """Lower and upper limit of the represented numbers."""
         low, high = _ENDS[self.zero.dtype]
         return float((low - int(self.zero)) * self.scale), float((high - int(self.zero)) * self.scale)
 
 
 def scale_of(low: float, high: float, dtype: np.dtype) -> Scale:
-    """Bytes that span a range with 0 in it."""
+    """Choose scale and zero point for a range that includes 0."""
     first, last = _ENDS[dtype]
     scale = np.float32((high - low) / STEPS)
     if not scale >= _LEAST:
@@ -45,15 +45,15 @@ def scale_of(low: float, high: float, dtype: np.dtype) -> Scale:
 
 
 def bytes_of(array: np.ndarray, scale: Scale) -> np.ndarray:
-    """Floats as bytes, as QuantizeLinear makes them."""
+    """Quantise an array like QuantizeLinear."""
     first, last = _ENDS[scale.zero.dtype]
     return np.clip(np.rint(array / scale.scale) + int(scale.zero), first, last).astype(scale.zero.dtype)
 
 
 class Weights(NamedTuple):
-    """Weights as int8, of the floats' shape, with a scale for each channel along `axis`.
+    """Weights as int8, in the shape of the float32 weights, with a scale for each channel along `axis`.
 
-    The bias is int32, in units of `unit`, the scale of the input, times that of its channel.
+    The bias is int32, in units of `unit` (the scale of the input) times the channel's scale.
     """
 
     array: np.ndarray
@@ -64,26 +64,26 @@ class Weights(NamedTuple):
 
     @property
     def floats(self) -> np.ndarray:
-        """What the whole numbers stand for."""
+        """Dequantised weights."""
         shape = [-1 if at == self.axis else 1 for at in range(self.array.ndim)]
         return self.array * self.scale.reshape(shape)
 
 
 def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.float32, full_range: bool) -> Weights:
-    """Weights as whole numbers, symmetric around 0.
+    """Quantise weights symmetrically to int8.
 
     Parameters
     ----------
     array : numpy.ndarray
-        Floats.
+        Floating-point weights.
     axis : int
-        The axis of output channels.
+        Axis of output channels.
     bias : numpy.ndarray or None
-        One float a channel; of several groups, whose channels share weights' scales, of all of them.
+        One number per channel of all groups; channels of several groups share the scales of the weights.
     unit : numpy.float32
-        The scale of the input.
+        Scale of the input.
     full_range : bool
-        Whether two weights of a channel may saturate sums of 16 bits.
+        Whether two weights of a channel may saturate 16-bit sums.
     """
     rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
     scale = np.abs(rows).max(1, initial=0) / LARGEST
@@ -95,7 +95,7 @@ def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.f
         scale = np.maximum(scale, largest / (float(unit) * most))
     scale = np.where(scale >= _LEAST, scale, 1.0).astype(np.float32)
     whole = _rounded(rows, scale)
-    while not full_range and (over := _pairs(whole) > PAIR).any():  # rounding went up
+    while not full_range and (over := _pairs(whole) > PAIR).any():  # rounding increased the weights
         scale[over] *= np.float32(1 + 1 / PAIR)
         whole = _rounded(rows, scale)
     shape = np.moveaxis(array, axis, 0).shape
@@ -105,7 +105,7 @@ def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.f
 
 
 def _in_units(bias: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """A bias as int32, groups of channels one after another."""
+    """Quantise a bias to int32; groups of channels are consecutive."""
     whole = np.rint(bias.astype(np.float64) / np.tile(units, len(bias) // len(units)))
     return whole.clip(-(2**31), 2**31 - 1).astype(np.int32)
 
@@ -115,7 +115,7 @@ def _rounded(rows: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _pairs(rows: np.ndarray) -> np.ndarray:
-    """The largest magnitude of a sum of two numbers of one sign, in each row."""
+    """Largest magnitude of a sum of two numbers of one sign, per row."""
     if rows.shape[1] < 2:
         return np.abs(rows).sum(1)
     ends = np.sort(rows, 1) if rows.shape[1] < 4 else np.partition(rows, (1, -2), 1)

@@ -1,4 +1,4 @@
-"""How long networks take here: whole ones in turns, and what of two networks takes longer in the second."""
+"""Timing of networks: two networks in alternation, and single operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.timing.compare import Ratio, compare
 from cpuconv.network.model import Model
 from cpuconv.quantizing.data.samples import Feed
 
-_SECONDS = 1.0  # of a race, about
+_SECONDS = 1.0  # approximate duration of a comparison
 _LEAST, _MOST = 7, 50  # rounds
 
 
 class Race(NamedTuple):
-    """Two networks, timed in turns: medians in seconds, and the second's time over the first's."""
+    """Two networks, timed in alternation: median seconds, and the ratio of the second's time to the first's."""
 
     first: float
     second: float
@@ -25,7 +25,7 @@ class Race(NamedTuple):
 
 
 def race(first: Model, second: Model, feed: Feed) -> Race:
-    """Run two networks on a sample in turns, first one and then the other first."""
+    """Run two networks on a sample in alternation, with changing order."""
     models = (first, second)
     outs = [model.run(feed) for model in models]
     begun = time.perf_counter()
@@ -43,7 +43,7 @@ def race(first: Model, second: Model, feed: Feed) -> Race:
 
 
 def seconds_by_name(model: Model, feed: Feed, names: Sequence[str], runs: int = 15) -> dict[str, float]:
-    """Seconds of the operators of these names, each alone; those that another operator took in are left out."""
+    """Time the operators of these names alone, in seconds; operators that were fused into others are left out."""
     rows = model.profile(feed, runs).rows
     wanted = set(names)
     found: dict[str, float] = {}

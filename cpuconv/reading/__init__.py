@@ -1,6 +1,6 @@
-"""ONNX models read into graphs of the newest opset's operators; weights stay where they lie in the file.
+"""Reader of ONNX models; graphs have the operators of the newest opset, and weights are memory-mapped.
 
-`onnx_reader` reads, `adapters` rewrite what older opsets wrote otherwise, `contrib` and its families what the domain
-com.microsoft has of its own; `foreign` operators are computed by ONNX's evaluator, if `evaluated` lists them, `schemas`
-are ONNX's definitions of operators. `tensors` finds the elements of constants.
+`onnx_reader` reads models. `adapters` convert operators of older opsets; `contrib` and its families convert those of
+the domain com.microsoft. `foreign` operators run in ONNX's reference evaluator, if `evaluated` lists them. `schemas`
+checks nodes against ONNX's operator definitions. `tensors` locates the elements of constants.
 """

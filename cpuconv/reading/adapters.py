@@ -1,6 +1,6 @@
-"""What older opsets wrote otherwise, in the form of the newest: one line of `ADAPTERS` for operators and opsets.
+"""Conversion of operators of older opsets to the newest: one row of `ADAPTERS` per group of operators and opsets.
 
-Source: the change logs of ONNX's operators. Parameters that became inputs are constants of the graph.
+Source: the change logs of ONNX's operators. Attributes that became inputs become constants of the graph.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from cpuconv.protos.messages import STRING, AttributeProto
 
 
 class Reader(Protocol):
-    """What adapters ask of the reader of a model."""
+    """Interface of the model reader for adapters."""
 
     opset: int
-    absent: set[str]  # optional values that are not there
+    absent: set[str]  # optional values that are not present
 
     @property
     def constants(self) -> MutableMapping[str, np.ndarray]:
         """Arrays by name."""
 
     def fresh(self, hint: str) -> str:
-        """A name that the model does not use."""
+        """Make a name that the model does not use."""
 
     def constant(self, value: object, hint: str) -> str:
-        """The name of a new constant: integers are int64, other numbers float32."""
+        """Add a constant and return its name: integers are int64, other numbers float32."""
 
     def array(self, value: np.ndarray, hint: str) -> str:
-        """The name of a new constant, of the array's own type."""
+        """Add a constant of the array's own type and return its name."""
 
     def rank(self, name: str) -> int | None:
-        """Axes of a value, where the model states them."""
+        """Rank of a value, if the model states it."""
 
     def fixed(self, name: str) -> np.ndarray | None:
-        """The elements of a constant that nobody may feed; of others nothing is decided."""
+        """Elements of a constant that callers cannot feed; else None."""
 
     def dtype(self, number: int) -> np.dtype | None:
-        """NumPy's type for ONNX's; None where there is none for numbers."""
+        """NumPy dtype of an ONNX type; None if it is not numeric."""
 
 
 class Adapter(NamedTuple):
-    """How operators of opsets before `below` are written today.
+    """Conversion of operators of opsets before `below`.
 
-    `apply` raises `ArgumentError` for a form that the operators' table does not know.
+    `apply` raises `ArgumentError` for forms that the operator table does not support.
     """
 
     ops: tuple[str, ...]
@@ -59,14 +59,14 @@ class Adapter(NamedTuple):
 
 
 def _changed(node: Node, op: str = "", inputs: Sequence[str] = (), **attributes: Any) -> Node:
-    """The node as another one; an attribute of None is left out."""
+    """Copy a node with another operator, inputs or attributes; an attribute of None is removed."""
     merged = {**node.attributes, **attributes}
     merged = {name: value for name, value in merged.items() if value is not None}
     return Node(op or node.op, tuple(inputs) or node.inputs, node.outputs, merged, node.origin)
 
 
 def _as_inputs(*names: str) -> Callable[[Reader, Node], list[Node]]:
-    """Attributes become the last inputs."""
+    """Make an adapter that moves attributes to the last inputs."""
 
     def apply(reader: Reader, node: Node) -> list[Node]:
         stated = [node.attributes.get(name) for name in names]
@@ -81,9 +81,9 @@ def _as_inputs(*names: str) -> Callable[[Reader, Node], list[Node]]:
 
 
 def _aligned(reader: Reader, node: Node) -> list[Node]:
-    """A second operand that is laid along the first from `axis` on gets axes of size 1 behind its own.
+    """Unsqueeze a second operand that broadcasts from `axis` on, by trailing axes of size 1.
 
-    A slope is laid along the channels. Without `axis` an operand was laid along the last axes, as today.
+    A slope broadcasts along the channels. Without `axis`, operands broadcast along the last axes, as in newer opsets.
     """
     a, b, *rest = node.inputs
     axis = node.attributes.get("axis", 1 if node.op == "PRelu" else None)
@@ -104,17 +104,20 @@ def _aligned(reader: Reader, node: Node) -> list[Node]:
 
 
 def _renamed(op: str) -> Callable[[Reader, Node], list[Node]]:
-    """The same under its name of today."""
+    """Make an adapter that renames the operator."""
     return lambda reader, node: [_changed(node, op)]
 
 
 def _without_broadcast(reader: Reader, node: Node) -> list[Node]:
-    """The attribute that allowed what is always allowed today."""
+    """Remove the attribute that allowed broadcasting; newer opsets always allow it."""
     return [_changed(node, broadcast=None)]
 
 
 def flattened(reader: Reader, node: Node) -> list[Node]:
-    """Softmax, or one like it, over all axes from `axis` on: as a matrix, and back. Of the last axis it is as today."""
+    """Convert Softmax or a similar operator over all axes from `axis` on: flatten to a matrix, apply, reshape back.
+
+    The operator over the last axis alone is unchanged.
+    """
     x, (y,), axis = node.inputs[0], node.outputs, node.attributes.get("axis", 1)
     rank = reader.rank(x)
     if axis == -1 or (rank is not None and axis in (-1, rank - 1)):
@@ -129,7 +132,7 @@ def flattened(reader: Reader, node: Node) -> list[Node]:
 
 
 def _without_training(reader: Reader, node: Node) -> list[Node]:
-    """BatchNormalization as at inference: one output, a number a channel (of matrices, whatever `spatial` says)."""
+    """Convert BatchNormalization to inference: one output, per-channel numbers (ignores `spatial` of matrices)."""
     spatial = node.attributes.get("spatial", 1) or reader.rank(node.inputs[1]) == 1
     if node.attributes.get("training_mode") or not spatial:
         raise ArgumentError(must("training_mode", "0, and spatial 1", dict(node.attributes)))
@@ -139,7 +142,7 @@ def _without_training(reader: Reader, node: Node) -> list[Node]:
 
 
 def _drawing(reader: Reader, node: Node) -> list[Node]:
-    """The type as NumPy's, and a seed with the draws that it has made."""
+    """Convert the type to NumPy's, and the seed to a `Draws` with the number of draws so far."""
     stated = node.attributes.get("dtype")
     dtype = stated and reader.dtype(stated)
     if stated and dtype is None:
@@ -149,7 +152,7 @@ def _drawing(reader: Reader, node: Node) -> list[Node]:
 
 
 def _no_dropout(reader: Reader, node: Node) -> list[Node]:
-    """At inference nothing is dropped: the output is the input, and the mask is all true. Training may be computed."""
+    """Remove Dropout at inference: the output is the input, and the mask is all true. Training mode is converted."""
     training = node.inputs[2] if len(node.inputs) > 2 else ""
     known = reader.fixed(training) if training else np.zeros(())
     if known is None or known.any():
@@ -165,9 +168,9 @@ def _no_dropout(reader: Reader, node: Node) -> list[Node]:
 
 
 def _resize(reader: Reader, node: Node) -> list[Node]:
-    """Upsample, and Resize before it had coordinates: output i comes from i / scale, rounded up where planes shrink.
+    """Convert Upsample, and Resize of opset 10: output i reads i / scale, rounded up where planes shrink.
 
-    The rounding is ONNX Runtime's; the standard did not say.
+    The rounding is ONNX Runtime's; ONNX did not specify it.
     """
     x, scales = node.inputs
     known = reader.constants.get(scales)
@@ -184,7 +187,7 @@ def _resize(reader: Reader, node: Node) -> list[Node]:
 
 
 def _cast(reader: Reader, node: Node) -> list[Node]:
-    """The type as NumPy's."""
+    """Convert the type to NumPy's."""
     to = node.attributes.get("to", 0)
     dtype = reader.dtype(to)
     if dtype is None or dtype.kind == "c":
@@ -193,13 +196,13 @@ def _cast(reader: Reader, node: Node) -> list[Node]:
 
 
 def _grid_sample(reader: Reader, node: Node) -> list[Node]:
-    """Modes under the names that they have for any number of axes."""
+    """Rename modes to those for any number of axes."""
     mode = node.attributes.get("mode", "bilinear")
     return [_changed(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
 
 def _quantised(reader: Reader, node: Node) -> list[Node]:
-    """Types as NumPy's; that of the output of QuantizeLinear by a zero point."""
+    """Convert types to NumPy's; the output type of QuantizeLinear becomes a zero point."""
     stated = {name: node.attributes.get(name) or None for name in ("output_dtype", "precision")}
     types = {name: reader.dtype(number) for name, number in stated.items() if number is not None}
     for name, dtype in types.items():
@@ -217,7 +220,7 @@ def _quantised(reader: Reader, node: Node) -> list[Node]:
 
 
 def _root_mean_square(reader: Reader, node: Node) -> list[Node]:
-    """Elements over the root of the mean of their squares, times a scale."""
+    """Decompose RMSNormalization: divide by the root mean square, multiply by a scale."""
     (x, scale), rank, axis = node.inputs, reader.rank(node.inputs[0]), node.attributes.get("axis", -1)
     if axis >= 0 and rank is None:
         raise SourceError(f"{node.label} has an 'axis' from the front, which needs the rank of its input.")
@@ -239,7 +242,7 @@ def _root_mean_square(reader: Reader, node: Node) -> list[Node]:
 
 
 def _optional(reader: Reader, node: Node) -> list[Node]:
-    """A value that may be left out is the value itself; whether it is there is known when a model is read."""
+    """Convert optional values: a present one is the value itself; presence is known when the model is read."""
     name = node.inputs[0] if node.inputs else ""
     there = bool(name) and name not in reader.absent
     if node.op == "OptionalHasElement":
@@ -258,7 +261,7 @@ def _refused(reader: Reader, node: Node) -> list[Node]:
 
 _REDUCTIONS = tuple(name for name in TABLE if name.startswith("Reduce") and name != "ReduceSum")
 _OPTIONAL = ("Optional", "OptionalGetElement", "OptionalHasElement")
-REPLACED = ("Scatter", "Upsample", "RMSNormalization", *_OPTIONAL)  # operators that become others
+REPLACED = ("Scatter", "Upsample", "RMSNormalization", *_OPTIONAL)  # operators that are replaced by others
 
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu")
 
@@ -285,21 +288,21 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("GridSample",), 20, _grid_sample),
     Adapter(("RMSNormalization",), math.inf, _root_mean_square),
     Adapter(_OPTIONAL, math.inf, _optional),
-    Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
+    Adapter(("GroupNormalization",), 21, _refused),  # one scale per group instead of per channel
 )
 
 
 STATED: dict[str, tuple[int, dict[str, str]]] = {
     "RoiAlign": (16, {"coordinate_transformation_mode": "output_half_pixel"}),
 }
-"""Of operators that ONNX's evaluator computes: the opset that states in attributes what older ones meant, and those.
+"""Per operator that ONNX's evaluator runs: the first opset with new attributes, and their values for older opsets.
 
-The defaults of these attributes are other values.
+The default values of these attributes differ.
 """
 
 
 def restated(proto: Any, opsets: Mapping[str, int]) -> tuple[Any, Mapping[str, int]]:
-    """A node that ONNX's evaluator computes, and opsets, where an older form of it is written as in a newer opset."""
+    """Convert a node for ONNX's evaluator to a newer opset that has attributes for the older semantics (`STATED`)."""
     opset, texts = STATED.get(proto.op_type, (0, {}))
     if proto.domain not in ("", "ai.onnx") or opsets.get("", 0) >= opset:
         return proto, opsets
@@ -308,12 +311,12 @@ def restated(proto: Any, opsets: Mapping[str, int]) -> tuple[Any, Mapping[str, i
 
 
 def adapted(reader: Reader, node: Node) -> list[Node]:
-    """The node in the newest form.
+    """Convert a node to the newest opset.
 
     Raises
     ------
     ArgumentError
-        Its form is none that the operators' table knows.
+        The operator table does not support its form.
     """
     nodes = [node]
     for adapter in ADAPTERS:
@@ -324,11 +327,11 @@ def adapted(reader: Reader, node: Node) -> list[Node]:
 
 # --- control flow -----------------------------------------------------------------------------------------------------
 
-_BATCHED = 8  # the opset whose Scan has a batch and the lengths of its sequences
+_BATCHED = 8  # opset whose Scan has a batch axis and sequence lengths
 
 
 class Form(NamedTuple):
-    """Inputs of a node, those that its bodies capture left out, and its attributes."""
+    """Inputs of a node without captured values, and its attributes."""
 
     inputs: list[str]
     attributes: dict[str, Any]
@@ -337,14 +340,14 @@ class Form(NamedTuple):
 def control_form(
     op: str, opset: int, inputs: Sequence[str], bodies: Mapping[str, Graph], numbers: Mapping[str, Any]
 ) -> Form:
-    """A node of control flow in the form of `cpuconv.graph.control`.
+    """Convert a control-flow node to the form of `cpuconv.graph.control`.
 
     Parameters
     ----------
     op : str
     opset : int
     inputs : sequence of str
-        As the model has them.
+        The inputs in the model.
     bodies : mapping of str to Graph
     numbers : mapping of str
         The other attributes.

@@ -1,7 +1,7 @@
-"""Operators of the domain com.microsoft, which ONNX Runtime's optimisers and quantisers write, as ONNX's own.
+"""Conversion of com.microsoft operators, which ONNX Runtime's optimisers and quantisers write, to ONNX operators.
 
-Source: ONNX Runtime, docs/ContribOperators.md. One line of `CONTRIB` an operator; each becomes a few nodes. What ONNX
-Runtime itself runs on no CPU is left out, and what generates text with states of its own.
+Source: ONNX Runtime, docs/ContribOperators.md. Each operator has a row of `CONTRIB` and becomes a few nodes. Operators
+without a CPU implementation in ONNX Runtime are not supported, nor is text generation with internal states.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SAMPLING = {"bilinear": "linear", "bicubic": "cubic"}
 
 
 def contributed(reader: Reader, node: Node) -> list[Node]:
-    """The node in operators of ONNX.
+    """Convert a node to ONNX operators.
 
     Raises
     ------
     ArgumentError
-        Its form is not known.
+        The form of the operator is not supported.
     """
     made = Builder(reader, node)
     (CONTRIB | ALIKE)[node.op](made, **node.attributes)
@@ -37,7 +37,7 @@ def contributed(reader: Reader, node: Node) -> list[Node]:
 def _fused_conv(
     made: Builder, activation: str = "", activation_params: Sequence[float] = (), **attributes: Any
 ) -> None:
-    """Convolution, a sum, an activation."""
+    """Convolution, optional addition, activation."""
     x, w, bias, added = map(made.input, range(4))
     y = made.add("Conv", x, w, bias, **attributes)
     made.activated(made.add("Add", y, added) if added else y, activation, activation_params)
@@ -47,7 +47,7 @@ def _fused_gemm(
     made: Builder, activation: str = "", activation_alpha: float | None = None, activation_beta: float | None = None,
     **attributes: Any,
 ) -> None:  # fmt: skip
-    """Gemm and an activation."""
+    """Gemm and activation."""
     y = made.add("Gemm", *map(made.input, range(3)), **attributes)
     made.activated(y, activation, [value for value in (activation_alpha, activation_beta) if value is not None])
 
@@ -55,7 +55,7 @@ def _fused_gemm(
 def _fused_matmul(
     made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0
 ) -> None:  # fmt: skip
-    """A product of matrices, the last two axes of its operands in another order."""
+    """Matrix multiplication; the last two axes of an operand may be transposed."""
     if transBatchA or transBatchB:
         raise ArgumentError(must("transBatchA", "0", 1))
     operands = []
@@ -69,7 +69,7 @@ def _fused_matmul(
 
 
 def _gelu(approximate: str) -> Callable[..., None]:
-    """Gelu, of a sum if there is a second input."""
+    """Gelu, of the sum of both inputs if there is a second."""
 
     def apply(made: Builder) -> None:
         x, bias = made.input(0), made.input(1)
@@ -84,24 +84,24 @@ def _quick_gelu(made: Builder, alpha: float = 1.702) -> None:
 
 
 def _max_pool_last(made: Builder, **attributes: Any) -> None:
-    """MaxPool of channels last."""
+    """MaxPool in NHWC."""
     pooled = made.add("MaxPool", made.turned(made.input(0)), **attributes)
     made.last("Transpose", pooled, perm=made.channels_last)
 
 
 def _expanded(made: Builder) -> None:
-    """One axis more."""
+    """Unsqueeze by one axis."""
     made.last("Unsqueeze", made.input(0), made.integers(int(made.constant(1, "axis").item())))
 
 
 def _range(made: Builder) -> None:
-    """Numbers from one to another, by steps of one unless a third input says otherwise."""
+    """Range; the step is 1 without a third input."""
     start, limit, step = map(made.input, range(3))
     made.last("Range", start, limit, step or made.add("CastLike", made.number(1.0), start))
 
 
 def _distances(made: Builder, metric: str = "sqeuclidean") -> None:
-    """Of each row of one matrix from each row of another."""
+    """Distances between each row of one matrix and each row of another."""
     if metric not in ("euclidean", "sqeuclidean"):
         raise ArgumentError(must("metric", "euclidean or sqeuclidean", metric))
     a, b = (made.add("Unsqueeze", made.input(at), made.integers(1 - at)) for at in range(2))
@@ -111,17 +111,17 @@ def _distances(made: Builder, metric: str = "sqeuclidean") -> None:
 
 
 def _sampled(made: Builder, mode: str = "bilinear", **attributes: Any) -> None:
-    """GridSample, whose modes have other names today."""
+    """GridSample with old mode names."""
     made.last("GridSample", *made.node.inputs, mode=_SAMPLING.get(mode, mode), **attributes)
 
 
 def _wide_integers(made: Builder) -> None:
-    """A product of 16-bit integers, sums of 32 bits."""
+    """Matrix multiplication of 16-bit integers with 32-bit sums."""
     made.last("MatMul", *(made.add("Cast", made.input(at), to=np.dtype(np.int32)) for at in range(2)))
 
 
 def _same(op: str) -> Callable[..., None]:
-    """An operator of ONNX under its own name."""
+    """Make a converter that keeps an ONNX operator's name."""
     return lambda made, **attributes: made.last(op, *made.node.inputs, **attributes)
 
 
@@ -178,4 +178,4 @@ ALIKE: dict[str, Callable[..., None]] = {
     "QLinearMatMul": contrib_bytes.pair("MatMul", (-2, -1)),
     "SimplifiedLayerNormalization": contrib_attention.simplified_layer_normalization,
 }
-"""Those of ONNX's own domain, or that files write there."""
+"""Operators of ONNX's own domain, or ones that files have in that domain."""

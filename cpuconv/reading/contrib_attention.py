@@ -1,4 +1,4 @@
-"""Operators of com.microsoft for transformers: attention, what embeds tokens, normalisations of sums, rotations."""
+"""com.microsoft operators of transformers: attention, embeddings, skip normalisations, rotary embeddings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.reading.contrib_nodes import Builder
 
 _FLOAT = np.dtype(np.float32)
-_NEVER = -1e30  # what is added to a score that must not count
+_NEVER = -1e30  # added to scores of masked keys
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
 def attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
-    """Attention of a tensor to itself; its product with all weights, which are floats, and a sum come before."""
+    """Self-attention with a float32 projection to queries, keys and values, and a bias."""
     x, w, bias, mask, past, added = map(made.input, range(6))
     _self_attention(made, made.add("MatMul", x, w), (bias, mask, past, added), num_heads, scale, **attributes)
 
 
 def quantised_attention(made: Builder, num_heads: int, scale: float = 0.0, **attributes: Any) -> None:
-    """The same, of bytes."""
+    """Self-attention with an int8 projection."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = map(made.input, range(9))
     product = made.scaled_product((x, x_scale, x_zero), (w, w_scale, w_zero))
     _self_attention(made, product, (bias, mask, past, ""), num_heads, scale, **attributes)
@@ -35,7 +35,7 @@ def _self_attention(
     made: Builder, product: str, inputs: tuple[str, str, str, str], num_heads: int, scale: float,
     mask_filter_value: float = -10000.0, unidirectional: int = 0, **others: Any,
 ) -> None:  # fmt: skip
-    """`product` (B, S, 3H) has queries, keys and values side by side."""
+    """Self-attention; `product` (B, S, 3H) has the concatenated queries, keys and values."""
     bias, mask, past, added = inputs
     for name, value in others.items():
         if value:
@@ -51,7 +51,7 @@ def _self_attention(
 def multi_head_attention(
     made: Builder, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0
 ) -> None:
-    """Attention of queries to keys and values, which have heads, or lie in one tensor, where their ranks say so."""
+    """Multi-head attention; by their ranks, keys and values have heads, or tensors are packed into one."""
     query, key, value, bias, mask, added, *past = map(made.input, range(8))
     if any(past):
         raise ArgumentError(must("inputs", "without a past", made.node.inputs))
@@ -76,28 +76,28 @@ def multi_head_attention(
 
 
 def _unpacked(made: Builder, x: str, count: int) -> list[str]:
-    """(B, S, heads, count, size) as so many (B, heads, S, size)."""
+    """Split (B, S, heads, count, size) into `count` tensors (B, heads, S, size)."""
     parts = (made.add("Squeeze", part, made.integers(3)) for part in made.cut(x, 3, count))
     return [made.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts]
 
 
 def _heads(made: Builder, x: str, num_heads: int) -> str:
-    """(B, S, H) as (B, heads, S, H / heads); what has four axes is that already."""
+    """Reshape (B, S, H) to (B, heads, S, H / heads); a tensor of rank 4 is that already."""
     if made.reader.rank(x) == 4:
         return x
     return made.add("Transpose", made.add("Reshape", x, made.integers(0, 0, num_heads, -1)), perm=[0, 2, 1, 3])
 
 
 def _usual(made: Builder, queries: str) -> str:
-    """One over the root of a head's size."""
+    """Default scale: 1 / sqrt(head size)."""
     size = made.add("Gather", made.add("Shape", queries), made.array(np.array(3)))
     return made.add("Reciprocal", made.add("Sqrt", made.add("Cast", size, to=_FLOAT)))
 
 
 def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: int, queries: str) -> list[str]:
-    """What is added to scores: `value` where a mask hides a key, and far less where a key is behind its query.
+    """Masks to add to scores: `value` where `mask` hides a key, and -1e30 where a causal mask does.
 
-    A mask of (B, T) or (B, S, T) is one where keys are seen; one of (B) counts the keys that are.
+    A mask (B, T) or (B, S, T) is 1 for visible keys; a mask (B) has the number of visible keys.
     """
     added = []
     if mask:
@@ -106,7 +106,7 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
             raise ArgumentError(must("mask", "of (B), (B, T) or (B, S, T)", rank))
         if rank == 1:
             batch = made.add("Slice", made.add("Shape", keys), made.integers(0), made.integers(1))
-            rows = made.add("Concat", batch, made.integers(1), axis=0)  # one count each, as no other form is known
+            rows = made.add("Concat", batch, made.integers(1), axis=0)  # one count per sequence
             last = made.add("Reshape", made.add("Cast", mask, to=np.dtype(np.int64)), rows)
             mask, rank = made.add("Less", made.counted(keys, 2), last), 2
         seen = made.add("Cast", mask, to=_FLOAT)
@@ -120,7 +120,7 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
 
 
 def _attended(made: Builder, queries: str, keys: str, values: str, added: Sequence[str], scale: str) -> None:
-    """Softmax of queries by keys, times values, for each head; the heads side by side."""
+    """Compute softmax(queries · keysᵀ · scale + masks) · values per head, and concatenate the heads."""
     turned = made.add("Transpose", keys, perm=[0, 1, 3, 2])
     scores = made.add("Mul", made.add("MatMul", queries, turned), scale)
     for each in filter(None, added):
@@ -134,9 +134,9 @@ def rotary_embedding(
     made: Builder, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
     is_packed_batching: int = 0,
 ) -> None:  # fmt: skip
-    """Pairs of elements of each head turned by an angle that grows with the position: the two halves, or neighbours.
+    """Rotary embedding: rotate pairs of elements of each head, either the two halves or adjacent elements.
 
-    (B, S, H), or (B, heads, S, H / heads); a position for each token, or that of the first one.
+    Input is (B, S, H) or (B, heads, S, H / heads), with a position per token, or that of the first token.
     """
     x, positions, cosines, sines = map(made.input, range(4))
     half, rank, at = made.constant(2, "cos_cache").shape[1], made.reader.rank(x) or 3, made.reader.rank(positions)
@@ -178,7 +178,7 @@ def rotary_embedding(
         made.last("Transpose", result, perm=[0, 2, 1, 3])
 
 
-# --- sums and their normalisation -----------------------------------------------------------------------------------
+# --- skip normalisation ---------------------------------------------------------------------------------------------
 
 
 def skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
@@ -189,13 +189,13 @@ def skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
 
 
 def skip_simplified_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
-    """The same by the root of the mean square."""
+    """RMS normalisation of a sum; the sum is the fourth output."""
     x, skip, scale, more = map(made.input, range(4))
     _by_root(made, _skipped(made, [x, skip, more]), scale, epsilon)
 
 
 def simplified_layer_normalization(made: Builder, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> None:
-    """Each row over the root of its mean square, times a scale."""
+    """RMS normalisation of rows, times a scale."""
     x, scale = made.input(0), made.input(1)
     if axis != -1 and axis + 1 != made.reader.rank(x) or any(made.node.outputs[1:]):
         raise ArgumentError(must("axis", "the last, and one output asked for", axis))
@@ -203,7 +203,7 @@ def simplified_layer_normalization(made: Builder, axis: int = -1, epsilon: float
 
 
 def _skipped(made: Builder, added: Sequence[str]) -> str:
-    """A sum, which is the fourth output too."""
+    """Add tensors; the sum is also the fourth output."""
     x, *others = filter(None, added)
     for each in others:
         x = made.add("Add", x, each)
@@ -225,13 +225,13 @@ def _by_root(made: Builder, x: str, scale: str, epsilon: float) -> None:
 
 
 def embed_layer_normalization(made: Builder, epsilon: float = 1e-12, mask_index_type: int = 0) -> None:
-    """Rows of tables for words, positions and segments, added and normalised; and how many tokens a mask shows."""
+    """Sum of word, position and segment embeddings, normalised; also counts the tokens of the mask."""
     tokens, segments, words, places, parts, scale, bias, mask, positions = map(made.input, range(9))
     _embedded(made, (tokens, segments, positions), [(words,), (places,), (parts,)], (scale, bias), mask, epsilon)
 
 
 def quantised_embed_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
-    """The same, tables, scale and bias of bytes."""
+    """Embedding with int8 tables, scale and bias."""
     tokens, segments, *tensors = map(made.input, range(18))
     tables = list(zip(tensors[:5], tensors[6:11], tensors[11:], strict=True))
     scale, bias = (made.dequantised(table, unit, zero) for table, unit, zero in tables[3:])
@@ -242,7 +242,7 @@ def _embedded(
     made: Builder, inputs: tuple[str, str, str], tables: Sequence[tuple[str, ...]], affine: tuple[str, str], mask: str,
     epsilon: float,
 ) -> None:  # fmt: skip
-    """Rows are taken before bytes become floats."""
+    """Sum the embeddings and normalise; rows are gathered before dequantisation."""
     tokens, segments, positions = inputs
     chosen = tokens, positions or made.counted(tokens, 1), segments
     rows = [

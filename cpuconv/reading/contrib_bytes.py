@@ -1,5 +1,4 @@
-"""Operators of com.microsoft whose tensors are bytes: between DequantizeLinear and QuantizeLinear, or with scales that
-are found when the network runs."""
+"""com.microsoft operators on int8 tensors: as DequantizeLinear, operator and QuantizeLinear, or with dynamic scales."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from cpuconv.reading.contrib_nodes import Builder
 
 
 def dynamic_lstm(made: Builder, **attributes: Any) -> None:
-    """An LSTM whose weights are bytes: it multiplies bytes of x and of the state; floats where weights are computed."""
+    """LSTM with int8 weights: int8 multiplications of x and of the state; float32 if weights are not constant."""
     x, _, _, bias, *others = map(made.input, range(8))
     tensors = [made.reader.constants.get(made.input(at)) for at in (1, 2, 8, 9, 10, 11)]
     if tensors[2] is None or tensors[4] is None:
@@ -43,13 +42,13 @@ def dynamic_lstm(made: Builder, **attributes: Any) -> None:
 
 
 def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
-    """DynamicQuantizeLSTM by an LSTM of floats."""
+    """Convert DynamicQuantizeLSTM to a float32 LSTM."""
     x, w, r, *others = map(made.input, range(8))
     parts = []
     for weights, at in ((w, 8), (r, 10)):
         first, zero = (made.input(place) for place in (at, at + 1))
         constant = made.reader.constants[first]
-        if constant.ndim > 1 and constant.shape[1] > 1:  # one for each column of each direction
+        if constant.ndim > 1 and constant.shape[1] > 1:  # a scale per column and direction
             wide = made.add("Cast", weights, to=np.dtype(np.float32))
             axis = made.reader.constant([1], f"{first}.axis")
             zeros = made.add("Unsqueeze", made.add("Cast", zero, to=np.dtype(np.float32)), axis)
@@ -62,21 +61,21 @@ def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
 
 
 def dynamic_matmul(made: Builder) -> None:
-    """A product of floats, which become bytes that span them, with bytes."""
+    """Matrix multiplication of a dynamically quantised float32 tensor and int8 weights."""
     a, *b, bias = map(made.input, range(5))
     product = made.scaled_product(made.spanned(a), b)
     made.last("Add" if bias else "Identity", product, bias)
 
 
 def integer_matmul(made: Builder) -> None:
-    """A product of bytes, as floats."""
+    """Matrix multiplication of int8 tensors with a float32 result."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
     product = made.scaled_product((a, a_scale, a_zero), (b, b_scale, b_zero))
     made.last("Add" if bias else "Identity", product, bias)
 
 
 def gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
-    """Gemm of bytes; its bias is in units of both scales."""
+    """Gemm of int8 tensors; the bias is in units of both scales."""
     floats, bias, added = (made.floats(0), made.floats(3, 0 if transB else 1)), made.input(6), ""
     if bias:
         units = made.add("Mul", made.input(1), made.input(4))
@@ -90,19 +89,19 @@ def gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) ->
 
 
 def convolution(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
-    """A convolution of bytes; its bias is in units of both scales."""
+    """Convolution of int8 tensors; the bias is in units of both scales."""
     floats, bias = (made.floats(0, channels_last=channels_last), made.floats(3, 0)), made.input(8)
     added = made.dequantised(bias, made.add("Mul", made.input(1), made.input(4)), axis=0) if bias else ""
     made.as_bytes(made.add("Conv", *floats, added, **attributes), 6, channels_last)
 
 
 def pair(op: str, axes: tuple[int, int] = (1, 1)) -> Callable[..., None]:
-    """An operator of two tensors of bytes."""
+    """Make a converter of an operator with two int8 inputs."""
     return lambda made: made.as_bytes(made.add(op, made.floats(0, axes[0]), made.floats(3, axes[1])), 6)
 
 
 def single(op: str) -> Callable[..., None]:
-    """An operator of one tensor of bytes."""
+    """Make a converter of an operator with one int8 input."""
 
     def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
         floats = made.floats(0, channels_last=channels_last)
@@ -112,7 +111,7 @@ def single(op: str) -> Callable[..., None]:
 
 
 def softmax(made: Builder, opset: int, axis: int = -1) -> None:
-    """Softmax of bytes, as that opset has it: before 13 over all axes from `axis` on."""
+    """Softmax of an int8 tensor; before opset 13, over all axes from `axis` on."""
     y = made.reader.fresh(f"{made.node.outputs[0]}.Softmax")
     axis = -1 if axis + 1 == made.reader.rank(made.input(0)) else axis
     node = Node("Softmax", (made.floats(0),), (y,), {"axis": axis}, made.node.origin)
@@ -121,19 +120,19 @@ def softmax(made: Builder, opset: int, axis: int = -1) -> None:
 
 
 def where(made: Builder) -> None:
-    """Bytes of one tensor or of another."""
+    """Where of two int8 tensors."""
     made.as_bytes(made.add("Where", made.input(0), made.floats(1), made.floats(4)), 7)
 
 
 def mean(made: Builder, axes: Sequence[int] | None = None, keepdims: int = 1) -> None:
-    """The mean of bytes over axes."""
+    """Mean of an int8 tensor over axes."""
     floats = made.floats(0)
     chosen = "" if axes is None else made.reader.constant(axes, f"{made.node.outputs[0]}.axes")
     made.as_bytes(made.add("ReduceMean", floats, chosen, keepdims=keepdims), 3)
 
 
 def concatenation(made: Builder, axis: int) -> None:
-    """Tensors of bytes side by side, each with a scale of its own."""
+    """Concat of int8 tensors, each with its own scale."""
     count = len(made.node.inputs)
     if count % 3 != 2:
         raise ArgumentError(must("inputs", "a scale, a zero point, and three for each tensor", count))

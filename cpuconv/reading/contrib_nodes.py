@@ -1,4 +1,4 @@
-"""The nodes that one node of another domain becomes, as they are made one after the other."""
+"""Builder of the nodes that replace a node of another domain."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ from cpuconv.reading.adapters import Reader
 
 
 class Builder:
-    """The nodes that one node becomes."""
+    """Builder of the nodes that replace one node."""
 
     def __init__(self, reader: Reader, node: Node) -> None:
         self.reader, self.node = reader, node
         self.nodes: list[Node] = []
 
     def input(self, position: int) -> str:
-        """The name of an input, "" where it is left out."""
+        """Name of an input; "" if it is absent."""
         return self.node.inputs[position] if position < len(self.node.inputs) else ""
 
     def add(self, op: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
-        """One node more; the name of its first output, a new one unless it is given."""
+        """Append a node; return the name of its first output, a new one if `outputs` is empty."""
         outputs = outputs or (self.reader.fresh(f"{self.node.outputs[0]}.{op}"),)
         stated = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(Node(op, trimmed(inputs), tuple(outputs), stated, self.node.origin))
         return outputs[0]
 
     def last(self, op: str, *inputs: str, **attributes: Any) -> None:
-        """The node that has the outputs of the whole."""
+        """Append the final node, which writes the outputs of the replaced node."""
         self.add(op, *inputs, outputs=self.node.outputs, **attributes)
 
     def dequantised(self, x: str, scale: str, zero: str = "", axis: int = 1) -> str:
-        """Bytes as floats."""
+        """Dequantise an int8 tensor."""
         return self.add("DequantizeLinear", x, scale, zero, axis=axis)
 
     def floats(self, position: int, axis: int = 1, channels_last: int = 0) -> str:
-        """The bytes at an input as floats, channels first; their scale and zero point are the inputs behind it."""
+        """Dequantise the int8 input at `position`, to channels first; scale and zero point are the next two inputs."""
         x, scale, zero = (self.input(position + at) for at in range(3))
         return self.dequantised(self.turned(x) if channels_last else x, scale, zero, axis)
 
     def turned(self, x: str) -> str:
-        """A tensor of channels last, with channels first."""
+        """Transpose a tensor from channels last to channels first."""
         rank = self.reader.rank(x) or 4
         return self.add("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
     @property
     def channels_last(self) -> list[int]:
-        """The order of axes that puts channels last."""
+        """Permutation of axes to channels last."""
         return [0, *range(2, self.reader.rank(self.input(0)) or 4), 1]
 
     def as_bytes(self, y: str, position: int, channels_last: int = 0) -> None:
-        """The whole as bytes, by the scale and the zero point at an input and the one behind it."""
+        """Quantise the result to the outputs; scale and zero point are the inputs at `position` and the next."""
         y = self.add("Transpose", y, perm=self.channels_last) if channels_last else y
         self.last("QuantizeLinear", y, self.input(position), self.input(position + 1))
 
     def array(self, value: np.ndarray) -> str:
-        """A constant of the array's own type."""
+        """Add a constant of the array's own type."""
         return self.reader.array(np.array(value, order="C"), f"{self.node.outputs[0]}.constant")
 
     def spanned(self, x: str) -> list[str]:
-        """Bytes that span floats, their scale and their zero point."""
+        """Quantise a float32 tensor dynamically; return the names of the tensor, its scale and its zero point."""
         parts = [self.reader.fresh(f"{self.node.outputs[0]}.{part}") for part in ("bytes", "scale", "zero")]
         self.add("DynamicQuantizeLinear", x, outputs=parts)
         return parts
 
     def activated(self, y: str, activation: str, numbers: Sequence[float]) -> None:
-        """The whole, an activation of `numbers`."""
+        """Append the activation with parameters `numbers`, which writes the outputs."""
         names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
         if activation == "Clip":
             self.last("Clip", y, *map(self.number, numbers))
@@ -79,32 +79,32 @@ class Builder:
             raise ArgumentError(must("activation", "one that is known", activation))
 
     def number(self, value: float) -> str:
-        """A constant."""
+        """Add a float32 scalar constant."""
         return self.reader.constant(value, f"{self.node.outputs[0]}.constant")
 
     def integers(self, *values: int) -> str:
-        """A constant of one axis."""
+        """Add a 1-D int64 constant."""
         return self.reader.constant(values, f"{self.node.outputs[0]}.constant")
 
     def constant(self, position: int, called: str) -> np.ndarray:
-        """The elements of an input that must be constant."""
+        """Elements of an input that must be constant."""
         array = self.reader.constants.get(self.input(position))
         if array is None:
             raise ArgumentError(must(called, "constant", self.input(position)))
         return np.asarray(array)
 
     def counted(self, x: str, axis: int) -> str:
-        """0, 1, … along an axis of a tensor."""
+        """Indices 0, 1, … along an axis of a tensor."""
         size = self.add("Gather", self.add("Shape", x), self.array(np.array(axis)))
         return self.add("Range", self.array(np.array(0)), size, self.array(np.array(1)))
 
     def cut(self, x: str, axis: int, count: int, sizes: str = "") -> list[str]:
-        """Parts of a tensor along an axis, of equal sizes unless these are given."""
+        """Split a tensor along an axis; parts have equal sizes unless `sizes` is given."""
         parts = [self.reader.fresh(f"{self.node.outputs[0]}.part") for _ in range(count)]
         self.add("Split", x, sizes, outputs=parts, axis=axis, num_outputs=None if sizes else count)
         return parts
 
     def scaled_product(self, a: Sequence[str], b: Sequence[str]) -> str:
-        """A product of bytes, each with its scale and zero point, as floats."""
+        """Multiply int8 matrices, each with its scale and zero point, to a float32 result."""
         sums = self.add("Cast", self.add("MatMulInteger", a[0], b[0], a[2], b[2]), to=np.dtype(np.float32))
         return self.add("Mul", sums, self.add("Mul", a[1], b[1]))

@@ -1,5 +1,4 @@
-"""Operators of com.microsoft whose weights have a few bits each, and a scale for each block: floats, once a model is
-read."""
+"""com.microsoft operators with block-quantised weights of a few bits; weights become float32 when a model is read."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.reading.contrib_nodes import Builder
 
 _BYTE = 8  # bits
-_FOURS = {  # what the sixteen numbers of four bits stand for, as parts of a block's largest
+_FOURS = {  # value of each 4-bit code, relative to the block's absolute maximum
     0: [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4, -0.0, -1 / 192, -2 / 3, -1, -1 / 3, -1 / 2, -1 / 6, -1 / 4],
     1: [
         -1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -23,7 +22,7 @@ _FOURS = {  # what the sixteen numbers of four bits stand for, as parts of a blo
 
 
 def numbers(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` numbers of so many bits each along the last axis, the lowest bits of a byte first."""
+    """Unpack the first `count` numbers of `bits` bits along the last axis, lowest bits of a byte first."""
     if bits == _BYTE:
         return packed[..., :count]
     places = np.unpackbits(packed, axis=-1, bitorder="little")[..., : count * bits]
@@ -34,7 +33,7 @@ def numbers(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
 def product_of_few_bits(
     made: Builder, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0, **others: Any
 ) -> None:
-    """Rows times a matrix whose columns are packed in blocks, each with a scale and a zero point."""
+    """Matrix multiplication with weights packed per column in blocks, each with a scale and a zero point."""
     x, bias, blocks = made.input(0), made.input(5), divide(K, block_size)
     if others or made.input(4) or not 1 < bits <= _BYTE:
         raise ArgumentError(must("MatMulNBits", "of 2 to 8 bits, in the order of its blocks", made.node.attributes))
@@ -52,7 +51,7 @@ def product_of_few_bits(
 def product_of_four_bits(
     made: Builder, K: int, N: int, block_size: int, quant_type: int, training_mode: int = 0, transB: int = 1
 ) -> None:
-    """Rows times a matrix of 4-bit floats, or of a normal distribution's quantiles, a byte's higher half first."""
+    """Matrix multiplication with 4-bit weights (floats or normal-distribution quantiles), high half of a byte first."""
     if quant_type not in _FOURS or not transB:
         raise ArgumentError(must("quant_type", f"one of {', '.join(map(str, _FOURS))}, the matrix turned", quant_type))
     packed, largest = made.constant(1, "weights").reshape(-1), made.constant(2, "absmax").astype(np.float32)
@@ -70,7 +69,7 @@ def _multiply(made: Builder, x: str, weights: np.ndarray, bias: str) -> None:
 def gathered_blocks(
     made: Builder, gather_axis: int = 0, quantize_axis: int = 1, block_size: int = 128, bits: int = 4
 ) -> None:
-    """Rows of a table whose numbers are packed, each block of them with a scale and a zero point."""
+    """Gather of rows of a packed table, with a scale and a zero point per block."""
     data, scales = made.constant(0, "data"), made.constant(2, "scales").astype(np.float32)
     points = made.constant(3, "zero_points") if made.input(3) else None
     middle, axis = 0, quantize_axis % data.ndim

@@ -1,4 +1,4 @@
-"""ONNX models decoded: from a path, bytes or a message of the package onnx, which is not needed."""
+"""Decoding of ONNX models: paths, bytes, or messages of the package onnx, which is optional."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cpuconv.reading.tensors import Files
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a model says about itself; empty where it says nothing.
+    """Metadata of a model; empty where the model states none.
 
     Attributes
     ----------
     producer_name, graph_name, graph_description, domain, description : str
     version : int
-        The largest of 64 bits where the model states none.
+        2**63 - 1 if the model states none.
     custom_metadata_map : dict[str, str]
-        What its author added.
+        The author's own entries.
     """
 
     producer_name: str = ""
@@ -41,7 +41,7 @@ class Metadata:
 
     @classmethod
     def of(cls, model: Any) -> Metadata:
-        """What a decoded model says about itself."""
+        """Extract the metadata of a decoded model."""
         stated = {entry.key: entry.value for entry in model.metadata_props}
         version = {"version": model.model_version} if model.HasField("model_version") else {}
         graph = model.graph
@@ -52,7 +52,7 @@ class Metadata:
 
 
 def load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
-    """The model, the files that its constants may lie in, and what messages call it."""
+    """Decode a model; return it, its external files, and its name for messages."""
     folder, name = None, "model"
     data: bytes | memoryview
     if isinstance(source, (str, os.PathLike)):
@@ -78,7 +78,7 @@ def load(source: object, kind: type[Files]) -> tuple[Any, Files, str]:
 
 
 def is_model(content: bytes | memoryview) -> bool:
-    """Whether content is that of an ONNX model."""
+    """Whether content is an ONNX model."""
     try:
         return bool(wire.decode(content, ModelProto).graph.output)
     except (SourceError, ValueError, TypeError, LookupError):
@@ -86,21 +86,21 @@ def is_model(content: bytes | memoryview) -> bool:
 
 
 def _is_message(source: object) -> bool:
-    """Whether it is a model of the package onnx, which is not imported if nobody did."""
+    """Whether `source` is a model of the package onnx; does not import the package."""
     package = sys.modules.get("onnx")
     return package is not None and isinstance(source, package.ModelProto)
 
 
 def _encoded(model: Any) -> tuple[bytes, str]:
-    """The bytes of the package's model, and its name.
+    """Encode a message of the package onnx; return its bytes and its name.
 
     Raises
     ------
     SourceError
-        Messages can hold more than their bytes may: two gigabytes.
+        The message exceeds the limit of two gigabytes.
     """
     name = model.graph.name or "model"
     try:
         return model.SerializeToString(), name
-    except Exception as error:  # of protocol buffers, by their version
+    except Exception as error:  # protobuf errors, which depend on its version
         raise SourceError(f"{name} must be given as a file, as its message cannot be encoded: {error}") from error

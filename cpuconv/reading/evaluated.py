@@ -1,7 +1,7 @@
-"""What ONNX's reference evaluator computes as ONNX's specification says; all else is refused when a model is read.
+"""Operators for which ONNX's reference evaluator conforms to the specification; others are refused on reading.
 
-Each operator below was compared with the specification and, where it has the operator, with ONNX Runtime: in all its
-forms but those that `FORMS` leaves out. Tests do so again (`tests/reading/test_evaluated.py`).
+Each operator below was compared with the specification and, if it has the operator, with ONNX Runtime, in all forms
+except those that `FORMS` excludes. Tests repeat the comparison (`tests/reading/test_evaluated.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATORS: dict[str, frozenset[str]] = {
     "ai.onnx.ml": frozenset(_LEARNERS.split()),
     "ai.onnx.preview": frozenset(("FlexAttention",)),
 }
-"""By domain."""
+"""Supported operators, by domain."""
 
 FORMS: dict[str, dict[str, tuple[str, ...]]] = {
     "LinearRegressor": {"post_transform": ("NONE",)},
@@ -36,28 +36,28 @@ FORMS: dict[str, dict[str, tuple[str, ...]]] = {
     "SVMRegressor": {"post_transform": ("NONE",)},
     "TreeEnsembleRegressor": {"post_transform": ("NONE",), "aggregate_function": ("SUM", "AVERAGE")},
 }
-"""Texts that attributes may be, of operators of which the evaluator has not all forms."""
+"""Allowed values of string attributes, for operators of which the evaluator lacks some forms."""
 _DEFAULTS = {"post_transform": "NONE", "norm": "MAX", "aggregate_function": "SUM"}
 
-_PACKAGES = {"ImageDecoder": "PIL"}  # that the evaluator needs for an operator
+_PACKAGES = {"ImageDecoder": "PIL"}  # required by the evaluator for an operator
 
 
 def check_evaluated(op: str, domain: str, texts: Mapping[str, Any], label: str) -> None:
-    """See that ONNX's evaluator computes a node as ONNX says.
+    """Check that ONNX's evaluator computes a node as ONNX specifies.
 
     Parameters
     ----------
     op, domain : str
         "" is ONNX's own domain.
     texts : mapping of str to str
-        The attributes that are texts.
+        String attributes.
     label : str
-        How messages call the node.
+        Name of the node in messages.
 
     Raises
     ------
     SourceError
-        It does not, or it is not known to.
+        The evaluator does not, or is not known to.
     """
     if op not in OPERATORS.get(domain, ()):
         raise SourceError(f"{label}: there is no kernel for this operator, and no reference that is known to be right.")

@@ -1,4 +1,4 @@
-"""Operators that the table does not know: ONNX's own reference evaluator computes them, slowly."""
+"""Operators without an entry in the operator table: ONNX's reference evaluator computes them, slowly."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cpuconv.reading.tensors import outside
 if TYPE_CHECKING:
     import onnx
 
-_UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
+_UNKNOWN = ("", "?", "-1", "None")  # written by exporters for unknown sizes
 
 
 def value_of(info: Any) -> Value:
-    """What a model says of a value, of an optional one as if it was there.
+    """Convert type information of a model to a `Value`; an optional value counts as present.
 
-    Sizes below 1, and symbols that say so, stand for unknown ones.
+    Sizes below 1 and the symbols of `_UNKNOWN` are unknown sizes.
     """
     stated = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
     tensor = stated.tensor_type
@@ -40,19 +40,19 @@ def value_of(info: Any) -> Value:
 
 
 def dtype_of(number: int) -> np.dtype | None:
-    """NumPy's type for ONNX's; None where there is none for numbers."""
+    """NumPy dtype of an ONNX type; None if it is not numeric."""
     return elements.DTYPES.get(number)
 
 
 class Foreign:
-    """A node that ONNX's own reference evaluator computes: slow, but it knows every operator.
+    """Semantics of a node that ONNX's reference evaluator computes. It is slow, but supports all operators.
 
-    Its names stay those of the model, whatever a graph calls its inputs later.
+    Its names stay those of the model, even if a graph renames its inputs.
 
     Raises
     ------
     SourceError
-        Elements of a tensor in it lie in a file, which the evaluator would look for by rules of its own.
+        A tensor of the node has its elements in a file, which the evaluator would search for by other rules.
     """
 
     def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
@@ -61,12 +61,12 @@ class Foreign:
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
+        """Infer shapes and dtypes by ONNX's shape inference; they are unknown if they depend on elements of an input.
 
         Raises
         ------
         SourceError
-            The inputs do not fit.
+            The inputs do not fit the operator.
         """
         onnx = _package(node)
         from onnx import numpy_helper
@@ -89,7 +89,7 @@ class Foreign:
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
     ) -> list[Any]:
-        """The outputs, computed in the types of the inputs; a sequence of tensors is a list. `stop` is asked before."""
+        """Compute the outputs for inputs of their own types; a sequence of tensors is a list. Checks `stop` first."""
         check(stop)
         _package(node)
         from onnx.reference import ReferenceEvaluator
@@ -98,13 +98,13 @@ class Foreign:
         try:
             model = self._model([None if array is None else _value(array) for array in arrays])
             results = iter(ReferenceEvaluator(model).run(None, feed))
-        except Exception as error:  # whatever an evaluator of any operator raises
+        except Exception as error:  # an evaluator may raise any error
             raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
         found = [next(results) if name else None for name in node.outputs]
         return [_as_stated(node, result, dtype) for result, dtype in zip(found, dtypes, strict=True)]
 
     def _model(self, inputs: Iterable[Value | None]) -> onnx.ModelProto:
-        """A model of this node alone, its inputs of the given types."""
+        """Make a model of this node alone, with inputs of the given types."""
         import onnx
         from onnx import helper
 
@@ -122,12 +122,12 @@ class Foreign:
 
 
 def _value(array: Any) -> Value:
-    """What an operand is; of a sequence nothing is stated."""
+    """Shape and dtype of an operand; unknown for a sequence."""
     return Value() if isinstance(array, list) else Value.of(array)
 
 
 def _as_stated(node: Node, result: Any, dtype: np.dtype | None) -> Any:
-    """A result in its type by ONNX's shape inference."""
+    """Convert a result to the type that ONNX's shape inference gives."""
     if isinstance(result, list):
         return result
     array = np.asarray(result)
@@ -139,7 +139,7 @@ def _as_stated(node: Node, result: Any, dtype: np.dtype | None) -> Any:
 
 
 def _package(node: Node) -> Any:
-    """The package onnx.
+    """Import the package onnx.
 
     Raises
     ------
@@ -150,12 +150,12 @@ def _package(node: Node) -> Any:
 
 
 def onnx_package(why: str) -> Any:
-    """The package onnx, with its shape inference.
+    """Import the package onnx with its shape inference.
 
     Parameters
     ----------
     why : str
-        What it is needed for, a main clause that ends with its name or its work.
+        Purpose, for the message: a main clause that ends with the package's name or task.
 
     Raises
     ------
@@ -164,13 +164,13 @@ def onnx_package(why: str) -> Any:
     """
     try:
         import onnx.shape_inference
-    except Exception as error:  # where versions of protocol buffers clash, one of their own
+    except Exception as error:  # protobuf versions may clash with an error of their own
         raise SourceError(f"{why}, which cannot be imported ({error}): pip install 'cpuconv[onnx]'") from error
     return onnx
 
 
 def captured(attribute: Any) -> Iterator[str]:
-    """The names that the graphs of an attribute read and do not define."""
+    """Iterate over the names that an attribute's graphs read but do not define."""
     for graph in _graphs(attribute):
         yield from _captured(graph)
 

@@ -1,6 +1,6 @@
-"""ONNX models read into graphs, every operator in one form: that of the newest opset.
+"""Reader of ONNX models to graphs with operators of the newest opset.
 
-What older opsets wrote otherwise, `cpuconv.reading.adapters` brings to that form. The package onnx is not needed.
+`cpuconv.reading.adapters` converts operators of older opsets. The package onnx is not needed.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from cpuconv.reading.tensors import Files, Unread
 if TYPE_CHECKING:
     import onnx
 
-OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
-_DEFAULTS_SINCE = 4  # of the format: before, every initializer had to be listed as an input
+OLDEST = 6  # PyTorch's first; operators broadcast as in NumPy from opset 7 on
+_DEFAULTS_SINCE = 4  # IR version; before, all initializers had to be listed as inputs
 _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
-_VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # fields of attributes by their types
+_VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # attribute fields by attribute type
 _LISTS = {messages.INTS: "ints", messages.FLOATS: "floats"}
 
 
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True) -> Graph:
-    """A model as a graph, shapes as the model states them.
+    """Read a model to a graph, with the shapes that the model states.
 
     Parameters
     ----------
     source : str | os.PathLike[str] | bytes | onnx.ModelProto
         Path of an ONNX file, its bytes, or a ``ModelProto``.
     beside : bool
-        Read the constants that lie in files beside it; False: they are zeros, and the files need not be there.
+        Whether to read constants in external files; False: they are zeros, and the files need not exist.
 
     Raises
     ------
     ArgumentTypeError
-        The source is of none of these types.
+        The source has none of these types.
     SourceError
-        It cannot be read, is no network of tensors, or is wrong in itself.
+        The model cannot be read, is not a network of tensors, or is inconsistent.
     """
     return read_with_metadata(source, beside=beside)[0]
 
@@ -61,7 +61,7 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bo
 def read_with_metadata(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True
 ) -> tuple[Graph, Metadata]:
-    """A model as a graph, and what it says about itself; as `read`."""
+    """Read a model to a graph, and its metadata; see `read`."""
     model, files, name = load(source, Files if beside else Unread)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
@@ -77,15 +77,15 @@ def read_with_metadata(
         return reader.graph(defaults=model.ir_version >= _DEFAULTS_SINCE), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
-    except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
+    except (TypeError, ValueError, LookupError) as error:  # names that are not text, fields of a wrong kind
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-# --- from protocol buffers to the graph -----------------------------------------------------------------------------
+# --- reader ---------------------------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """One model, or a body of one of its nodes, on its way into a graph; `outer` reads the graph around a body."""
+    """Reader of one model, or of a body of a node; `outer` is the reader of the graph around a body."""
 
     def __init__(
         self, proto: Any, opsets: Mapping[str, int], files: Files, name: str, outer: _Reader | None = None
@@ -98,13 +98,13 @@ class _Reader:
         self.defaults: list[str] = []
         self.absent: set[str] = set()
         self.names = Names()
-        self.types: dict[str, np.dtype] = {}  # of values, as they follow from those that their nodes read
+        self.types: dict[str, np.dtype] = {}  # inferred from the types of the nodes' inputs
 
     def graph(self, captured: Sequence[str] = (), *, defaults: bool = False) -> Graph:
-        """The whole graph; `captured` are names of the graph around it that it may read, which become inputs.
+        """Read the graph. `captured` are names of the outer graph that it may read; they become inputs.
 
-        With `defaults`, initializers that are inputs may be fed, but for those whose elements decide how a node is
-        read.
+        With `defaults`, initializers that are also inputs may be fed, except for those whose elements determine how a
+        node is read.
         """
         if self.proto.sparse_initializer:
             raise SourceError("sparse constants are not supported.")
@@ -126,7 +126,7 @@ class _Reader:
             inputs += self.capture(captured)
         names = {*inputs, *self.constants, *(name for node in self.proto.node for name in node.output)}
         for name in names:
-            if not isinstance(name, str):  # bytes, where it is no UTF-8
+            if not isinstance(name, str):  # bytes that are not UTF-8
                 raise SourceError(f"a value must have a name of text, not {name!r}.")
         self.names.add(names)
         for node in self.proto.node:
@@ -141,19 +141,19 @@ class _Reader:
         return Graph(*ends, tuple(self.nodes), constants, values, self.name, stated)
 
     def is_default(self, name: str) -> bool:
-        """Whether an input has an initializer that is as the input is stated."""
+        """Whether an input has an initializer that matches its type and shape."""
         array, value = dict.get(self.constants, name), self.values[name]
         return array is not None and array.dtype == value.dtype and value.fits(array.shape)
 
     def capture(self, names: Sequence[str]) -> list[str]:
-        """Take over what is known of values of the graph around a body; names of inputs for those not constant there.
+        """Copy constants, values and types from the graph around a body; return the inputs for non-constant values.
 
-        What a body defines itself under such a name is another value; the input then has a name that nothing reads.
+        If a body defines another value of the same name, the input gets a new name that no node reads.
         """
         assert self.outer is not None
         formal = {info.name for info in self.proto.input}
         for name in formal.intersection(self.constants):
-            del self.constants[name]  # a default, where a body is always given a value
+            del self.constants[name]  # a default; bodies always get a value
         written = (name for node in self.proto.node for name in node.output)
         own, outer = {*written, *self.constants, *formal}, self.outer
         self.names.add(own)
@@ -164,11 +164,11 @@ class _Reader:
         return [self.fresh(name) if name in own else name for name in names if not outer.is_fixed(name)]
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a value is a constant that nobody may feed."""
+        """Whether a value is a constant that callers cannot feed."""
         return name in self.constants and name not in self.defaults
 
     def read(self, proto: Any) -> Iterator[Node]:
-        """The nodes that a node of the model becomes; constants become none."""
+        """Convert a node of the model to nodes of the graph; Constant nodes become constants."""
         origin = proto.name or next(filter(None, proto.output), "")
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
@@ -189,7 +189,7 @@ class _Reader:
                     for node in nodes
                 ]
                 return
-            except ArgumentError as error:  # a form of the operator that the table does not know
+            except ArgumentError as error:  # the operator table does not support this form
                 if contrib or proto.op_type not in OPERATORS[""]:
                     raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
             except (TypeError, ValueError) as error:
@@ -197,12 +197,12 @@ class _Reader:
         yield self.foreign(proto, origin)
 
     def check(self, proto: Any, origin: str) -> None:
-        """See that ONNX knows the operator, and that the node is written as ONNX says.
+        """Check that ONNX defines the operator, and that the node fits its definition.
 
         Raises
         ------
         SourceError
-            It is not.
+            It does not.
         """
         domain, label = "" if proto.domain in _DOMAIN else proto.domain, f"{proto.op_type} node {origin!r}"
         if not domain and self.opset < OLDEST and not self.is_as_in_the_oldest(proto.op_type):
@@ -215,17 +215,17 @@ class _Reader:
         self.types |= schemas.check_types(*stated, self.type_of)
 
     def type_of(self, name: str) -> np.dtype | None:
-        """The type of a value, as far as it is known."""
-        array = dict.get(self.constants, name)  # whose elements decide nothing here
+        """Dtype of a value, if known."""
+        array = dict.get(self.constants, name)  # without `consulted`: the elements are not used
         return array.dtype if array is not None else self.types.get(name, self.values.get(name, Value()).dtype)
 
     def control(self, proto: Any, origin: str) -> Node:
-        """An If, Loop or Scan, its bodies read; what these read of the graph around them are inputs too.
+        """Read an If, Loop or Scan with its bodies; captured values of the outer graph become inputs.
 
         Raises
         ------
         SourceError
-            A body is wrong in itself, or does not fit the node.
+            A body is inconsistent, or does not fit the node.
         """
         self.check(proto, origin)
         graphs = {attribute.name: attribute.g for attribute in proto.attribute if attribute.HasField("g")}
@@ -246,12 +246,12 @@ class _Reader:
             raise SourceError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
 
     def is_as_in_the_oldest(self, op: str) -> bool:
-        """Whether an operator of an opset that is not read is the same in the oldest one that is."""
+        """Whether an operator of an older opset is equal in `OLDEST`."""
         known = operators.has(op, "") and operators.definition(op, "", OLDEST).since
         return bool(known) and known <= self.opset
 
     def foreign(self, proto: Any, origin: str) -> Node:
-        """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
+        """Make a node that ONNX's evaluator computes; captured values become inputs."""
         texts = {each.name: each.s.decode() for each in proto.attribute if each.type == messages.STRING}
         domain = "" if proto.domain in _DOMAIN else proto.domain
         check_evaluated(proto.op_type, domain, texts, f"{proto.op_type} node {origin!r}")
@@ -262,16 +262,16 @@ class _Reader:
             meaning = Foreign(wire.encode(stated), opsets, inputs)
         except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
-        op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's
+        op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # distinct from the table's
         return Node(op, inputs, tuple(proto.output), {}, origin, meaning)
 
     def attribute(self, proto: Any) -> object:
-        """An attribute as a plain value.
+        """Convert an attribute to a plain value.
 
         Raises
         ------
         ArgumentError
-            It is a graph, which no operator of the table has.
+            It is a graph; no operator of the table has graph attributes.
         """
         if proto.type in _VALUES:
             return getattr(proto, _VALUES[proto.type])
@@ -288,52 +288,52 @@ class _Reader:
         raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
     def constant_node(self, proto: Any) -> np.ndarray:
-        """The array of a Constant node."""
+        """Array of a Constant node."""
         for attribute in proto.attribute:
             if attribute.name in ("value", "value_int", "value_ints", "value_float", "value_floats"):
                 value = self.attribute(attribute)
                 return value if isinstance(value, np.ndarray) else _constant(value)
         raise SourceError(f"Constant node {proto.output[0]!r} must have a tensor or numbers.")
 
-    # --- for adapters ------------------------------------------------------------------------------------------------
+    # --- interface for adapters --------------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
-        """A name that the model does not use."""
+        """Make a name that the model does not use."""
         return self.names.fresh(hint)
 
     def constant(self, value: object, hint: str) -> str:
-        """The name of a new constant: integers are int64, other numbers float32."""
+        """Add a constant and return its name: integers are int64, other numbers float32."""
         return self.array(_constant(value), hint)
 
     def array(self, value: np.ndarray, hint: str) -> str:
-        """The name of a new constant, of the array's own type."""
+        """Add a constant of the array's own type and return its name."""
         name = self.fresh(hint)
         value.flags.writeable = False
         self.constants[name] = value
         return name
 
     def rank(self, name: str) -> int | None:
-        """Axes of a value, where the model states them."""
+        """Rank of a value, if the model states it."""
         array = dict.get(self.constants, name)
         shape = self.values.get(name, Value()).shape if array is None else array.shape
         return None if shape is None else len(shape)
 
     def fixed(self, name: str) -> np.ndarray | None:
-        """The elements of a constant that nobody may feed; of others nothing is decided."""
+        """Elements of a constant that callers cannot feed; else None."""
         return None if name in self.defaults else dict.get(self.constants, name)
 
     def dtype(self, number: int) -> np.dtype | None:
-        """NumPy's type for ONNX's; None where there is none for numbers."""
+        """NumPy dtype of an ONNX type; None if it is not numeric."""
         return dtype_of(number)
 
 
 def _is_open(info: Any) -> bool:
-    """Whether a body does not say what an input is, which then is what the body is given."""
+    """Whether a body leaves the type of an input open; it then follows from the outer value."""
     return info.type.HasField("tensor_type") or not vars(info.type)
 
 
 class _Consulted(dict[str, np.ndarray]):
-    """Constants, and the names of those whose elements were asked for.
+    """Constants, and the names of those whose elements were used.
 
     Attributes
     ----------
@@ -349,7 +349,7 @@ class _Consulted(dict[str, np.ndarray]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The elements of a constant, or a default."""
+        """Elements of a constant, or a default."""
         self.consulted.add(name)
         return super().get(name, default)
 

@@ -1,4 +1,4 @@
-"""See that a node is written as its operator's definition says."""
+"""Checks of nodes against the definitions of their operators."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from cpuconv.errors import SourceError
 from cpuconv.protos.elements import DTYPES, NUMBERS
 from cpuconv.protos.operators import TYPES, UNBOUNDED, Formal, definition
 
-_NEWEST = 1 << 30  # an opset that has the newest definition of each operator
-_STATED = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that state the type of the output
+_NEWEST = 1 << 30  # greater than all opsets: selects the newest definition
+_STATED = ("to", "dtype", "output_dtype", "output_datatype")  # attributes with the type of the output
 
 
 def check(node: Any, domain: str, opset: int, label: str) -> None:
-    """See that a node is written as its operator's definition says.
+    """Check that a node fits its operator's definition.
 
     Parameters
     ----------
     node : NodeProto
     domain : str
-        Of its operator, one that ONNX defines.
+        Domain of the operator, which ONNX must define.
     opset : int
-        Of the model, in that domain.
+        Opset of the model in that domain.
     label : str
-        How messages call the node.
+        Name of the node in messages.
 
     Raises
     ------
     SourceError
-        It has too few or too many inputs or outputs, leaves out one that must be there, or has an attribute of a wrong
-        type, one that there is not, or lacks one.
+        It has too few or too many inputs or outputs, lacks a required input or attribute, or has an unknown attribute
+        or one of a wrong type.
     """
     known = definition(node.op_type, domain, opset)
     count = _check_count(node.input, known.inputs, f"{label}: inputs", known.options)
@@ -54,26 +54,26 @@ def check(node: Any, domain: str, opset: int, label: str) -> None:
 def check_types(
     node: Any, domain: str, opset: int, label: str, dtype_of: Callable[[str], np.dtype | None]
 ) -> dict[str, np.dtype]:
-    """See that the inputs of a node are of types that its operator's definition allows, or the newest one.
+    """Check that input types are allowed by the operator's definition, or by the newest one.
 
-    Exporters write bfloat16 in opsets whose operators did not have it yet.
+    Exporters write bfloat16 in opsets whose operators do not support it yet.
 
     Parameters
     ----------
     node, domain, opset, label
-        As for `check`, which the node has passed.
+        As for `check`, which must have passed.
     dtype_of : callable
-        The type of a value by its name; None where it is not known, or none of numbers.
+        Maps a value's name to its dtype; None if unknown or not numeric.
 
     Returns
     -------
     dict of str to numpy.dtype
-        The types of the outputs by name, as far as they follow.
+        Types of the outputs by name, as far as they can be inferred.
 
     Raises
     ------
     SourceError
-        One is not; the message names it.
+        A type is not allowed; the message has the input's name.
     """
     known, newest = (definition(node.op_type, domain, each) for each in (opset, _NEWEST))
     bound: dict[str, tuple[str, np.dtype, str]] = {}
@@ -98,18 +98,18 @@ def check_types(
 
 
 def _formals(names: Sequence[str], formals: Sequence[Formal]) -> Iterator[tuple[str, Formal]]:
-    """Inputs or outputs with their formal ones, of which the last may stand for several."""
+    """Pair inputs or outputs with their definitions; the last definition may be variadic."""
     return ((name, formals[min(at, len(formals) - 1)]) for at, name in enumerate(names) if formals)
 
 
 def _names(types: int) -> str:
-    """The types of a formal input, in words."""
+    """Text of the types that a definition allows."""
     words = [str(dtype) for number, dtype in DTYPES.items() if types >> number & 1] or ["no tensor of numbers"]
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _check_count(names: Sequence[str], bounds: tuple[int, int], label: str, options: str = "") -> int:
-    """How many there are, without those at the end that are left out, which may be among the fewest."""
+    """Check the number of inputs or outputs; trailing absent ones only count if optional and below the minimum."""
     fewest, most = bounds
     count = len(names)
     while count and not names[count - 1] and not (count <= fewest and options[count - 1 : count] == "o"):

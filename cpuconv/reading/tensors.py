@@ -1,9 +1,9 @@
-"""Tensors of a model as arrays: their elements lie in the model, or in files of its folder.
+"""Constants of a model as arrays; their elements are in the model or in external files.
 
-A file must be a plain one in the folder of the model's own file, or below, also behind links, and hold as many bytes as
-the tensor needs. A model that came as bytes or as a message has no folder, and so no such files. The rule is for all
-tensors: those within nodes that ONNX's evaluator computes are brought into the model, as it would look for files by
-rules of its own.
+An external file must be a regular file in the model's folder or below, also after resolving links. It must have at
+least the bytes that the tensor needs. A model passed as bytes or as a message has no folder, and thus no external
+files. The rule holds for all tensors: those in nodes that ONNX's evaluator computes are copied into the model, as the
+evaluator would search for files by other rules.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from cpuconv.memory.room import check_bytes
 from cpuconv.protos import elements
 from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
 
-LONG = 1 << 12  # bytes of elements that are not copied
+LONG = 1 << 12  # bytes from which elements are not copied
 
 
 class Files:
-    """Where the elements of a model's tensors lie, if not in the model: in files of its folder."""
+    """External files with elements of a model's tensors."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._opened: dict[Path, memoryview] = {}
 
     def array(self, tensor: Any) -> np.ndarray:
-        """The elements of a constant, which nobody may change: of long ones a view of where they lie.
+        """Read a constant as a read-only array; large ones are views of the model or file.
 
         Raises
         ------
         SourceError
-            It is no tensor of numbers, its elements cannot be read, or they lie where they must not.
+            It is not a numeric tensor, its elements cannot be read, or their location is not allowed.
         """
         raw = self._outside(tensor)
         try:
@@ -49,12 +49,12 @@ class Files:
         return array
 
     def whole(self, message: Any) -> Any:
-        """A message with the elements of all tensors in it, which `array` would find elsewhere.
+        """Copy a message with the elements of all its external tensors inside.
 
         Raises
         ------
         SourceError
-            As of `array`.
+            As in `array`.
         """
         if isinstance(message, TensorProto):
             raw = self._outside(message)
@@ -68,13 +68,13 @@ class Files:
         return message.changed(**changes)
 
     def _outside(self, tensor: Any) -> memoryview | None:
-        """The bytes of the elements of a tensor that lie in a file, else None.
+        """Bytes of an external tensor's elements; None if they are in the model.
 
         Raises
         ------
         SourceError
-            It is no tensor of numbers; or the file is not in the model's folder, is missing, or is shorter than the
-            tensor says.
+            It is not a numeric tensor; or the file is not in the model's folder, is missing, or is shorter than the
+            tensor requires.
         """
         if tensor.data_type in (0, elements.STRINGS):
             raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
@@ -96,24 +96,24 @@ class Files:
         return data[offset : offset + length]
 
     def _data(self, location: str, place: str) -> memoryview:
-        """The data at a location that a tensor states; `place` begins messages."""
+        """Content of an external file; `place` starts error messages."""
         if self._folder is None:
             raise SourceError(f"{place}: give the model by its path.")
         try:
             path = (self._folder / location).resolve()
             if not path.is_relative_to(self._folder.resolve()):
                 raise SourceError(f"{place}, which must be in the model's folder.")
-            if path.exists() and not path.is_file():  # a pipe would be waited for
+            if path.exists() and not path.is_file():  # opening a pipe would block
                 raise SourceError(f"{place}, which must be a plain file.")
             if path not in self._opened:
                 self._opened[path] = contents(path)
-        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        except (OSError, RuntimeError) as error:  # RuntimeError: circular links
             raise SourceError(f"{place}, which cannot be read: {error}") from error
         return self._opened[path]
 
 
 class Unread(Files):
-    """Zeros in the place of elements that lie in files: for who asks for shapes alone."""
+    """Zeros instead of the elements in external files, for readers that only need shapes."""
 
     def _outside(self, tensor: Any) -> memoryview | None:
         if tensor.data_location != EXTERNAL or tensor.data_type in (0, elements.STRINGS):
@@ -122,7 +122,7 @@ class Unread(Files):
         try:
             needed = elements.size(tensor)
             check_bytes(needed, f"the constant {tensor.name!r}")
-            return np.zeros(needed, np.uint8).data  # memory that nobody reads is not taken
+            return np.zeros(needed, np.uint8).data  # untouched memory is not allocated
         except (ValueError, TypeError) as error:
             raise _unreadable(tensor, error) from error
 
@@ -132,7 +132,7 @@ def _unreadable(tensor: Any, error: Exception) -> SourceError:
 
 
 def outside(message: Any) -> Iterator[Any]:
-    """The tensors in a message that lie in files: in attributes of any kind, and in the graphs within them."""
+    """Iterate over the external tensors of a message, including attributes and nested graphs."""
     if isinstance(message, TensorProto):
         yield from [message] if message.data_location == EXTERNAL else []
         return

@@ -1,4 +1,4 @@
-"""The operators: one family a file, one line each in the family's table `OPS`."""
+"""Operator table: one family per file, and one row per operator in the family's table `OPS`."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ FAMILIES: tuple[ModuleType, ...] = (
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 OWN = frozenset(name for name, op in TABLE.items() if op.own)
-"""Operators that are none of ONNX's: rewrites and layouts make them."""
+"""Operators that ONNX does not define; rewrites and layout planning make them."""
 
 
 def meaning(node: Node) -> Meaning:
-    """What a node does: its own meaning where it has one, else the table's."""
+    """Semantics of a node: its own if it has one, else those of the operator table."""
     return node.meaning or TABLE[node.op]

@@ -1,6 +1,6 @@
 """Activations: elementwise functions, with scalars as attributes or as a second operand.
 
-Source: ONNX operators of these names. Their forms (`cpuconv.graph.ops.elementwise`) say what they mean.
+Source: ONNX operators of these names. Their expressions (`cpuconv.graph.ops.elementwise`) define them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cpuconv.kernels.elementwise.expression import Operand
 
 
 def _formula(node: Node, arrays: Arrays) -> np.ndarray:
-    """What the operator's form means: its numbers are floats, so operators of integers too do without."""
+    """Evaluate the operator's expression, in floating point; operators that support integers do not use it."""
     return FORMS[node.op](node, *map(Operand, range(len(arrays)))).evaluate(arrays)
 
 
@@ -25,7 +25,7 @@ def _relu(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _clip(node: Node, arrays: Arrays) -> np.ndarray:
-    """min(max(x, lo), hi): hi where lo is greater."""
+    """Compute min(max(x, lo), hi): hi where lo is greater."""
     x, lo, hi = arrays[0], given(arrays, 1), given(arrays, 2)
     x = x if lo is None else np.maximum(x, lo)
     return x if hi is None else np.minimum(x, hi)
@@ -52,7 +52,7 @@ def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
 
 OPS = native(
     Op("Relu", like_first, _relu),
-    Op("Clip", _infer_clip, _clip, mixed=True),  # before opset 11 the ends are float32
+    Op("Clip", _infer_clip, _clip, mixed=True),  # before opset 11 the bounds are float32
     Op("LeakyRelu", like_first, _formula, {"alpha": 0.01}),
     Op("PRelu", _infer_prelu, _prelu),
     Op("ThresholdedRelu", like_first, _formula, {"alpha": 1.0}),

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and logic, element by element, with NumPy's broadcasting.
+"""Elementwise arithmetic, comparisons and logic with NumPy's broadcasting.
 
 Source: ONNX operators of these names. Integers are computed in their own type and wrap around.
 """
@@ -20,29 +20,29 @@ Function = Callable[..., np.ndarray]
 
 
 def _truth(node: Node, inputs: Inputs) -> list[Value]:
-    """Booleans of the shape that all inputs broadcast to."""
+    """Infer booleans of the shape to which all inputs broadcast."""
     return [Value(broadcast(node, inputs)[0].shape, np.dtype(bool))]
 
 
 def _chosen(node: Node, inputs: Inputs) -> list[Value]:
-    """The shape that all inputs broadcast to, the dtype of the second and third."""
+    """Infer the shape to which all inputs broadcast, and the dtype of the second and third."""
     if inputs[1].dtype != inputs[2].dtype:
         raise ValueError("the second and third must be of one type")
     return [Value(broadcast(node, inputs)[0].shape, inputs[1].dtype)]
 
 
 def _op(name: str, function: Function, rule: Infer = broadcast, mixed: bool = False, **attributes: object) -> Op:
-    """A row whose meaning is a function of its operands and attributes."""
+    """Make a row whose reference is a function of operands and attributes."""
     return Op(name, rule, lambda node, arrays: function(*arrays, **node.attributes), attributes, mixed=mixed)
 
 
 def _folded(function: Function) -> Function:
-    """A function of two operands applied to any number of them, from the left."""
+    """Apply a function of two operands to any number of them, from the left."""
     return lambda *arrays: reduce(function, arrays)
 
 
 def _div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The quotient; of integers, rounded towards zero."""
+    """Divide; integers are rounded towards zero."""
     if a.dtype.kind == "f":
         return a / b
     quotient, rest = np.divmod(a, b)
@@ -50,14 +50,14 @@ def _div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a to the power of b, which may be of another type; an integer to a negative power by way of float64."""
+    """Raise a to the power of b, which may have another type; integers to negative powers are computed in float64."""
     if a.dtype.kind != "f" and (b.dtype.kind == "f" or (b < 0).any()):
         a = a.astype(np.float64)
     return power(a, b) if a.dtype.kind == "f" else np.power(a, b)
 
 
 def _mod(a: np.ndarray, b: np.ndarray, fmod: int) -> np.ndarray:
-    """The remainder with the sign of b, or with fmod of a."""
+    """Remainder with the sign of b, or with fmod that of a."""
     return np.fmod(a, b) if fmod else np.mod(a, b)
 
 
@@ -90,7 +90,7 @@ OPS = native(
     _op("Erf", lambda x: np.asarray(_erf(x), np.float64)),
     _op("Floor", np.floor),
     _op("Ceil", np.ceil),
-    _op("Round", np.rint),  # halves to even
+    _op("Round", np.rint),  # ties to even
     _op("Equal", np.equal, _truth),
     _op("Less", np.less, _truth),
     _op("LessOrEqual", np.less_equal, _truth),

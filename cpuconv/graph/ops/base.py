@@ -1,4 +1,4 @@
-"""What a row of the operators' table is, and the rules of shapes that several families share."""
+"""Row of the operator table, and shape inference rules that several families share."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.problem.integers import broadcast_shapes
 
-Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
-Arrays = Sequence[Any]  # of an array each, or None
+Inputs = Sequence[Any]  # a Value per input; None for an absent optional input
+Arrays = Sequence[Any]  # an array per input, or None
 Infer = Callable[[Node, Inputs], list[Value]]
 Reference = Callable[[Node, Arrays], np.ndarray | tuple[np.ndarray, ...]]
 
 Offers = Callable[[Node, Inputs, Target], list[Offer]]
 Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | None]
-View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the outputs
-Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs and the output's place
+View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the output values
+Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the input values and the output's place
 
 _MOST_INTEGERS = 1 << 16
-MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # of wrong operands
-REQUIRED = object()  # in the place of a default: the attribute must be given
-FLOATS = "x: float32 (S...) -> y: float32 (S...)"  # the signature of functions of float32 that keep the shape
-EXACT: dict[str, Any] = {"mixed": True, "widened": False}  # rows of what keeps elements as they are, beside indices
+MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # invalid operands
+REQUIRED = object()  # default of attributes without a default value
+FLOATS = "x: float32 (S...) -> y: float32 (S...)"  # signature of float32 functions that keep the shape
+EXACT: dict[str, Any] = {"mixed": True, "widened": False}  # rows that keep elements unchanged, with indices
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator, of ONNX or of our own.
+    """Row of the operator table, for an operator of ONNX or of this project.
 
     Attributes
     ----------
     name : str
-        ONNX's name.
+        Name of the operator; ONNX's if it has it.
     rule : Infer
-        Shapes and dtypes of the outputs from those of the inputs, which are concrete. An output whose elements follow
-        from shapes alone comes with them.
+        Infers shapes and dtypes of the outputs from concrete inputs. Outputs whose elements follow from shapes alone
+        include them.
     reference : Reference
-        The meaning in NumPy: gets floats as float64 and may return them so; other types are exact.
+        Definition in NumPy: gets floating-point inputs as float64 and may return float64; other types are exact.
     attributes : Mapping[str, object]
-        Every attribute with its default.
+        All attributes with their defaults.
     parameters : tuple[int, ...]
-        Positions of the inputs whose elements, not only their shape, the rule reads.
+        Positions of the inputs whose elements, not only shapes, `rule` reads.
     mixed : bool
-        Whether the other inputs may be of different dtypes.
+        Whether the other inputs may have different dtypes.
     offers : Offers or None
-        The ways to compute a node by kernels; None, or no offer for the operands at hand: the reference computes it
-        while the network runs.
+        Candidates for computing a node by kernels. If it is None or returns none, the reference computes the node at
+        run time.
     restored : Restored or None
-        For offers with a detail that records itself: the offer of such a record, found without comparing any; the last
-        argument says whether its algorithm is taken over too. None if the record does not fit.
+        For offers with a recordable detail: restores the offer of a record without comparing candidates. The last
+        argument says whether to use its algorithm too. Returns None if the record does not fit.
     lower : Lower or None
-        The kernel calls of a node for one of the offers.
+        Kernel calls of a node for one of its offers.
     view : View or None
-        For offers that are views: where the outputs lie in the memory of the first input.
+        For offers that are views: the places of the outputs in the memory of the first input.
     parts : Parts or None
-        For operators that lay inputs side by side: where each input lies in the memory of the output, so that producers
-        can write there. `lower` then copies the inputs that lie elsewhere.
+        For concatenations: the place of each input in the memory of the output, so that producers can write there.
+        `lower` then copies the other inputs.
     widened : bool
-        Whether the reference gets floats as float64; else it gets them as they are, as what only moves elements does.
+        Whether the reference gets floating-point inputs as float64; data movement gets them unchanged.
     signature : str
-        What its kernels take and give, as `cpuconv.kernels.binding.signature` reads it: nothing else is given to them.
+        Operands and results of its kernels, in the syntax of `cpuconv.kernels.binding.signature`; others are rejected.
     own : bool
-        Whether it is none of ONNX's: one that rewrites or layouts make, which is refused other operands.
+        Whether ONNX does not define the operator; operands that do not match `signature` raise an error.
     in_place : bool
-        Whether the output may take the memory of an input that lies as it does and that nobody reads afterwards.
+        Whether the output may reuse the memory of an input of the same form that no later node reads.
     """
 
     name: str
@@ -97,12 +97,12 @@ class Op:
     in_place: bool = False
 
     def node(self, inputs: Sequence[str], outputs: Sequence[str], origin: str = "", **attributes: object) -> Node:
-        """The operator applied, attributes that are not given at their defaults.
+        """Make a node of the operator, with defaults for other attributes.
 
         Raises
         ------
         ArgumentError
-            An attribute that the operator does not have, or one without a default left out.
+            The operator does not have an attribute, or one without a default is missing.
         """
         unknown = attributes.keys() - self.attributes.keys()
         missing = {name for name, default in self.attributes.items() if default is REQUIRED} - attributes.keys()
@@ -112,12 +112,12 @@ class Op:
         return Node(self.name, tuple(inputs), tuple(outputs), {**self.attributes, **attributes}, origin)
 
     def infer(self, node: Node, inputs: Inputs) -> list[Value]:
-        """Shapes and dtypes of the outputs; sizes that depend on elements that are not known are open.
+        """Infer shapes and dtypes of the outputs; sizes that depend on unknown elements are open.
 
         Raises
         ------
         SourceError
-            The inputs do not fit.
+            The inputs do not fit the operator.
         """
         stated = [given(inputs, position) for position in self.parameters]
         if any(value is not None and value.array is None for value in stated):
@@ -135,12 +135,12 @@ class Op:
         return values
 
     def check(self, node: Node, inputs: Inputs, outputs: Inputs) -> None:
-        """See that operands and results are those that the kernels take and give.
+        """Check that operands and results match the kernels' signature.
 
         Raises
         ------
         SourceError
-            One is not; the message names it.
+            One does not; the message has its name.
         """
         reason = mismatch(self.signature, inputs, outputs)
         if reason is not None:
@@ -153,9 +153,9 @@ class Op:
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """The outputs by the reference, floats computed in float64 and rounded to `dtypes` at the end.
+        """Compute the outputs by the reference, in float64 for floating-point types, and round to `dtypes` at the end.
 
-        `stop` is not asked: a reference is a few calls of NumPy.
+        `stop` is not checked: a reference is a few NumPy calls.
         """
         given = [
             array.astype(np.float64) if self.widened and array is not None and is_float(array.dtype) else array
@@ -170,7 +170,7 @@ class Op:
 
 @contextmanager
 def _fitting(node: Node, inputs: Inputs) -> Iterator[None]:
-    """Turn what NumPy says of operands that do not fit into an error that names the node."""
+    """Convert NumPy's errors about invalid operands to errors that name the node."""
     try:
         yield
     except MISFITS as error:
@@ -178,51 +178,51 @@ def _fitting(node: Node, inputs: Inputs) -> Iterator[None]:
 
 
 def misfit(node: Node, inputs: Inputs, error: Exception) -> SourceError:
-    """An error that says which node cannot take what it is given, and why."""
+    """Make an error for a node with invalid operands, with the reason."""
     stated = ", ".join("-" if value is None else str(value) for value in inputs)
     return SourceError(f"{node.label} cannot take inputs {stated}: {error}")
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether a type is one of the floating-point types that networks compute with."""
+    """Whether a type is a supported floating-point type."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def least(dtype: np.dtype) -> float | int | bool:
-    """The smallest number of a type: what the largest of nothing is."""
+    """Smallest number of a type: the maximum of an empty set."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
 
 
 def most(dtype: np.dtype) -> float | int | bool:
-    """The largest number of a type: what the smallest of nothing is."""
+    """Largest number of a type: the minimum of an empty set."""
     return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf
 
 
 def near(number: float | None, value: float) -> bool:
-    """Whether a number that a model states is meant to be `value`: 0.16667 is a sixth, 0.7071 the root of a half."""
+    """Whether a number in a model is a rounded `value`: 0.16667 is 1/6, 0.7071 is sqrt(1/2)."""
     return number is not None and math.isclose(number, value, rel_tol=3e-5)
 
 
 def given(items: Sequence[Any], position: int) -> Any:
-    """An input by position, None where it is left out."""
+    """Input by position; None if it is absent."""
     return items[position] if position < len(items) else None
 
 
 def known(items: Sequence[Any], position: int) -> Any:
-    """The elements of an input by position, where it is given and they are known."""
+    """Elements of an input by position; None if it is absent or they are unknown."""
     item = given(items, position)
     return item and item.array
 
 
 def integers(array: np.ndarray) -> list[int]:
-    """The elements of a constant of integers, which says something of axes or parts."""
+    """Elements of an integer constant, such as axes or sizes; limited in number."""
     if array.size > _MOST_INTEGERS:
         raise ValueError(f"{array.size} sizes, axes or places")
     return array.ravel().tolist() if array.dtype == SIZES else [int(item) for item in array.ravel()]
 
 
 def axis_in(axis: int, rank: int) -> int:
-    """A possibly negative axis as one of ``range(rank)``."""
+    """Normalise a possibly negative axis to ``range(rank)``."""
     if not -rank <= axis < rank:
         raise ValueError(f"there is no axis {axis} among {rank}")
     return axis % rank
@@ -232,20 +232,20 @@ def axis_in(axis: int, rank: int) -> int:
 
 
 def like_first(node: Node, inputs: Inputs) -> list[Value]:
-    """One output of the shape and dtype of the first input."""
+    """Infer one output with the shape and dtype of the first input."""
     return [Value(inputs[0].shape, inputs[0].dtype)]
 
 
 def broadcast(node: Node, inputs: Inputs) -> list[Value]:
-    """One output of the shape that all inputs broadcast to, of the first one's dtype."""
+    """Infer one output with the shape to which all inputs broadcast, and the first one's dtype."""
     present = [value for value in inputs if value is not None]
     return [Value(broadcast_shapes(*(value.shape for value in present)), present[0].dtype)]
 
 
 def as_reference(reference: Reference) -> Infer:
-    """The rule that a reference itself is: run on arrays of the inputs' shapes that take no memory.
+    """Make an inference rule that runs the reference on arrays of the inputs' shapes without own memory.
 
-    For references that only make views.
+    Only for references that make views.
     """
 
     def infer(node: Node, inputs: Inputs) -> list[Value]:

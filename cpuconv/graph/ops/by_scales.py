@@ -1,4 +1,4 @@
-"""Operators of floats on bytes: rows of our own, which the rewrite `quantised` makes of ONNX's beside scales."""
+"""Quantised versions of floating-point operators; the rewrite `quantised` makes them of ONNX's operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cpuconv.kernels.elementwise.driver import clear_channels
 from cpuconv.problem.quantization import bounds
 
 SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQUIRED, "y_zero_point": 0}
-"""What integers of the first input and of the output mean, and the type of the output."""
+"""Scale and zero point of the first input and of the output, and the type of the output."""
 
 
 def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
-    """The row of an operator on what bytes mean, with the result rounded to bytes once; either may be floats instead.
+    """Make the row of an operator on dequantised values, with the result quantised once; either may be float32 instead.
 
-    `lower` leaves what it likes in lanes that are no channels.
+    `lower` may leave any values in padding channels; they are zeroed afterwards.
     """
 
     def infer(node: Node, inputs: Inputs) -> list[Value]:
@@ -49,6 +49,6 @@ def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
 
 
 def line(node: Node) -> tuple[float, float]:
-    """(a, b): a number q of the input's stands for a q + b of the output's."""
+    """Coefficients (a, b): the input integer q corresponds to a q + b in the output's scale."""
     factor = node["x_scale"] / node["y_scale"]
     return factor, node["y_zero_point"] - node["x_zero_point"] * factor

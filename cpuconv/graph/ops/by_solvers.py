@@ -1,4 +1,4 @@
-"""Operators that the solvers of convolutions compute: their offers and kernel calls."""
+"""Offers and kernel calls of operators that convolution solvers compute."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.problem.quantization import Quantization
 
-_LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
-_BF16_LIES = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # what is read
+_LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts
+_BF16_LIES = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # form to read
 
 
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
-    """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
+    """Make an offer for operands in the order of Conv: input, weights, bias, residual (in the form of the output)."""
     types = way.problem.types
     first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
     added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
@@ -38,7 +38,7 @@ def steps(
     view: Hashable = None,
     quantization: Quantization | None = None,
 ) -> list[Step]:
-    """The kernel calls of one of the offers, whose weights are the constant `call.node.inputs[1]`: as `steps_of`."""
+    """Kernel calls of an offer whose weights are the constant `call.node.inputs[1]`; see `steps_of`."""
     asked, name = call.offer.detail, call.node.inputs[1]
     if quantization is not None:
         quantization.check(asked.problem.types, S8, asked.problem.k, asked.problem.residual)

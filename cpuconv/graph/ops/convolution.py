@@ -1,7 +1,7 @@
 """Convolution and its transpose, over any number of spatial axes.
 
-Source: ONNX operators Conv and ConvTranspose. Both are sums over the taps of a window: a convolution reads the input
-through it, a transposed convolution writes its output through it.
+Source: ONNX operators Conv and ConvTranspose. Both are sums over the taps of a window. A convolution reads the input
+through the window, a transposed convolution writes its output through it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cpuconv.problem.window import Window, halves, stated_pads
 def output_of(
     node: Node, x: tuple[int, ...], w: tuple[int, ...], bias: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """The shape of the convolution of an image with weights.
+    """Infer the shape of a convolution's output.
 
     Raises
     ------
     ValueError
-        Shapes or attributes do not fit.
+        Shapes or attributes are inconsistent.
     """
     if len(x) != len(w) or tuple(node["kernel_shape"] or w[2:]) != w[2:]:
         raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w}")
@@ -62,7 +62,7 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def convolved(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups."""
+    """Compute y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups."""
     window = Window.of(node.attributes, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
     image = x.reshape(n, groups, w.shape[1], *x.shape[2:])
@@ -74,10 +74,10 @@ def convolved(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """The convolution, + bias.
+    """Compute activation(convolution + bias + residual).
 
-    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
-    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
+    The residual is the optional fourth input. The attribute `activation` is one of `cpuconv.problem.activation`. ONNX
+    has neither; graph rewrites add them.
     """
     bias, residual = given(arrays, 2), given(arrays, 3)
     y = _biased(convolved(node, *arrays[:2]), bias)
@@ -85,7 +85,7 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
-    """The node as a convolution of images; None where it is none, or its weights are not constant."""
+    """Convert a node to a 1-D or 2-D convolution problem; None if it is none, or its weights are not constant."""
     x, w, bias = *inputs[:2], given(inputs, 2)
     types = ALL_F32
     if node.op == "QuantizedConv":
@@ -110,26 +110,26 @@ def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
             residual=given(inputs, 3) is not None,
             types=types,
         )  # fmt: skip
-    except ArgumentError:  # nothing to compute, or padding that takes away
+    except ArgumentError:  # an empty convolution, or negative padding
         return None
 
 
 def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Images in channel blocks or plain, in and out, what is added as the output."""
+    """Offers in channel blocks or plain layouts for input and output; the residual has the output's form."""
     problem = problem_of(node, inputs)
     able = problem is not None and (problem.types == ALL_F32 or solvable(problem))
     return [offer(way, inputs) for way in ways(problem, target)] if able and problem is not None else []
 
 
 def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
-    """The offer of a record."""
+    """Restore the offer of a record."""
     problem = problem_of(node, inputs)
     found = None if problem is None else restored(problem, target, record, same, free=True)
     return None if found is None else offer(found, inputs)
 
 
 def lower_conv(call: Call) -> list[Step]:
-    """The solver's own steps."""
+    """Make the solver's kernel calls."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
     weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
@@ -138,7 +138,7 @@ def lower_conv(call: Call) -> list[Step]:
     return steps(call, operands, weight, bias.array if bias else None, quantization=scales)
 
 
-# --- of integers ----------------------------------------------------------------------------------------------------
+# --- quantised convolution ------------------------------------------------------------------------------------------
 
 
 def _infer_quantized(node: Node, inputs: Inputs) -> list[Value]:
@@ -146,16 +146,16 @@ def _infer_quantized(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def quantization(node: Node) -> Quantization:
-    """What the integers of a QuantizedConv or QuantizedLinear mean."""
+    """Quantization of a QuantizedConv or QuantizedLinear."""
     numbers = {name: node[name] for name in SCALES}
     alone = {name: value.item() for name, value in numbers.items() if isinstance(value, np.ndarray) and value.size == 1}
     return Quantization(**numbers | alone)
 
 
 def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """Sums of products of integers, and what they mean: + bias + residual, the activation, as numbers of type `y`.
+    """Compute an integer convolution and its epilogue: scales, bias, residual and activation, to type `y`.
 
-    An operator of our own: weights are less their zero points, a bias of int32 is in units of sums.
+    The operator is not ONNX's. Zero points of weights are subtracted beforehand; an int32 bias is in units of sums.
     """
     x, w, bias, residual = (given(arrays, at) for at in range(4))
     problem = problem_of(node, [value if value is None else Value.of(value) for value in arrays])
@@ -167,7 +167,7 @@ def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
-    """The window of the convolution whose transpose the node is: its outputs are the node's inputs."""
+    """Window of the corresponding convolution, whose outputs are the node's inputs."""
     rank = len(x) - 2
     strides, dilations = tuple(node["strides"] or [1] * rank), tuple(node["dilations"] or [1] * rank)
     extra = node["output_padding"] or [0] * rank
@@ -202,7 +202,7 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
-    """y[n, k, i * stride + t * dilation - pad] += w[c, k, t] x[n, c, i], within groups, + bias."""
+    """Compute y[n, k, i * stride + t * dilation - pad] += w[c, k, t] x[n, c, i], within groups, + bias."""
     x, w, bias = *arrays[:2], given(arrays, 2)
     window = window_of_transpose(node, x.shape, w.shape)
     n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
@@ -215,7 +215,7 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _mixed(weight: np.ndarray, patch: np.ndarray) -> np.ndarray:
-    """One tap's share: (groups, K', C') times (N, groups, C', spatial...), summed over C'."""
+    """Contribution of one tap: (groups, K', C') times (N, groups, C', spatial...), summed over C'."""
     n, groups, channels, *spatial = patch.shape
     product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, math.prod(spatial))
     return product.reshape(n, groups, weight.shape[1], *spatial)

@@ -1,6 +1,6 @@
-"""Detection: boxes of high scores that overlap little.
+"""Object detection: non-maximum suppression of overlapping boxes.
 
-Source: the ONNX operator NonMaxSuppression. How many boxes it leaves depends on the scores.
+Source: the ONNX operator NonMaxSuppression. The number of boxes in the result depends on the scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _corners(node: Node, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The smaller and the greater corner of every box, (..., 2) each."""
+    """Lower and upper corner of every box, each (..., 2)."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if node["center_point_box"]:
         return first - second / 2, first + second / 2
@@ -33,7 +33,7 @@ def _area(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _kept(low: np.ndarray, high: np.ndarray, order: np.ndarray, most: int, threshold: float) -> list[int]:
-    """Of boxes in order the first ones that do not overlap one that is kept by more than the threshold."""
+    """Select up to `most` boxes in order; skip boxes that overlap a selected one by more than the threshold."""
     kept: list[int] = []
     areas = _area(low, high)
     while order.size and len(kept) < most:
@@ -41,12 +41,12 @@ def _kept(low: np.ndarray, high: np.ndarray, order: np.ndarray, most: int, thres
         kept.append(int(best))
         shared = _area(np.maximum(low[best], low[order]), np.minimum(high[best], high[order]))
         union = areas[best] + areas[order] - shared
-        order = order[~(shared / union > threshold)]  # boxes of no size overlap none
+        order = order[~(shared / union > threshold)]  # boxes of zero area overlap none
     return kept
 
 
 def non_max_suppression(node: Node, arrays: Arrays) -> np.ndarray:
-    """(image, class, box) of the boxes that are kept, of each image and class those of the highest scores first."""
+    """Indices (image, class, box) of the selected boxes, per image and class by descending score."""
     boxes, scores = arrays[:2]
     most, overlap, least = (None if given(arrays, at) is None else given(arrays, at).item() for at in (2, 3, 4))
     low, high = _corners(node, boxes)

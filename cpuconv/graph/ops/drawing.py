@@ -1,8 +1,8 @@
-"""Random numbers: new ones in every run.
+"""Random numbers, different in every run.
 
-Source: ONNX operators of these names. Without a seed numbers come from the system's entropy. With one, the first
-draw of a node is that of NumPy's `RandomState` of the seed, as in ONNX's evaluator, and the n-th one that of the seed
-and n: it depends on no other node, and no two threads share a generator.
+Source: ONNX operators of these names. Without a seed, numbers come from the system's entropy. With a seed, the first
+draw of a node is that of NumPy's `RandomState` of the seed, as in ONNX's evaluator. The n-th draw is that of the seed
+and n. It does not depend on other nodes, and threads do not share generators.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, is_float
 
 _BOOL = np.dtype(bool)
-_USUAL_RATIO = 0.5  # of what Dropout drops
+_USUAL_RATIO = 0.5  # default ratio of Dropout
 
 
-_TIMED = ContextVar("timed", default=False)  # whether what runs is timed, and its results are thrown away
+_TIMED = ContextVar("timed", default=False)  # whether the run is for timing, and its results are discarded
 
 
 @contextmanager
 def timed_draws() -> Iterator[None]:
-    """Within it, draws of seeds are not counted: networks that are timed before their first run begin at the first."""
+    """Do not count draws of seeds inside this context: timing before the first run must not change its numbers."""
     before = _TIMED.set(True)
     try:
         yield
@@ -38,7 +38,7 @@ def timed_draws() -> Iterator[None]:
 
 
 class Draws:
-    """The draws of a seed: a generator for each, always the same ones in the same order.
+    """Draws of a seed: one generator per draw, in a reproducible order.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Draws:
         return Draws, (self.seed,)
 
     def generator(self) -> np.random.RandomState:
-        """What gives the numbers of the next draw; several threads may ask at once."""
+        """Generator of the next draw; thread-safe."""
         number = 0 if _TIMED.get() else next(self._numbers)
         if not (0 <= self.seed < 1 << 32 and self.seed == int(self.seed)):
             return np.random.RandomState([*np.array([self.seed], np.float64).view(np.uint32).tolist(), number])
@@ -64,7 +64,7 @@ class Draws:
 
 
 def restarted(graph: Graph) -> Graph:
-    """The graph with the draws of every seed at their start."""
+    """Reset the draws of all seeds in a graph."""
     nodes = tuple(map(_restarted, graph.nodes))
     same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
     return graph if same else replace(graph, nodes=nodes)
@@ -81,7 +81,7 @@ def _afresh(value: Draws | Graph) -> Draws | Graph:
 
 
 def draws(node: Node) -> bool:
-    """Whether a node, or one in a graph within it, draws: then it is computed in every run."""
+    """Whether a node or its bodies draw random numbers, so that it must be computed in every run."""
     if node.op in DRAWING:
         return True
     return any(isinstance(value, Graph) and any(map(draws, value.nodes)) for value in node.attributes.values())
@@ -93,7 +93,7 @@ def _generator(node: Node) -> np.random.Generator | np.random.RandomState:
 
 
 def _stated(node: Node, otherwise: np.dtype) -> np.dtype:
-    """The type of the output: the node's, or another one."""
+    """Type of the output: the node's, else `otherwise`."""
     return node["dtype"] if isinstance(node["dtype"], np.dtype) else otherwise
 
 
@@ -119,12 +119,12 @@ def _shape(node: Node, arrays: Arrays) -> tuple[int, ...]:
 
 
 def normal(node: Node, arrays: Arrays) -> np.ndarray:
-    """Numbers of a normal distribution."""
+    """Draw normally distributed numbers."""
     return node["mean"] + node["scale"] * _generator(node).standard_normal(_shape(node, arrays))
 
 
 def uniform(node: Node, arrays: Arrays) -> np.ndarray:
-    """Numbers between `low` and `high`."""
+    """Draw uniformly distributed numbers between `low` and `high`."""
     return node["low"] + (node["high"] - node["low"]) * _generator(node).random(_shape(node, arrays))
 
 
@@ -133,7 +133,7 @@ def _infer_bernoulli(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def bernoulli(node: Node, arrays: Arrays) -> np.ndarray:
-    """1 by the probability that an element of the input states, else 0."""
+    """Draw 1 with the probability in the input, else 0."""
     return _generator(node).random(arrays[0].shape) < arrays[0]
 
 
@@ -145,12 +145,12 @@ def _infer_multinomial(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def multinomial(node: Node, arrays: Arrays) -> np.ndarray:
-    """Classes, by the logarithms of their probabilities in a row, to which a number may have been added."""
+    """Draw classes by unnormalised log-probabilities per row."""
     (x,) = arrays
     picks = _generator(node).random((len(x), node["sample_size"]))
     sums = np.cumsum(np.exp(x - x.max(axis=1, keepdims=True)), axis=1)
     rows = [np.searchsorted(row, pick * row[-1], side="right") for row, pick in zip(sums, picks, strict=True)]
-    last = (sums < sums[:, -1:]).sum(axis=1, keepdims=True)  # class of a probability above 0
+    last = (sums < sums[:, -1:]).sum(axis=1, keepdims=True)  # the last class with a probability above 0
     return np.minimum(np.array(rows, np.int64).reshape(picks.shape), last)
 
 
@@ -159,7 +159,7 @@ def _infer_dropout(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def dropout(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """In training, zeros for a share of the elements, the others scaled by what keeps the mean; and which are kept."""
+    """In training, zero a share of the elements and scale the others to keep the mean; also return the mask."""
     x, ratio, training = arrays[0], given(arrays, 1), given(arrays, 2)
     share = _USUAL_RATIO if ratio is None else float(wide(ratio).reshape(()))
     if training is None or not training.any() or not share:

@@ -1,6 +1,6 @@
-"""Elementwise operators as expressions: one table of forms, from which offers and kernel calls of all of them follow.
+"""Elementwise operators as expressions: one table of forms, from which their offers and kernel calls are derived.
 
-`Elementwise` is an operator of our own, any expression of any number of operands; the pass of the same name makes it.
+`Elementwise` is not an ONNX operator: any expression of several operands; the pass of the same name makes it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand
 from cpuconv.problem.quantization import bounds
 
 _BYTES = (U8.dtype, S8.dtype)
-Form = Callable[..., Any]  # an expression, or None, of the node and its operands; None: left out
+Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
 def _plain(function: str) -> Form:
-    """A function of the kernels' own."""
+    """Form of a kernel function."""
     return lambda node, *operands: apply(function, *operands)
 
 
 def _folded(function: str) -> Form:
-    """A function of two operands applied to any number of them, from the left."""
+    """Form that applies a function of two operands to any number of them, from the left."""
     return lambda node, *operands: reduce(lambda a, b: apply(function, a, b), operands)
 
 
@@ -49,7 +49,7 @@ def _mean(node: Node, *operands: Expression) -> Expression:
 
 
 def _between(x: Expression, low: Expression | float | None, high: Expression | float | None) -> Expression:
-    """min(max(x, low), high), without ends that are infinite or left out."""
+    """Clip to min(max(x, low), high), without infinite or absent bounds."""
     x = x if low in (None, Constant(-math.inf)) else apply("max", x, low)
     return x if high in (None, Constant(math.inf)) else apply("min", x, high)
 
@@ -67,7 +67,7 @@ def _above(node: Node, x: Expression) -> Expression:
 
 
 def _elu(node: Node, x: Expression) -> Expression:
-    """x above 0, alpha (e^x - 1) below."""
+    """ELU: x above 0, alpha (e^x - 1) below."""
     below = apply("mul", node["alpha"], apply("expm1", apply("min", x, 0)))
     return apply("add", apply("max", x, 0), below)
 
@@ -92,7 +92,7 @@ def _swish(node: Node, x: Expression) -> Expression:
 
 
 def _quantize(node: Node, x: Expression, scale: Expression, zero: Expression | None = None) -> Expression | None:
-    """Not yet rounded and clamped, as that comes with the type."""
+    """Quantise, without rounding of the sum and clamping, which the output type adds."""
     if not (isinstance(scale, Constant) and isinstance(zero, Constant | None)):
         return None
     whole = apply("round", apply("quotient", x, scale))
@@ -114,7 +114,7 @@ def _softsign(node: Node, x: Expression) -> Expression:
 
 
 def _pow(node: Node, x: Expression, y: Expression) -> Expression:
-    """Small whole and half powers by products and roots."""
+    """Compute small integer powers and powers of ±1/2 by multiplications and square roots."""
     power = y.value if isinstance(y, Constant) else math.nan
     if 0 < abs(power) <= 16 and 2 * power == int(2 * power) and (power == int(power) or abs(power) == 0.5):
         made = apply("root", x) if abs(power) == 0.5 else _times(x, int(abs(power)))
@@ -123,7 +123,7 @@ def _pow(node: Node, x: Expression, y: Expression) -> Expression:
 
 
 def _times(x: Expression, count: int) -> Expression:
-    """x to the power of `count`, by squares."""
+    """Compute x to the power of `count` by squaring."""
     if count == 1:
         return x
     if count % 2:
@@ -133,7 +133,7 @@ def _times(x: Expression, count: int) -> Expression:
 
 
 def _expression(node: Node, *operands: Expression) -> Expression:
-    """What the node states, itself where its operands are no numbers."""
+    """Expression of an Elementwise node, with operands that are constants substituted."""
     tree = node["expression"]
     return tree if operands == tuple(map(Operand, range(len(operands)))) else tree.substituted(operands)
 
@@ -178,11 +178,11 @@ FORMS: dict[str, Form] = {
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
-    # integers and what they mean
+    # quantisation
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
 }
-"""What operators are as expressions of their operands."""
+"""Expressions of operators in terms of their operands."""
 
 
 _MEANT = "scale: number, zero?: number"
@@ -196,23 +196,22 @@ SIGNATURES = {
     "QuantizeLinear": f"x: float32 (S...), {_MEANT} -> y: uint8|int8 (S...)",
     "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_MEANT} -> y: float32 (S...)",
 }
-"""Of those that are no functions of one tensor of float32."""
+"""Signatures of operators that are not functions of one float32 tensor."""
 
 
 def expression_of(node: Node, inputs: Inputs) -> Expression | None:
-    """A node as an expression of its inputs by position, single numbers that are known beforehand being constants.
+    """Convert a node to an expression of its inputs by position; known single numbers become constants.
 
-    None where it is none of `FORMS`, reads or gives other types than kernels have, reads nothing at all, or too many
-    operands.
+    None if it is not in `FORMS`, reads or writes types that kernels do not support, or reads no operand or too many.
     """
     if node.op not in FORMS or len(inputs) > MOST_OPERANDS:
         return None
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    types = {inputs[position].dtype for position in (0, *tree.operands)}  # the output is of the first one's type
+    types = {inputs[position].dtype for position in (0, *tree.operands)}  # the output has the first one's type
     if node.op == "QuantizeLinear":
-        types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # of the quotient
+        types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
         return tree if types == {FLOAT32} and _type_of(node, inputs) in _BYTES else None
     if node.op in ("DequantizeLinear", "Elementwise"):
         return tree if types <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
@@ -224,13 +223,13 @@ _Operands = tuple[Expression | None, ...]
 
 @functools.lru_cache(maxsize=1024)
 def _formed(node: Node, operands: _Operands) -> Expression | None:
-    """A node as an expression: the same for all sizes."""
+    """Convert a node to an expression, which is the same for all sizes."""
     return FORMS[node.op](node, *operands)
 
 
 @functools.lru_cache(maxsize=1024)
 def _compact(node: Node, operands: _Operands) -> tuple[tuple[int, ...], Expression]:
-    """The operands that a node's expression reads, and the expression of these by their places among them."""
+    """Positions of the operands that a node's expression reads, and the expression with renumbered operands."""
     tree = _formed(node, operands)
     assert tree is not None
     read = tuple(tree.operands)
@@ -242,12 +241,12 @@ def _operands(inputs: Inputs) -> _Operands:
 
 
 def quantised_type(node: Node, zero: Any) -> np.dtype:
-    """The type of what a QuantizeLinear gives: that of its zero point, or what the node states."""
+    """Output type of a QuantizeLinear: that of its zero point, or the node's attribute."""
     return zero.dtype if zero is not None else node["output_dtype"] or U8.dtype
 
 
 def _type_of(node: Node, inputs: Inputs) -> np.dtype:
-    """Of the output."""
+    """Type of a node's output."""
     if node.op == "QuantizeLinear":
         return quantised_type(node, given(inputs, 2))
     if node.op == "DequantizeLinear":
@@ -268,18 +267,18 @@ def _operand(position: int, value: Value | None) -> Expression | None:
 
 
 def _all_channels(value: Any, shape: Sequence[int]) -> bool:
-    """Whether an operand of an output (N, C, …) has numbers of its own for each channel."""
+    """Whether an operand of an output (N, C, …) varies over channels."""
     rank, own = len(shape), len(value.shape)
     return own == rank and (shape[1] == 1 or value.shape[1] > 1) or own == rank - 1 and value.shape[0] > 1
 
 
 def _beside_blocks(value: Any, shape: Sequence[int]) -> str | None:
-    """How an operand must lie to be read beside others in channel blocks; None where it cannot be."""
+    """Form that an operand needs next to others in channel blocks; None if there is none."""
     if not _all_channels(value, shape):
         return STRIDED
     if len(value.shape) == len(shape):
         return BLOCKED
-    return "" if value.array is not None else None  # of lower rank: it is packed when the network is compiled
+    return "" if value.array is not None else None  # of lower rank: packed at compilation
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -311,7 +310,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _stored(form: str | None, value: Value) -> bool:
-    """Whether an operand that lies in channel blocks is one that other operators have written."""
+    """Whether an operand in channel blocks is computed at run time."""
     return form == BLOCKED and value.array is None
 
 
@@ -334,7 +333,7 @@ def _lower(call: Call) -> list[Step]:
 
 
 def _place(call: Call, position: int, output: Place) -> Place:
-    """Where an operand lies; a known one of lower rank is packed to lie beside the output in channel blocks."""
+    """Place of an operand; a constant of lower rank is packed into the channel blocks of the output."""
     place = call.inputs[position]
     assert place is not None
     array, shape, block = place.array, (1, *place.shape), call.target.isa.block(place.element)
@@ -350,14 +349,14 @@ def _place(call: Call, position: int, output: Place) -> Place:
 
 
 def native(*rows: Op) -> tuple[Op, ...]:
-    """Rows of a family with offers and kernel calls for those that `FORMS` has."""
+    """Add offers and kernel calls to the rows that are in `FORMS`."""
     kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "in_place": True}
     signatures = {op.name: SIGNATURES.get(op.name, FLOATS) for op in rows if op.name in FORMS}
     return tuple(replace(op, **kernels, signature=signatures[op.name]) if op.name in signatures else op for op in rows)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
-    """The expression's meaning; operands that it does not read count for the shape."""
+    """Evaluate the expression; operands that it does not read still determine the shape."""
     given = {at: array.astype(np.float64) for at, array in enumerate(arrays) if array is not None}
     shape = np.broadcast_shapes(*(array.shape for array in given.values()))
     y = np.broadcast_to(node["expression"].evaluate(given), shape)

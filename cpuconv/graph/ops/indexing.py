@@ -1,4 +1,4 @@
-"""Elements read or written by index, and indices of elements.
+"""Reading and writing elements by index, and searching for indices.
 
 Source: ONNX operators of these names. Negative indices count from the end.
 """
@@ -23,13 +23,13 @@ from cpuconv.kernels.copies.place_views import Box, Cut, cut, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
 
-_MOST_PICKS = 16  # micro-kernels to be compiled for channels in another order
+_MOST_PICKS = 16  # maximum number of micro-kernels to compile for a permutation of channels
 
-# --- taken ----------------------------------------------------------------------------------------------------------
+# --- gather ---------------------------------------------------------------------------------------------------------
 
 
 def _check_places(indices: Value, sizes: Sequence[int]) -> None:
-    """See that constant indices are within an axis, or those of each row within several; others NumPy looks at."""
+    """Check constant indices against one axis, or each column against its own axis; NumPy checks others at run time."""
     if indices.array is None or not indices.array.size:
         return
     rows = indices.array.reshape(-1, len(sizes))
@@ -40,14 +40,14 @@ def _check_places(indices: Value, sizes: Sequence[int]) -> None:
 
 
 def _check_rows(indices: Value, sizes: Sequence[int]) -> None:
-    """See that the last axis of indices names a place on each of some axes."""
+    """Check that the last axis of indices has one index for each of some axes."""
     if indices.shape is None or indices.shape[-1] != len(sizes):
         raise ValueError(f"{indices.shape and indices.shape[-1]} indices are more than there are axes")
     _check_places(indices, sizes)
 
 
 def _from_start(indices: np.ndarray, size: int) -> np.ndarray:
-    """Places on an axis of that size, counted from its start, as int64: offsets in bytes are products of them."""
+    """Normalise indices to non-negative int64 ones: byte offsets are multiples of them."""
     return indices.astype(np.int64) % size
 
 
@@ -59,15 +59,15 @@ def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def gather(node: Node, arrays: Arrays) -> np.ndarray:
-    """The slices along an axis that `indices` names."""
+    """Take the slices along an axis at `indices`."""
     data, indices = arrays
-    if data.flags.c_contiguous and data.flags.aligned:  # of other data `take` would copy all
+    if data.flags.c_contiguous and data.flags.aligned:  # for other data, `take` would copy everything
         return np.take(data, indices, node["axis"])
     return data[(slice(None),) * axis_in(node["axis"], data.ndim) + (indices,)]
 
 
 def _evenly(node: Node, inputs: Inputs) -> Box | None:
-    """The part of the data that constant indices name, if these are one number or evenly spaced ones; else None."""
+    """Box of the data at constant indices if these are one number or equidistant; else None."""
     data, indices = inputs[0], inputs[1].array
     axis = axis_in(node["axis"], len(data.shape))
     if indices is None or indices.ndim > 1 or not indices.size:
@@ -80,7 +80,7 @@ def _evenly(node: Node, inputs: Inputs) -> Box | None:
 
 
 def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """A view where indices are evenly spaced, else a copy of what constant ones name; channels in blocks, too."""
+    """Offer a view for equidistant indices, else a copy by constant indices, also in channel blocks."""
     data, indices = inputs
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
@@ -99,7 +99,7 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _block_reads(node: Node, inputs: Inputs, block: int) -> float:
-    """Blocks that are read for one that is written, where channels are taken; 0: not in a manner of few kernels."""
+    """Blocks read per block written for a gather of channels; 0 if it is none or needs too many kernels."""
     data, indices = inputs
     if indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
         return 0
@@ -108,7 +108,7 @@ def _block_reads(node: Node, inputs: Inputs, block: int) -> float:
 
 
 def _channels(data: Any, indices: Any) -> list[int]:
-    """The channels that constant indices name."""
+    """Channels at constant indices."""
     return integers(_from_start(indices.array, data.shape[1]))
 
 
@@ -137,7 +137,7 @@ def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def gather_elements(node: Node, arrays: Arrays) -> np.ndarray:
-    """The elements whose place along one axis `indices` names, and on the others its own place."""
+    """Take elements whose index along one axis is in `indices`; other indices are their own position."""
     data, indices = arrays
     return data[_places(data, indices, node["axis"])]
 
@@ -153,7 +153,7 @@ def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def gather_nd(node: Node, arrays: Arrays) -> np.ndarray:
-    """The slices whose places on the first axes are the last axis of `indices`; leading axes may belong together."""
+    """Take slices whose leading indices are the last axis of `indices`; leading batch axes correspond."""
     data, indices = arrays
     batch = data.shape[: node["batch_dims"]]
     grids = np.indices(batch).reshape(len(batch), *batch, *[1] * (indices.ndim - 1 - len(batch)))
@@ -161,7 +161,7 @@ def gather_nd(node: Node, arrays: Arrays) -> np.ndarray:
     return data[places]
 
 
-# --- put ------------------------------------------------------------------------------------------------------------
+# --- scatter --------------------------------------------------------------------------------------------------------
 
 _PUT: dict[str, Callable[[np.ndarray, Any, np.ndarray], None]] = {
     "none": lambda data, places, updates: data.__setitem__(places, updates),
@@ -173,14 +173,14 @@ _PUT: dict[str, Callable[[np.ndarray, Any, np.ndarray], None]] = {
 
 
 def _places(data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
-    """An index of `data` in the shape of `indices`: as these say along an axis, elsewhere their own place."""
+    """Index of `data` in the shape of `indices`: along `axis` as stated, elsewhere the own position."""
     places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
     places[axis_in(axis, data.ndim)] = indices
     return tuple(places)
 
 
 def _put(node: Node, data: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
-    """The data with updates at these places, put there or reduced with what is there: of floats, in float64."""
+    """Copy the data and assign or reduce updates at these indices; floating-point reductions are in float64."""
     reduction = node["reduction"]
     widened = reduction != "none" and is_float(data.dtype)
     data = data.astype(np.float64 if widened else np.result_type(data, updates))
@@ -202,13 +202,13 @@ def _infer_scatter_nd(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def scatter_elements(node: Node, arrays: Arrays) -> np.ndarray:
-    """The data with updates where `gather_elements` would take them."""
+    """Write updates to the elements that `gather_elements` would take."""
     data, indices, updates = arrays
     return _put(node, data, _places(data, indices, node["axis"]), updates)
 
 
 def scatter_nd(node: Node, arrays: Arrays) -> np.ndarray:
-    """The data with updates where `gather_nd` would take them."""
+    """Write updates to the slices that `gather_nd` would take."""
     data, indices, updates = arrays
     return _put(node, data, tuple(np.moveaxis(indices, -1, 0)), updates)
 
@@ -220,13 +220,13 @@ def _infer_one_hot(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def one_hot(node: Node, arrays: Arrays) -> np.ndarray:
-    """A new axis with the second value at the index, and the first elsewhere (everywhere, if the index is outside)."""
+    """Add an axis with the second value at the index and the first elsewhere, also if the index is out of range."""
     indices, depth, (off, on) = arrays
     (depth,) = integers(depth)
     axis = axis_in(node["axis"], indices.ndim + 1)
     if indices.dtype.kind == "u":
         indices = np.minimum(indices, np.uint64(max(0, depth)))
-    if not is_float(indices.dtype):  # int8 may have no number for the depth
+    if not is_float(indices.dtype):  # int8 may not represent the depth
         indices = indices.astype(np.int64)
     indices = np.where((indices < -depth) | (indices >= depth), depth, np.where(indices < 0, indices + depth, indices))
     places = np.arange(depth).reshape(-1, *[1] * (indices.ndim - axis))
@@ -234,12 +234,12 @@ def one_hot(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def trilu(node: Node, arrays: Arrays) -> np.ndarray:
-    """The triangle above (or below) the k-th diagonal of each matrix; zeros elsewhere."""
+    """Select the triangle above (or below) the k-th diagonal of each matrix; zeros elsewhere."""
     x, k = arrays[0], given(arrays, 1)
     return (np.triu if node["upper"] else np.tril)(x, 0 if k is None else int(k.item()))
 
 
-# --- where they are -------------------------------------------------------------------------------------------------
+# --- search for indices ---------------------------------------------------------------------------------------------
 
 
 def _infer_arg(node: Node, inputs: Inputs) -> list[Value]:
@@ -252,12 +252,12 @@ def _infer_arg(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _arg(function: Callable[..., np.ndarray]) -> Callable[[Node, Arrays], np.ndarray]:
-    """The place of the first (or last) extreme along an axis."""
+    """Make a reference for the index of the first (or last) extreme along an axis."""
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
         (x,), axis = arrays, node["axis"]
         if not x.size:
-            return x.sum(axis, np.int64, keepdims=bool(node["keepdims"]))  # of the right shape, which is empty too
+            return x.sum(axis, np.int64, keepdims=bool(node["keepdims"]))  # empty, in the right shape
         if node["select_last_index"]:
             return x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=bool(node["keepdims"]))
         return function(x, axis, keepdims=bool(node["keepdims"]))
@@ -275,9 +275,9 @@ def _infer_top_k(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def top_k(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest (or smallest) along an axis in order, equal ones by place, and their places."""
+    """The k largest (or smallest) elements along an axis, sorted, ties by index; and their indices."""
     x, (k,), axis = arrays[0], integers(arrays[1]), axis_in(node["axis"], arrays[0].ndim)
-    if node["largest"]:  # from behind, so that of equal elements the first comes last, which is then first
+    if node["largest"]:  # sort reversed, so that the first of equal elements stays first after flipping
         order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis, kind="stable")
@@ -286,18 +286,18 @@ def top_k(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
-    """The sums of all elements up to each (without it, if exclusive) along an axis, or from the end."""
+    """Cumulative sums along an axis, optionally exclusive or from the end."""
     x, (axis,) = arrays[0], integers(arrays[1])
     x = np.flip(x, axis) if node["reverse"] else x
     sums = np.cumsum(x, axis, dtype=x.dtype)
-    if node["exclusive"]:  # moved on by one, as infinity less infinity is no number
+    if node["exclusive"]:  # shift by one, as infinity minus infinity is NaN
         sums, inclusive = np.zeros_like(sums), sums
         np.moveaxis(sums, axis, 0)[1:] = np.moveaxis(inclusive, axis, 0)[:-1]
     return np.flip(sums, axis) if node["reverse"] else sums
 
 
 def non_zero(node: Node, arrays: Arrays) -> np.ndarray:
-    """The places of all elements that are not zero, a row for each axis."""
+    """Indices of all non-zero elements, one row per axis."""
     return np.array(np.nonzero(np.atleast_1d(arrays[0])))[: arrays[0].ndim]
 
 
@@ -308,7 +308,7 @@ def _infer_compress(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def compress(node: Node, arrays: Arrays) -> np.ndarray:
-    """The slices along an axis (or of the flattened input) for which the condition holds."""
+    """Select the slices along an axis (or of the flattened input) where the condition holds."""
     return np.compress(arrays[1], arrays[0], node["axis"])
 
 

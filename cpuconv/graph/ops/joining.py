@@ -51,12 +51,12 @@ def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def concat(node: Node, arrays: Arrays) -> np.ndarray:
-    """One behind the other along an axis."""
+    """Concatenate along an axis."""
     return np.concatenate(arrays, node["axis"])
 
 
 def _parts(node: Node, size: int, stated: np.ndarray | None) -> list[int]:
-    """Sizes of the parts: as stated, or equal ones, the last one smaller where they do not fit."""
+    """Sizes of the parts: as stated, or equal with a smaller last part."""
     if stated is not None:
         parts = integers(stated)
         if sum(parts) != size or len(parts) != len(node.outputs) or min(parts) < 0:
@@ -70,7 +70,7 @@ def _parts(node: Node, size: int, stated: np.ndarray | None) -> list[int]:
 
 
 def split(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """Parts along an axis, in order."""
+    """Split along an axis."""
     x, stated = arrays[0], given(arrays, 1)
     axis = axis_in(node["axis"], x.ndim)
     parts = _parts(node, x.shape[axis], stated)
@@ -95,7 +95,7 @@ def _infer_slice(node: Node, inputs: Inputs) -> list[Value]:
 def _slices(
     shape: Sequence[int], starts: np.ndarray, ends: np.ndarray, axes: np.ndarray | None, steps: np.ndarray | None
 ) -> dict[int, tuple[int, int, int]]:
-    """Start, end and step by axis; a start before the first element is one at it."""
+    """Start, end and step by axis; starts before the first element are clamped."""
     at = range(len(starts)) if axes is None else integers(axes)
     stated = [1] * len(starts) if steps is None else integers(steps)
     counts = [len(numbers) for numbers in (at, starts, ends, stated)]
@@ -106,7 +106,7 @@ def _slices(
 
 
 def _taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """The first of so many elements that Python's slice takes, and how many it takes."""
+    """Index of the first element that Python's slice takes, and the number of elements."""
     if step == 0:
         raise ValueError("a step of 0")
     first, last = (0, size) if step > 0 else (-1, size - 1)
@@ -115,7 +115,7 @@ def _taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
 
 
 def slice_(node: Node, arrays: Arrays) -> np.ndarray:
-    """Every step-th element from start to end along some axes; ends beyond the axis are cut off."""
+    """Take every step-th element from start to end along some axes; ends are clamped to the axis."""
     x = arrays[0]
     index = [slice(None)] * x.ndim
     for axis, taken in _slices(x.shape, *(given(arrays, at) for at in range(1, 5))).items():
@@ -124,7 +124,7 @@ def slice_(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) -> list[tuple[int, int]]:
-    """(before, behind) of every axis; negative ones cut off."""
+    """(before, after) of every axis; negative ones crop."""
     at = range(rank) if axes is None else [axis_in(axis, rank) for axis in integers(axes)]
     numbers = integers(stated)
     pads = [(0, 0)] * rank
@@ -143,7 +143,7 @@ def _infer_pad(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def pad(node: Node, arrays: Arrays) -> np.ndarray:
-    """Elements around the input: a constant, the edge, or the input mirrored or repeated; negative pads cut off."""
+    """Pad the input by a constant, the edge, reflection or wrapping; negative pads crop."""
     x, stated, constant, axes = arrays[0], arrays[1], given(arrays, 2), given(arrays, 3)
     pads = _pads(node, x.ndim, stated, axes)
     cut = tuple(slice(max(0, -a), size - max(0, -b)) for size, (a, b) in zip(x.shape, pads, strict=True))
@@ -161,15 +161,15 @@ def _infer_tile(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def tile(node: Node, arrays: Arrays) -> np.ndarray:
-    """The input repeated along every axis."""
+    """Repeat the input along every axis."""
     return np.tile(arrays[0], integers(arrays[1]))
 
 
-# --- parts of a tensor ----------------------------------------------------------------------------------------------
+# --- split and slice ------------------------------------------------------------------------------------------------
 
 
 def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
-    """Where each output lies in the input."""
+    """Box of each output in the input."""
     x = inputs[0]
     axis = axis_in(node["axis"], len(x.shape))
     sizes = _parts(node, x.shape[axis], known(inputs, 1))
@@ -177,13 +177,13 @@ def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
 
 
 def _slice_boxes(node: Node, inputs: Inputs) -> list[Box]:
-    """Where the output lies in the input."""
+    """Box of the output in the input."""
     taken: Any = slice_(node, [_Ranges(inputs[0].shape), *(value and value.array for value in inputs[1:])])
     return [taken]
 
 
 class _Ranges:
-    """In the place of an array: its index gives the part of every axis."""
+    """Stand-in for an array whose index returns the cut of every axis."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.shape, self.ndim = shape, len(shape)
@@ -193,7 +193,7 @@ class _Ranges:
 
 
 def _part(size: int, part: slice) -> Cut:
-    """What a slice takes of an axis, by Python's rules."""
+    """Cut of an axis by a slice, by Python's rules."""
     if part == slice(None):
         return Cut(0, size, 1)
     start, count = _taken(size, part.start, part.stop, part.step)
@@ -201,9 +201,9 @@ def _part(size: int, part: slice) -> Cut:
 
 
 def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
-    """How an operator is run whose outputs are these parts of its first input: as views or, of channel blocks, copies.
+    """Offers, lowering and views of an operator whose outputs are boxes of its first input: views, or copies of blocks.
 
-    Blocks are copied where a part does not have whole planes, or whole blocks.
+    Channel blocks are copied if a box does not consist of whole planes and whole blocks.
     """
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -241,11 +241,11 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
     return {"offers": offers, "lower": lower, "view": view, "signature": "x: any, places*: known -> y*: =x"}
 
 
-# --- one behind the other -------------------------------------------------------------------------------------------
+# --- concatenation --------------------------------------------------------------------------------------------------
 
 
 def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
-    """Where each input lies in the output."""
+    """Box of each input in the output."""
     axis = axis_in(node["axis"], len(inputs[0].shape))
     sizes = [value.shape[axis] for value in inputs]
     starts = [end - size for size, end in zip(sizes, accumulate(sizes), strict=True)]
@@ -268,15 +268,15 @@ def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _fills_words(node: Node, inputs: Inputs, dtype: np.dtype) -> bool:
-    """Whether channels of blocks of that type that are joined share no word of 32 bits."""
+    """Whether no 32-bit group of a channel block would have channels of two concatenated inputs."""
     group = F32.bytes // dtype.itemsize
     return axis_in(node["axis"], len(inputs[0].shape)) != 1 or all(value.shape[1] % group == 0 for value in inputs)
 
 
 def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
-    """Where inputs lie in the output, if that is legal for an output of an operator: none, or all.
+    """Places of the inputs in the output, if a producer may write there: for all inputs, or none.
 
-    Plain: contiguous but for the first axis. Blocked: whole blocks of channels, or images.
+    Plain: contiguous except for the first axis. Blocked: whole channel blocks, or images.
     """
     axis = axis_in(node["axis"], len(output.shape))
     if output.block > 1:
@@ -287,9 +287,9 @@ def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
 
 
 def _lower_concat(call: Call) -> list[Step]:
-    """Copies of the inputs that do not lie in the output already.
+    """Copy the inputs that were not computed in place.
 
-    Where channels of two inputs share a block, the second one comes later and leaves those of the first.
+    If channels of two inputs share a block, the second one is copied later and preserves those of the first.
     """
     y, steps = call.outputs[0], []
     for x, box in zip(call.inputs, _concat_boxes(call.node, call.inputs), strict=True):
@@ -307,11 +307,11 @@ def _lower_concat(call: Call) -> list[Step]:
     return steps
 
 
-# --- around it, and again and again ---------------------------------------------------------------------------------
+# --- padding and repetition -----------------------------------------------------------------------------------------
 
 
 def _stretches(node: Node, inputs: Inputs) -> list[Stretches] | None:
-    """The stretches of every axis; None where kernels do not have them."""
+    """Stretches of every axis; None if kernels do not support the padding."""
     x, constant = inputs[0], given(inputs, 2)
     if constant is not None and constant.array is None:
         return None

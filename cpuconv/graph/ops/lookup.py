@@ -1,4 +1,4 @@
-"""Functions of a byte: an operator of our own, which the rewrite `tables` makes."""
+"""Table look-up for functions of one int8 element; not an ONNX operator, the rewrite `tables` makes it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def look_up(node: Node, arrays: Arrays) -> np.ndarray:
-    """table[x], x being taken without its sign."""
+    """Compute table[x], with x read as unsigned."""
     return arrays[1][arrays[0].view(np.uint8)]
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """From bytes to bytes that lie alike."""
+    """Offers from 8-bit to 8-bit tensors of the same form."""
     x, table = inputs
     if table.array is None or 0 in x.shape or not x.shape:
         return []

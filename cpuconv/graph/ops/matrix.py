@@ -1,7 +1,7 @@
 """Matrix multiplication.
 
-Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly. Linear is ours: rewrites make it of
-products with constant weights, which it runs as a convolution of an image whose pixels are the rows.
+Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly. Linear is not ONNX's: rewrites make it
+of matrix multiplications with constant weights. It runs as a convolution of an image whose pixels are the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cpuconv.problem.problem import ConvProblem
 
 
 def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """As NumPy: vectors are a row on the left and a column on the right, stacks of matrices broadcast."""
+    """Output shape by NumPy's rules: vectors are a row on the left and a column on the right, batches broadcast."""
     if a[-1] != b[-2 if len(b) > 1 else 0]:
         raise ValueError("the inner sizes differ")
     return (*broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
@@ -59,14 +59,14 @@ def _infer_gemm(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def gemm(node: Node, arrays: Arrays) -> np.ndarray:
-    """alpha A B + beta C, A and B transposed as asked for."""
+    """Compute alpha A B + beta C, with A and B transposed by their attributes."""
     a, b, c = *arrays[:2], given(arrays, 2)
     y = node["alpha"] * ((a.T if node["transA"] else a) @ (b.T if node["transB"] else b))
     return y if c is None else y + node["beta"] * c
 
 
 def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
-    """The sizes of the output's letters; the axes that an ellipsis stands for broadcast."""
+    """Infer the sizes of the output's letters; the axes of an ellipsis broadcast."""
     operands, arrow, result = node["equation"].replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     stacks = []
@@ -86,7 +86,7 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Of two operands that are known only when the network runs: both in place, whatever their strides."""
+    """Offer for MatMul of two activations, with any strides."""
     a, b, c = *inputs[:2], given(inputs, 2)
     scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
     if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
@@ -100,18 +100,18 @@ def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 @dataclass(frozen=True)
 class Rounded:
-    """That operands of a product are rounded to bfloat16, where they lie so that kernels take them."""
+    """Detail of an offer that rounds the operands of a MatMul to bfloat16, in the kernels' packed form."""
 
     multiplied: str = str(HALVES)
 
 
 def _turned(node: Node) -> tuple[bool, bool]:
-    """Which operands are transposed."""
+    """Whether each operand is transposed."""
     return bool(node.attributes.get("transA", 0)), bool(node.attributes.get("transB", 0))
 
 
 def lower_product(call: Call) -> list[Step]:
-    """One step for the whole stack."""
+    """Make one kernel call for the whole batch."""
     a, b, *_ = call.inputs
     assert a is not None and b is not None
     product = Product.of(a, b, call.y, _turned(call.node))
@@ -120,7 +120,7 @@ def lower_product(call: Call) -> list[Step]:
 
 
 def infer_linear(node: Node, inputs: Inputs) -> list[Value]:
-    """Rows of as many columns as the weights."""
+    """Infer rows with as many columns as the weights."""
     x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
     if len(w.shape) != 2 or x.shape[-1] != w.shape[0]:
         raise ValueError("the inner sizes differ")
@@ -131,7 +131,7 @@ def infer_linear(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def linear(node: Node, arrays: Arrays) -> np.ndarray:
-    """activation(x W + bias + residual), x of any number of rows: (..., K) times (K, N)."""
+    """Compute activation(x W + bias + residual): (..., K) times (K, N)."""
     x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
     y = x @ w
     y = y if bias is None else y + bias
@@ -145,13 +145,13 @@ def _has_kernel(inputs: Inputs) -> bool:
 
 
 def _is_stream(inputs: Inputs) -> bool:
-    """Whether there is a single row, for which the weights are read once."""
+    """Whether there is a single row, for which weights are read only once."""
     shape = inputs[0].shape
     return len(shape) > 1 and math.prod(shape[:-1]) == 1
 
 
 def _stored_as(weights: np.ndarray, target: Target) -> Element:
-    """What holds the weights as they are, in the fewest bytes, or what the target's precision rounds them to."""
+    """Smallest type that holds the weights exactly; else the type to which the target's precision rounds them."""
     able = (F16, BF16) if rounds_to_half() else (BF16,)
     exact = (each for each in able if holds(each, weights))
     return next(exact, BF16 if target.precision == HALF else F32)
@@ -159,17 +159,17 @@ def _stored_as(weights: np.ndarray, target: Target) -> Element:
 
 @dataclass(frozen=True)
 class Streamed:
-    """That a single row meets weights, which are floats of some element in memory."""
+    """Detail of an offer for a single row, with the type in which the weights are stored."""
 
     w: Element
 
     @property
     def multiplied(self) -> str:
-        """The types of the product, where they are not all float32."""
+        """Types of the multiplication, if they are not all float32."""
         return "" if self.w == F32 else f"{F32}:{self.w}:{F32}"
 
     def recorded(self) -> dict[str, str]:
-        """As plain values, which `restored_linear` reads."""
+        """Plain values that `restored_linear` reads."""
         return {"weights": self.w.name}
 
 
@@ -185,7 +185,7 @@ def _rows(node: Node, inputs: Inputs) -> ConvProblem:
 
 
 def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Rows of channels in and out; a single row is a stream of the weights."""
+    """Offers with rows of channels as input and output; a single row streams the weights."""
     if not _has_kernel(inputs):
         return []
     if _is_stream(inputs):
@@ -194,10 +194,10 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
-    """The offer of a record."""
+    """Restore the offer of a record."""
     if not _has_kernel(inputs):
         return None
-    if _is_stream(inputs):  # how weights are stored is not found out again: that would read them all
+    if _is_stream(inputs):  # the type of weights is not searched again: that would read them all
         w = next((each for each in (F32, BF16, F16) if record.get("weights") == each.name), None)
         return None if w is None else _stream(inputs, target, w)
     known = (restored(problem, target, record, same) for problem in of_rows(_rows(node, inputs), target))
@@ -206,7 +206,7 @@ def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[
 
 
 def lower_linear(call: Call) -> list[Step]:
-    """The solver's own steps, or that of a single row."""
+    """Make the solver's kernel calls, or that of a single row."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
     if isinstance(call.offer.detail, Streamed):
@@ -223,7 +223,7 @@ def lower_linear(call: Call) -> list[Step]:
 
 
 def einsum(node: Node, arrays: Arrays) -> np.ndarray:
-    """Sums of products, as the equation says by letters."""
+    """Compute sums of products as the equation states."""
     return np.einsum(node["equation"], *arrays, optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""Operators that the compiler of networks itself puts between others, to change how a tensor lies."""
+"""Copy between forms; layout planning inserts it between other operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpuconv.kernels.elementwise.converting import converted
 
 
 def copied(node: Node, arrays: Arrays) -> np.ndarray:
-    """The input, elsewhere."""
+    """Return the input."""
     return arrays[0]
 
 

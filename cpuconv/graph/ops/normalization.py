@@ -1,4 +1,4 @@
-"""Normalisation by stored statistics, by those of the input and across channels; Softmax.
+"""Normalisation by stored statistics, by statistics of the input and across channels; Softmax.
 
 Source: ONNX operators of these names, as at inference.
 """
@@ -36,33 +36,33 @@ from cpuconv.kernels.channels.local_response_norm import norm_step
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
-    """A vector over channels in a shape that broadcasts over (N, C, ...)."""
+    """Reshape a per-channel vector to broadcast over (N, C, ...)."""
     return vector.reshape(-1, *[1] * (rank - 2))
 
 
 def _standard(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x with mean 0 and variance 1 over `axes`; the mean; the inverse of the standard deviation."""
+    """Normalise x to mean 0 and variance 1 over `axes`; return it, the mean and the inverse standard deviation."""
     mean = x.mean(axes, keepdims=True)
     inverse = 1 / np.sqrt(x.var(axes, keepdims=True) + epsilon)
     return (x - mean) * inverse, mean, inverse
 
 
 def batch_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias, each over channels."""
+    """Compute (x - mean) / sqrt(var + epsilon) * scale + bias per channel."""
     x = arrays[0]
     scale, bias, mean, var = (_per_channel(vector, max(2, x.ndim)) for vector in arrays[1:])
     return (x - mean) / np.sqrt(var + node["epsilon"]) * scale + bias
 
 
 def instance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Mean 0 and variance 1 over each plane, then a scale and a bias over channels."""
+    """Normalise each plane to mean 0 and variance 1, then apply scale and bias per channel."""
     x = arrays[0]
     scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
     return _standard(x, tuple(range(2, x.ndim)), node["epsilon"])[0] * scale + bias
 
 
 def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Mean 0 and variance 1 over each group of channels, then a scale and a bias over channels."""
+    """Normalise each group of channels to mean 0 and variance 1, then apply scale and bias per channel."""
     x = arrays[0]
     scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
     grouped = x.reshape(len(x), node["num_groups"], math.prod(x.shape[1:]) // node["num_groups"])
@@ -80,7 +80,7 @@ def _infer_layer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def layer_normalization(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """Mean 0 and variance 1 over the last axes, then a scale and a bias; also the mean and the inverse deviation."""
+    """Normalise over the last axes, apply scale and bias; also return mean and inverse standard deviation."""
     x, scale, bias = *arrays[:2], given(arrays, 2)
     y, mean, inverse = _standard(x, tuple(range(axis_in(node["axis"], x.ndim), x.ndim)), node["epsilon"])
     y = y * scale
@@ -88,14 +88,14 @@ def layer_normalization(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
 
 
 def lp_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """x / (sum of |x|^p)^(1/p) along an axis; 0 where all elements are."""
+    """Compute x / (sum of |x|^p)^(1/p) along an axis; 0 where all elements are 0."""
     (x,) = arrays
     norm = (np.abs(x) ** node["p"]).sum(node["axis"], keepdims=True) ** (1 / node["p"])
     return np.where(norm == 0, 0, x / norm)
 
 
 def mean_variance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """(x - mean) / (deviation + 1e-9) over axes."""
+    """Compute (x - mean) / (standard deviation + 1e-9) over axes."""
     (x,) = arrays
     axes = tuple(node["axes"])
     return (x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)
@@ -110,7 +110,7 @@ def _infer_lrn(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def lrn(node: Node, arrays: Arrays) -> np.ndarray:
-    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta."""
+    """Compute x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta."""
     (x,) = arrays
     size, channels = node["size"], x.shape[1]
     squares = np.zeros_like(x)
@@ -121,14 +121,14 @@ def lrn(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def log_softmax(node: Node, arrays: Arrays) -> np.ndarray:
-    """log(exp(x) / sum of exp(x) along an axis)."""
+    """Compute log(exp(x) / sum of exp(x)) along an axis."""
     (x,) = arrays
     shifted = x - x.max(node["axis"], keepdims=True, initial=-np.inf)
     return shifted - np.log(np.exp(shifted).sum(node["axis"], keepdims=True))
 
 
 def softmax(node: Node, arrays: Arrays) -> np.ndarray:
-    """exp(x) / sum of exp(x) along an axis."""
+    """Compute exp(x) / sum of exp(x) along an axis."""
     return np.exp(log_softmax(node, arrays))
 
 
@@ -155,7 +155,7 @@ def _infer_groups(node: Node, inputs: Inputs) -> list[Value]:
     return _infer_channels(node, inputs)
 
 
-_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # an element
+_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # vector operations per element
 
 
 def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -173,7 +173,7 @@ def _softmax_op(name: str, reference: Reference) -> Op:
 
 
 def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """The first output, scale and bias of whole lines."""
+    """Offer for the first output only, with scale and bias of whole rows."""
     x, *affine = (value for value in inputs if value is not None)
     line = x.shape[axis_in(node["axis"], len(x.shape)) :]
     if any(node.outputs[1:]) or any(value.shape != line for value in affine):
@@ -189,7 +189,7 @@ def _lower_layer(call: Call) -> list[Step]:
 
 
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Plain, a line for each plane; or in channel blocks, with a scale and a bias known beforehand."""
+    """Offer in plain layout, one row per plane; or in channel blocks, with constant scale and bias."""
     x, *vectors = inputs
     made = line_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
     if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
@@ -210,7 +210,7 @@ def _lower_instance(call: Call) -> list[Step]:
 
 
 def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Planes, and channel blocks where the window reaches only into the next ones."""
+    """Offer in planes; also in channel blocks if the window only reaches adjacent blocks."""
     (x,) = inputs
     if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
         return []

@@ -1,7 +1,7 @@
-"""Rare operators, which NumPy computes.
+"""Rare operators that NumPy computes.
 
-Source: ONNX operators of these names; MaxRoiPool rounds as its authors' code does (Fast R-CNN), which ONNX leaves open.
-ONNX's own evaluator has no MaxRoiPool; the others it computes otherwise than ONNX says, or in some types alone.
+Source: ONNX operators of these names. MaxRoiPool rounds like its authors' code (Fast R-CNN), as ONNX does not specify
+it. ONNX's own evaluator lacks MaxRoiPool; for the others it deviates from ONNX's specification or lacks types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INT64 = np.dtype(np.int64)
 
 
 def hardmax(node: Node, arrays: Arrays) -> np.ndarray:
-    """1 where the first of the largest elements along the axis is, else 0."""
+    """Compute 1 at the first maximum along the axis, else 0."""
     (x,) = arrays
     y, axis = np.zeros(x.shape), axis_in(node["axis"], x.ndim)
     if x.size:
@@ -34,7 +34,7 @@ def _infer_det(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def det(node: Node, arrays: Arrays) -> np.ndarray:
-    """The determinants of square matrices."""
+    """Determinants of square matrices."""
     return np.linalg.det(arrays[0])
 
 
@@ -47,9 +47,9 @@ def _infer_unique(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def unique(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """Elements, or slices along an axis, once each; where each is first, which one each of the input is, how many.
+    """Unique elements, or slices along an axis; with first indices, inverse indices and counts.
 
-    They are in ascending order, or in that of their first occurrence.
+    They are in ascending order, or in the order of their first occurrence.
     """
     (x,), axis = arrays, node["axis"]
     y, first, inverse, counts = np.unique(wide(x), True, True, True, axis=axis)
@@ -71,7 +71,7 @@ def _infer_max_roi_pool(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def max_roi_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """The largest element of each bin of each region, 0 where it has none; ends of regions are whole and inclusive."""
+    """Maximum of each bin of each region, 0 for empty bins; ends of regions are rounded and inclusive."""
     x, rois = arrays
     y = np.zeros((len(rois), x.shape[1], *node["pooled_shape"]))
     for roi, pooled in zip(rois, y, strict=True):
@@ -90,7 +90,7 @@ def max_roi_pool(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _bins(start: int, end: int, count: int, size: int) -> list[slice]:
-    """The bins of a region along an axis, as far as they are inside; they overlap where its length is not divisible."""
+    """Bins of a region along an axis, clipped to the image; they overlap if its length is not divisible."""
     each = np.float32(max(end - start + 1, 1)) / np.float32(count)
     ends = [(start + math.floor(at * each), start + math.ceil((at + 1) * each)) for at in map(np.float32, range(count))]
     return [slice(min(max(low, 0), size), min(max(high, 0), size)) for low, high in ends]
@@ -105,7 +105,7 @@ def _infer_affine_grid(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def affine_grid(node: Node, arrays: Arrays) -> np.ndarray:
-    """Where an affine transform puts each element; -1 and 1 are the ends of an axis, or the middles of its ends."""
+    """Coordinates after an affine transform; -1 and 1 are the ends of an axis, or the centres of its end elements."""
     theta, sizes = arrays[0], integers(arrays[1])[2:]
     lines = [_line(size, bool(node["align_corners"])) for size in sizes]
     places = [*reversed(np.meshgrid(*lines, indexing="ij")), np.ones(sizes)]
@@ -113,7 +113,7 @@ def affine_grid(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _line(size: int, aligned: bool) -> np.ndarray:
-    """The places of the elements along an axis; of one that is aligned with two ends, the middle."""
+    """Coordinates of the elements along an axis; a single element with `aligned` is at the centre."""
     if aligned:
         return np.linspace(-1, 1, size) if size > 1 else np.zeros(size)
     return (2 * np.arange(size) + 1) / max(size, 1) - 1

@@ -1,4 +1,4 @@
-"""Kernels over planes in channel blocks, and along lines of plain tensors: what they take and cost, and their calls."""
+"""Offers and calls of kernels over planes in channel blocks, and along rows of plain tensors."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from cpuconv.kernels.windows.spatial import planes_step
 
 
 def is_image(value: Value | None, whole: bool = False) -> bool:
-    """Whether a tensor can lie in channel blocks: (N, C, H, W) or (N, C, W), not empty; floats, or (`whole`) bytes."""
+    """Whether a tensor can have channel blocks: (N, C, H, W) or (N, C, W), not empty; float32, or 8-bit if `whole`."""
     shape, types = (value and value.shape) or (), (FLOAT32, U8.dtype, S8.dtype) if whole else (FLOAT32,)
     return value is not None and value.dtype in types and len(shape) in (3, 4) and 0 not in shape
 
 
 def floats(value: Value, target: Target) -> int:
-    """Floats of a tensor in channel blocks, lanes without a channel included."""
+    """Number of elements of a tensor in channel blocks, including padding channels."""
     return math.prod(blocked_shape(value.shape, target.isa.lanes))  # type: ignore[arg-type]  # concrete
 
 
 def blocked_offer(
     node: Node, x: Value, y: Value, target: Target, operations: float, narrow: bool = False
 ) -> list[Offer]:
-    """From channel blocks to channel blocks by so many operations on floats; other inputs are known beforehand.
+    """Offer from channel blocks to channel blocks, with a number of operations on floats; other inputs are constant.
 
-    `narrow`: kernels take blocks of narrow floats too.
+    `narrow`: kernels support bfloat16 and 8-bit blocks too.
     """
     offers = []
     dtype = x.dtype or FLOAT32
@@ -46,12 +46,12 @@ def blocked_offer(
 
 
 def stored(form: str) -> int:
-    """Bytes of a float of a tensor that lies so."""
+    """Bytes per float of a tensor in this form."""
     return BF16.bytes if form == BLOCKED_BF16 else F32.bytes
 
 
 def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[Offer]:
-    """Each plane of the first input folded to one pixel of `y`."""
+    """Offers of a reduction of each plane of the first input to one pixel of `y`."""
     x = inputs[0]
     if not is_image(x):
         return []
@@ -60,16 +60,16 @@ def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[O
 
 
 def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
-    """Each plane of the first input folded to one pixel of the output, divided by its size for the `mean`."""
+    """Reduce each plane of the first input to one pixel; for the `mean`, divide by its size."""
     x = call.x
     factor = 1 / math.prod(x.shape[2:]) if mean else None
     return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]
 
 
 def line_offers(node: Node, operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
-    """The one offer of work along lines of the first operand, dense in and out: float32, or bytes by the node's scales.
+    """Single offer of an operator along rows of the first operand, dense: float32, or 8-bit by the node's scales.
 
-    `operations` is vector operations an element, `parameters` the inputs after the operands.
+    `operations` is the number of vector operations per element, `parameters` the number of inputs after the operands.
     """
     x, *others = (value for value in operands if value is not None)
     of_bytes = "y_scale" in node.attributes
@@ -87,7 +87,7 @@ def line_offers(node: Node, operands: Inputs, operations: int, target: Target, p
 def lower_lines(
     call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
 ) -> list[Step]:
-    """The node's work along the lines of its first input; the arguments are those of `line_steps`."""
+    """Make the kernel calls along the rows of the first input; arguments are those of `line_steps`."""
     node = call.node
     if "y_scale" in node.attributes:
         tile["numbers"] = [node[name] for name in ("x_scale", "x_zero_point", "y_scale", "y_zero_point")]

@@ -36,7 +36,7 @@ def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The largest element under the window, and its index in the flattened input; padding is never the largest."""
+    """Maximum of each window, and its index in the flattened input; padding is never the maximum."""
     (x,) = arrays
     window = _window(node, x.shape)
     places = np.arange(math.prod(window.sizes)).reshape(window.sizes, order="F" if node["storage_order"] else "C")
@@ -59,19 +59,19 @@ def _sum(x: np.ndarray, window: Window) -> np.ndarray:
 
 
 def _counts(node: Node, window: Window) -> np.ndarray:
-    """What the sum over each window is divided by."""
+    """Divisor of the sum over each window."""
     return window.counts(padded=bool(node["count_include_pad"]))
 
 
 def average_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """The sum over the window divided by the number of its taps inside the input (or inside input and padding)."""
+    """Sum over the window, divided by the number of its taps inside the input (or inside input and padding)."""
     (x,) = arrays
     window = _window(node, x.shape)
     return _sum(x, window) / _counts(node, window)
 
 
 def lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """(sum over the window of |x|^p)^(1/p)."""
+    """Compute (sum over the window of |x|^p)^(1/p)."""
     (x,) = arrays
     return _sum(np.abs(x) ** node["p"], _window(node, x.shape)) ** (1 / node["p"])
 
@@ -86,23 +86,23 @@ def _spatial(x: np.ndarray) -> tuple[int, ...]:
 
 
 def global_max_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """The largest element of each plane; of none, the smallest number."""
+    """Maximum of each plane; the lowest number for an empty plane."""
     return arrays[0].max(_spatial(arrays[0]), keepdims=True, initial=least(arrays[0].dtype))
 
 
 def global_average_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """The mean of each plane."""
+    """Mean of each plane."""
     return arrays[0].mean(_spatial(arrays[0]), keepdims=True)
 
 
 def global_lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """(sum over each plane of |x|^p)^(1/p)."""
+    """Compute (sum over each plane of |x|^p)^(1/p)."""
     (x,) = arrays
     return (np.abs(x) ** node["p"]).sum(_spatial(x), keepdims=True) ** (1 / node["p"])
 
 
 def _unpooled(node: Node, shape: tuple[int, ...], stated: np.ndarray | None) -> tuple[int, ...]:
-    """The shape that is stated, or the smallest that the windows cover."""
+    """Output shape: the stated one, or the smallest that the windows cover."""
     if stated is not None:
         return tuple(integers(stated))
     kernel = node["kernel_shape"]
@@ -122,18 +122,18 @@ def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Zeros, and the elements at their indices in the flattened output: what MaxPool took, where it took it."""
+    """Write the elements at their indices in the flattened output, zeros elsewhere: the inverse of MaxPool."""
     x, places = arrays[:2]
     y = np.zeros(_unpooled(node, x.shape, given(arrays, 2)), x.dtype)
     y.reshape(-1)[places] = x
     return y
 
 
-# --- by kernels -----------------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------------------------
 
 
 def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks; not the places of the largest elements, nor means of nothing."""
+    """Offer in channel blocks, without indices of maxima and without means of empty windows."""
     x, whole = inputs[0], node.op == "MaxPool"
     if not is_image(x, whole) or len(node.outputs) > 1:
         return []
@@ -145,7 +145,7 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
-    """The window over rows and columns; a plane of one axis is a row."""
+    """Window over rows and columns; a 1-D plane is a row."""
     window = _window(node, shape)
     kernel, strides, dilations, near = (
         (fill if len(axes) == 1 else axes[0], axes[-1])
@@ -157,13 +157,13 @@ def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
 
 
 def _factors(node: Node, *shape: int) -> np.ndarray:
-    """What the sum over each window is multiplied by."""
+    """Factor of the sum over each window."""
     window = _window(node, shape)
     return 1 / _counts(node, window).reshape(-1, window.outputs[-1])
 
 
 def _all_counted(node: Node, *shape: int) -> bool:
-    """Whether each sum is divided by something."""
+    """Whether no window has divisor 0."""
     return bool(_counts(node, _window(node, shape)).all())
 
 
@@ -174,12 +174,12 @@ def _lower_pool(call: Call) -> list[Step]:
 
 
 def sees_all(node: Node, shape: tuple[int, ...]) -> bool:
-    """Whether each window of an AveragePool sees an input, so that kernels have it of bytes."""
+    """Whether each window of an AveragePool has a tap inside the input, as int8 kernels require."""
     return len(shape) in (3, 4) and bool(_window(node, shape).counts().all())
 
 
 def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks."""
+    """Offer in channel blocks."""
     x, (y,) = inputs[0], _infer_pool(node, inputs)
     if not (is_image(x, True) and is_image(y, True) and node["y"] == x.dtype and sees_all(node, x.shape)):
         return []
@@ -187,7 +187,7 @@ def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_bytes(call: Call) -> list[Step]:
-    """Sums of bytes, of which some may be padding, times a factor, plus what the zero points add."""
+    """Compute integer sums times a factor, plus the contribution of the zero points; some taps may be padding."""
     x, y, isa, parts = call.x, call.y, call.target.isa, call.target.parts(call.x.size + call.y.size)
     pooling, (factor, _) = _pooling(call.node, x.shape), line(call.node)
     factors = factor * np.asarray(pooling.factors)
@@ -220,13 +220,13 @@ _BYTE_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
 def _windows(name: str, reference: Reference, **attributes: object) -> Op:
-    """The row of a fold of what windows see that kernels have."""
+    """Row of a reduction over windows with kernels."""
     attributes = {**_WINDOW, **attributes}
     return Op(name, _infer_pool, reference, attributes, offers=_offers_pool, lower=_lower_pool, signature=_PLANES)
 
 
 def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op:
-    """The row of a fold of whole planes that kernels have."""
+    """Row of a reduction over whole planes with kernels."""
     lower = partial(lower_planes, fold=fold, mean=mean)
     signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
     return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=signature)

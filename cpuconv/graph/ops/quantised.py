@@ -1,7 +1,7 @@
-"""Quantisation: conversions to and from integers by scales, integer convolution and matrix multiplication.
+"""Quantisation and dequantisation, integer convolution and matrix multiplication.
 
-Source: ONNX operators of these names. Products are summed exactly; no kernel has those of ONNX, so that references
-compute them while the network runs. QuantizedLinear is ours: rewrites make it of products with constant weights.
+Source: ONNX operators of these names. Products are summed exactly. ONNX's integer products have no kernels; references
+compute them at run time. QuantizedLinear is not ONNX's: rewrites make it of multiplications with constant weights.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import Types
 
 _UINT8, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
-_EXACT = 1 << 24  # up to which float32 counts
+_EXACT = 1 << 24  # up to here, float32 has all integers
 
 
 def _along(vector: np.ndarray | None, axis: int, rank: int) -> np.ndarray | int:
-    """A scale or zero point of all, or of each part along an axis, as an operand."""
+    """Reshape a scale or zero point, one for all or one per index of an axis, to broadcast."""
     if vector is None:
         return 0
     return vector.reshape(()) if vector.size == 1 else vector.reshape(-1, *[1] * (rank - 1 - axis_in(axis, rank)))
 
 
 def _parts(vector: np.ndarray | None, node: Node, shape: Sequence[int]) -> np.ndarray:
-    """A scale or zero point of all, of each part along the node's axis, or of each block there, as an operand."""
+    """Expand a scale or zero point to broadcast: one for all, per index of the node's axis, or per block there."""
     if vector is None or vector.size == 1 or not node["block_size"]:
         return np.asarray(_along(vector, node["axis"], len(shape)))
     axis = axis_in(node["axis"], len(shape))
@@ -55,12 +55,12 @@ def _parts(vector: np.ndarray | None, node: Node, shape: Sequence[int]) -> np.nd
 
 
 def _saturated(x: np.ndarray, zero: np.ndarray | int, dtype: np.dtype) -> np.ndarray:
-    """Rounded to even, moved to the zero point, and cut off at the ends of the type."""
+    """Round to nearest even, add the zero point, and clamp to the type."""
     return np.clip(np.rint(x) + zero, *limits(dtype)).astype(dtype)
 
 
 def _check_parts(node: Node, x: Any, *vectors: Any) -> None:
-    """See that scales and zero points are one number, one for each part along the axis, or one for each block."""
+    """Check that scales and zero points are one number, one per index of the axis, or one per block."""
     for vector in vectors:
         if vector is None or math.prod(vector.shape) == 1:
             continue
@@ -87,13 +87,13 @@ def _infer_quantize(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def quantize(node: Node, arrays: Arrays) -> np.ndarray:
-    """round(x / scale) + zero point, cut off at the ends of the type; the quotient in the type of the scale.
+    """Compute round(x / scale) + zero point, clamped to the type; the quotient has the scale's type.
 
-    A node may state another `precision`. Types of floats have no zero point but 0, and round as Cast does.
+    A node may state another `precision`. Floating-point types have zero point 0, and round as in Cast.
     """
     x, scale, zero = *arrays[:2], given(arrays, 2)
     kind, dtype = node["precision"] or scale.dtype, quantised_type(node, zero)
-    kind = kind if is_float(kind) else FLOAT32  # of integers, and of powers of two
+    kind = kind if is_float(kind) else FLOAT32  # for integers, and for power-of-two scales
     quotient = wide(x.astype(kind) / _parts(scale, node, x.shape).astype(kind))
     point = wide(_parts(zero, node, x.shape))
     if is_integer(dtype):
@@ -109,7 +109,7 @@ def _infer_dequantize(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def dequantize(node: Node, arrays: Arrays) -> np.ndarray:
-    """(x - zero point) * scale, in the scale's type, or a stated one."""
+    """Compute (x - zero point) * scale, in the scale's type or a stated one."""
     x, scale, zero = *arrays[:2], given(arrays, 2)
     kind = node["output_dtype"] or scale.dtype
     kind = kind if is_float(kind) else FLOAT32
@@ -124,7 +124,7 @@ def _infer_dynamic(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def dynamic_quantize(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """Bytes, with the scale and the zero point by which they span all elements and 0."""
+    """Quantise to uint8 dynamically; return also scale and zero point, whose range includes all elements and 0."""
     (x,) = arrays
     low, high = x.min(initial=0), x.max(initial=0)
     scale = np.asarray((high - low) / x.dtype.type(255) or 1, x.dtype)
@@ -137,12 +137,12 @@ def _infer_span(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def span(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """The scale and the zero point of `dynamic_quantize`."""
+    """Scale and zero point of `dynamic_quantize`."""
     return dynamic_quantize(node, arrays)[1:]
 
 
 def _span_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Of floats that lie dense, or in channel blocks, whose other lanes are zero, which counts anyway."""
+    """Offer for dense tensors or channel blocks; their padding channels are 0, which is in the range in any case."""
     (x,) = inputs
     if x.dtype != FLOAT32 or 0 in x.shape:
         return []
@@ -154,11 +154,11 @@ def _lower_span(call: Call) -> list[Step]:
     return [span_step(call.target, call.x, *call.outputs)]
 
 
-# --- products -------------------------------------------------------------------------------------------------------
+# --- integer references ---------------------------------------------------------------------------------------------
 
 
 def _shifted(x: np.ndarray, zero: np.ndarray | int, terms: int) -> np.ndarray:
-    """x - zero point, in a float type in which sums of so many products of bytes are exact."""
+    """Compute x - zero point in a floating-point type that sums `terms` 8-bit products exactly."""
     wide = np.float32 if terms * 255 * 255 < _EXACT else np.float64
     return x.astype(wide) - np.asarray(zero).astype(wide)
 
@@ -166,14 +166,14 @@ def _shifted(x: np.ndarray, zero: np.ndarray | int, terms: int) -> np.ndarray:
 def _summed(
     node: Node, x: np.ndarray, x_zero: np.ndarray | None, w: np.ndarray, w_zero: np.ndarray | None
 ) -> np.ndarray:
-    """A convolution of whole numbers."""
+    """Convolve integers."""
     terms = math.prod(w.shape[1:])
     image, taps = _shifted(x, _along(x_zero, 0, x.ndim), terms), _shifted(w, _along(w_zero, 0, w.ndim), terms)
     return convolved(node, image, taps).astype(np.int32)
 
 
 def _multiplied(a: np.ndarray, a_zero: np.ndarray | None, b: np.ndarray, b_zero: np.ndarray | None) -> np.ndarray:
-    """A product of matrices of whole numbers; zero points of `a` are those of rows, of `b` those of columns."""
+    """Multiply integer matrices; zero points of `a` are per row, those of `b` per column."""
     rows = 0 if a_zero is None else a_zero[..., None] if a_zero.ndim == 1 and a.ndim > 1 else a_zero
     product = _shifted(a, rows, a.shape[-1]) @ _shifted(b, 0 if b_zero is None else b_zero, a.shape[-1])
     return np.asarray(product).astype(np.int32)
@@ -184,7 +184,7 @@ def _infer_conv_integer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def conv_integer(node: Node, arrays: Arrays) -> np.ndarray:
-    """The convolution of x and w less their zero points."""
+    """Convolve x and w less their zero points."""
     return _summed(node, arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
 
 
@@ -193,11 +193,11 @@ def _infer_matmul_integer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def matmul_integer(node: Node, arrays: Arrays) -> np.ndarray:
-    """The product of a and b less their zero points."""
+    """Multiply a and b less their zero points."""
     return _multiplied(arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
 
 
-# --- products with constant weights ---------------------------------------------------------------------------------
+# --- matrix multiplication with constant weights --------------------------------------------------------------------
 
 
 def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
@@ -205,7 +205,7 @@ def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def rows_of(node: Node, inputs: Inputs) -> ConvProblem:
-    """A QuantizedLinear as a convolution whose pixels are the rows."""
+    """Convert a QuantizedLinear to a convolution whose pixels are the rows."""
     x, w = inputs[:2]
     types = Types(OF_DTYPE[x.dtype], OF_DTYPE[w.dtype], S32, OF_DTYPE[node["y"]])
     added = given(inputs, 3) is not None
@@ -213,7 +213,7 @@ def rows_of(node: Node, inputs: Inputs) -> ConvProblem:
 
 
 def quantized_linear(node: Node, arrays: Arrays) -> np.ndarray:
-    """As QuantizedConv, of rows x (..., K) and weights (K, N)."""
+    """Compute QuantizedConv for rows x (..., K) and weights (K, N)."""
     x, w, bias, residual = (given(arrays, at) for at in range(4))
     sums = _shifted(x, node["x_zero_point"], len(w)) @ _shifted(w, 0, len(w))
     image = (-1, w.shape[1], 1, 1)
@@ -246,7 +246,7 @@ def _lower_linear(call: Call) -> list[Step]:
     return steps(call, operands, weight, known, "transposed", quantization(call.node))
 
 
-# --- products of two operands of a run ------------------------------------------------------------------------------
+# --- matrix multiplication of two activations -----------------------------------------------------------------------
 
 
 def _infer_product(node: Node, inputs: Inputs) -> list[Value]:
@@ -254,15 +254,15 @@ def _infer_product(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _scales_of(node: Node) -> Scales:
-    """What kernels are told of the integers."""
+    """Scales and zero points for the kernels."""
     scale, y = np.float32(node["a_scale"]) * np.float32(node["b_scale"]), np.float32(node["y_scale"] or 1)
     return Scales(node["a_zero_point"], node["b_zero_point"], float(scale / y), node["y_zero_point"])
 
 
 def quantized_matmul(node: Node, arrays: Arrays) -> np.ndarray:
-    """The product of a and b less their zero points, which is exact, by scales as bytes or floats.
+    """Multiply a and b less their zero points exactly, and quantise or dequantise the result.
 
-    An operator of our own: y = clamp(rint(f(sum) · ((a_scale · b_scale) / y_scale)) + y_zero_point), as QLinearMatMul,
+    Not an ONNX operator: y = clamp(rint(f(sum) · ((a_scale · b_scale) / y_scale)) + y_zero_point), as QLinearMatMul,
     or f(sum) · (a_scale · b_scale).
     """
     scales, terms = _scales_of(node), arrays[0].shape[-1]

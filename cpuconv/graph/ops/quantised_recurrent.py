@@ -1,9 +1,9 @@
-"""LSTM whose weights are bytes, and whose state becomes bytes before each product with them.
+"""LSTM with int8 weights, whose state is quantised before each multiplication by them.
 
-Source: com.microsoft's DynamicQuantizeLSTM, of which it is what follows the product of the inputs: an operator of our
-own. Its inputs: what the inputs and all biases give to the gates (steps, batch, directions · 4 · hidden), weights of
-the state (directions, hidden, 4 · hidden), their scales and zero points (directions, 4 · hidden), floats both, lengths,
-states, peepholes. A state has a scale of its own for each sequence, where ONNX Runtime has one for all.
+Source: com.microsoft's DynamicQuantizeLSTM. The operator is its part after the multiplication of the inputs, and is not
+ONNX's. Inputs: gate sums of inputs and all biases (steps, batch, directions · 4 · hidden); weights of the state
+(directions, hidden, 4 · hidden); their scales and zero points (directions, 4 · hidden), both float32; lengths; states;
+peepholes. A state has one scale per sequence; in ONNX Runtime, all sequences share one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """As LSTM, the product with the state being one of bytes and bytes."""
+    """Compute an LSTM with an int8 multiplication of the state."""
     fed, r, scale, points = arrays[:4]
     directions, (steps, batch, _), hidden = directions_of(node), fed.shape, r.shape[1]
     weights, lengths = r.astype(np.float64) - points[:, None], given(arrays, 4)
@@ -84,7 +84,7 @@ def _lower(call: Call) -> list[Step]:
     assert fed is not None and r is not None and scale is not None and points is not None
     assert r.array is not None and scale.array is not None and points.array is not None
     lanes, (length, batch, _), (directions, hidden, rows) = call.target.isa.lanes, fed.shape, r.shape
-    lengths = bool(call.given(4) and call.offer.inputs[4])  # those that are all the same are left out of the offer
+    lengths = bool(call.given(4) and call.offer.inputs[4])  # equal lengths are omitted from the offer
     _, sequences = tiles(call.target.isa, stages_of(call.node, call.given(7) is not None), batch, lengths)
     product, weights = product_of_states(call.target.isa, sequences), r.array.swapaxes(1, 2)
     packed = call.constants.packed(

@@ -1,9 +1,9 @@
-"""Recurrent layers: LSTM, GRU and RNN, forward, backward or both ways.
+"""Recurrent layers: LSTM, GRU and RNN, forward, reverse or bidirectional.
 
-Source: ONNX operators of these names. What all inputs give to the gates is one product; then the steps follow one by
-one, both directions at once, the backward one on a sequence that is turned around. A cell is stated once, as
-expressions of its sums, which the reference evaluates and the kernel emits. References compute in the type of their
-operands, as they may run between kernels.
+Source: ONNX operators of these names. One matrix multiplication computes the gate sums of all inputs. Then the steps
+are computed one by one, both directions simultaneously; the reverse direction reads the sequence reversed. A cell is
+defined once, as expressions of its sums, which the reference evaluates and the kernel emits. References compute in the
+type of their operands, as they may run between kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCALARS: dict[str, dict[str, float]] = {
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
     "Elu": {"alpha": 1.0},
 }
-"""The scalars that activations have, with their defaults."""
+"""Scalars of activations, with their defaults."""
 
 _ACTIVATIONS: dict[str, Callable[..., Expression]] = {
     name: FORMS[name]
@@ -64,16 +64,16 @@ _ACTIVATIONS: dict[str, Callable[..., Expression]] = {
     "Affine": lambda scalars, x: apply("add", apply("mul", x, scalars["alpha"]), scalars["beta"]),
     "ScaledTanh": lambda scalars, x: apply("mul", apply("tanh", apply("mul", x, scalars["beta"])), scalars["alpha"]),
 }
-"""Of their scalars by name and of x."""
+"""Expressions of the scalars by name and of x."""
 
 
 def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
-    """The functions of the cell, the same in both directions.
+    """Activations of the cell, equal in both directions.
 
-    The gates' inputs are clipped where asked for, but not a cell's new state, as in ONNX Runtime.
+    Inputs of gates are clipped if requested, but not a cell's new state, as in ONNX Runtime.
     """
     count = len(defaults) * directions_of(node)
-    names = tuple(node["activations"] or defaults * 2)[:count]  # an RNN has two by default, whatever its directions
+    names = tuple(node["activations"] or defaults * 2)[:count]  # an RNN has two by default, for any direction
     if len(names) != count or not set(names) <= _ACTIVATIONS.keys():
         raise ValueError(f"the activations must be {len(defaults)} a direction, of {', '.join(_ACTIVATIONS)}")
     lists = {name: iter(node[f"activation_{name}"] or ()) for name in ("alpha", "beta")}
@@ -85,7 +85,7 @@ def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
 
 
 def _scalars(name: str, lists: dict[str, Iterator[float]]) -> dict[str, float]:
-    """Those stated in turn for the functions that have them, else the defaults."""
+    """Scalars of an activation: the next stated ones, else the defaults."""
     return {scalar: next(lists[scalar], default) for scalar, default in _SCALARS.get(name, {}).items()}
 
 
@@ -101,7 +101,7 @@ Cells = Callable[..., tuple[Stage, ...]]  # of the node, whether it has peephole
 
 
 class Cell(NamedTuple):
-    """A kind of layer: its gates, its states, its activations, and what makes the stages of its step."""
+    """Type of layer: number of gates and states, default activations, and the maker of a step's stages."""
 
     gates: int
     states: int
@@ -114,7 +114,7 @@ def _sum(*terms: Expression) -> Expression:
 
 
 def _gates(count: int) -> tuple[list[Expression], Expression, Expression]:
-    """Sums of so many gates, the state, and the second state or what the stage before has kept."""
+    """Sums of `count` gates, the state, and the second state or the previous stage's second output."""
     sums = [_sum(Operand(gate), Operand(count + gate)) for gate in range(count)]
     return sums, Operand(2 * count), Operand(2 * count + 1)
 
@@ -125,7 +125,7 @@ def _rnn(node: Node, peepholes: bool, f: Function) -> tuple[Stage, ...]:
 
 
 def _gru(node: Node, peepholes: bool, f: Function, g: Function) -> tuple[Stage, ...]:
-    """Gates: update, reset, hidden. The reset comes before the product with the state, or behind it."""
+    """Gates: update, reset, hidden. The reset is applied before or after the multiplication of the state."""
 
     def mixed(z: Expression, hidden: Expression, h: Expression) -> Expression:
         return _sum(apply("mul", apply("sub", 1, z), g(hidden)), apply("mul", z, h))
@@ -141,7 +141,7 @@ def _gru(node: Node, peepholes: bool, f: Function, g: Function) -> tuple[Stage, 
 
 
 def _lstm(node: Node, peepholes: bool, f: Function, g: Function, h: Function) -> tuple[Stage, ...]:
-    """Gates: input, output, forget, cell. Peepholes let the gates see the cell, the output gate the new one."""
+    """Gates: input, output, forget, cell. Peepholes add the cell to the gates; the output gate reads the new cell."""
     (i, o, forget, new), _, cell = _gates(4)
 
     def seen(gate: Expression, peephole: int, cell: Expression) -> Expression:
@@ -193,14 +193,14 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def order_of(node: Node, steps: int, lengths: np.ndarray) -> np.ndarray:
-    """(directions, steps, batch): the time that each direction comes to; its own inverse."""
+    """Time index per direction and step, (directions, steps, batch); a self-inverse permutation."""
     forward = np.broadcast_to(np.arange(steps)[:, None], (steps, lengths.size))
     backward = np.where(forward < lengths, lengths - 1 - forward, forward)
     return np.stack({"forward": [forward], "reverse": [backward]}.get(node["direction"], [forward, backward]))
 
 
 def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    """The states after every step, zeros behind the end of a sequence; and the last states."""
+    """Compute the states after every step, zero after the end of a sequence; and the last states."""
     count = 5 + CELLS[node.op].states
     single = [
         array.astype(np.result_type(array, np.float32), copy=False)
@@ -242,8 +242,11 @@ def stepped(
     peepholes: list[np.ndarray],
     lengths: np.ndarray | None,
 ) -> tuple[np.ndarray, ...]:
-    """What a layer gives, from what its inputs give to the gates (directions, steps, batch, rows), in each direction's
-    order, the product of states with the weights of some rows, the states before, and the peepholes."""
+    """Run the steps of a layer in each direction's order.
+
+    `fed` has the gate sums of the inputs (directions, steps, batch, rows); `multiplied` multiplies states by the
+    weights of some rows. `states` are the initial ones.
+    """
     directions, steps, batch, _ = fed.shape
     hidden, stages = states[0].shape[-1], stages_of(node, bool(peepholes))
     ends = np.full(batch, steps) if lengths is None else lengths
@@ -273,7 +276,7 @@ def stepped(
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Float32, with weights that are known beforehand; inputs, and weights and states, may round to bfloat16."""
+    """Offers in float32 with constant weights; inputs may round to bfloat16, and so may state weights and states."""
     (x, _, r), lengths, lanes = inputs[:3], given(inputs, 4), target.isa.lanes
     cell = CELLS[node.op]
     known = [
@@ -301,7 +304,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    """The product of all inputs, in workspace; and one call for all steps."""
+    """Multiply all inputs, into workspace; then run all steps in one call."""
     node, lanes, cell = call.node, call.target.isa.lanes, CELLS[call.node.op]
     x, w, r, bias = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None and r is not None and r.array is not None
@@ -338,8 +341,10 @@ def _lower(call: Call) -> list[Step]:
 
 
 def recurrence(call: Call, size: Size, fed: Rows, weights: list[Ref], bias: list[Ref], product: str = "") -> list[Step]:
-    """All steps of a layer, with operands as `Layer` has them; lengths, states and peepholes are those of the call, in
-    the places where an LSTM has them."""
+    """Make the call for all steps of a layer; arguments are as in `Layer`.
+
+    Lengths, states and peepholes are those of the call, at the positions of LSTM's.
+    """
     node, cell = call.node, CELLS[call.node.op]
     written = iter(call.outputs)
     names = (*node.outputs, *[""] * (1 + cell.states))[: 1 + cell.states]
@@ -375,7 +380,7 @@ _STATES = {
     "LSTM": ("h?: float32, c?: float32, peepholes?: float32", "y: float32, last_h: float32, last_c: float32"),
     **dict.fromkeys(("GRU", "RNN"), ("h?: float32", "y: float32, last_h: float32")),
 }
-"""Operands and results behind those that all have; the rule gives their shapes."""
+"""Operands and results after the common ones; the rule infers their shapes."""
 OPS = tuple(
     Op(
         name,

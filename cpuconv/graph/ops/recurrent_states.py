@@ -1,4 +1,4 @@
-"""How recurrent layers multiply states: as floats, or by weights of bfloat16 where that is faster by the model."""
+"""Multiplication of states in recurrent layers: in float32, or with bfloat16 weights if the cost model is lower."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cpuconv.kernels.recurrent.recurrent_halves import cycles_of_step, products_
 
 @dataclass(frozen=True)
 class StateProducts(Convolution):
-    """The product of all inputs; `state`: by which states are multiplied, a name in `product.TABLE`, "": as floats."""
+    """Multiplication of all inputs; `state`: instruction for states, a name in `product.TABLE`, or "" for float32."""
 
     state: str = ""
 
     def resized(self, shape: Sequence[int]) -> StateProducts | None:
-        """The same for inputs of another shape; None where it is another problem."""
+        """Adapt to inputs of another shape; None if their problem has another layout."""
         made = rows_problem(shape, self.problem.k)
         if made.in_layout != self.problem.in_layout:
             return None
@@ -33,14 +33,14 @@ class StateProducts(Convolution):
 
     @property
     def multiplied(self) -> str:
-        """Those of the product with the state, where they are not float32."""
+        """Types of the state's multiplication, if they are not float32."""
         if not self.state:
             return ""
         return f"state {F32 if widens(BY_NAME[self.state]) else BF16}:{BF16}:{F32}"
 
 
 class States(NamedTuple):
-    """The products with the states of a step of a recurrent layer."""
+    """Multiplications of the states in one step of a recurrent layer."""
 
     target: Target
     directions: int
@@ -50,7 +50,7 @@ class States(NamedTuple):
     lengths: bool
 
     def seconds(self, product: Product | None) -> float:
-        """What they take, by the model: the slower of reading weights and multiplying."""
+        """Modelled seconds: the maximum of reading weights and multiplying."""
         target, gates = self.target, sum(stage.gates for stage in self.stages)
         count, cols = tiles(target.isa, self.stages, self.batch, self.lengths)
         element = F32 if product is None else BF16
@@ -59,6 +59,6 @@ class States(NamedTuple):
         return count * max(reading, machine().seconds(cycles, target.threads))
 
     def fastest(self) -> tuple[Product | None, float]:
-        """The fastest product and its seconds; of equal ones that of floats."""
+        """The fastest instruction and its seconds; float32 is preferred among equal ones."""
         products = (None, *products_of_halves(self.target.isa))
         return min(((each, self.seconds(each)) for each in products), key=lambda found: found[1])

@@ -1,6 +1,6 @@
 """Reductions over axes.
 
-Source: ONNX operators Reduce*. The axes are the second input; without them all, or none if the node says so.
+Source: ONNX operators Reduce*. The axes are the second input; by default all axes, or none by `noop_with_empty_axes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cpuconv.kernels.axis.lines import full, neighbouring
 from cpuconv.kernels.binding.steps import Step
 
 Function = Callable[..., np.ndarray]
-_OPERATIONS = 2  # an element
+_OPERATIONS = 2  # vector operations per element
 
 
 def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
@@ -47,11 +47,11 @@ _PLANES = {
     "ReduceMax": ("max", False),
     "ReduceMin": ("min", False),
 }
-"""Reductions of whole planes by kernels: the fold, and whether it is divided by their size."""
+"""Reductions of whole planes by kernels: the operation, and whether to divide by the size."""
 
 
 def _plane_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks, over all axes of the planes, which are kept."""
+    """Offers in channel blocks, for reductions over all axes of the planes with keepdims."""
     rank, stated = len(inputs[0].shape), given(inputs, 1)
     if node.op not in _PLANES or not node["keepdims"] or (stated is not None and stated.array is None):
         return []
@@ -61,7 +61,7 @@ def _plane_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Plain tensors, of which the reduced axes are neighbours."""
+    """Offers for plain tensors with adjacent reduced axes."""
     x = inputs[0]
     axes = _axes(node, len(x.shape), known(inputs, 1))
     return line_offers(node, [x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
@@ -76,7 +76,7 @@ def _lower(call: Call) -> list[Step]:
 
 
 def lower_rows(call: Call) -> list[Step]:
-    """One step along the lines of the reduced axes."""
+    """Make the kernel calls along the reduced axes."""
     x = call.x
     chosen = _axes(call.node, len(x.shape), known(call.inputs, 1))
     axes = neighbouring(x.shape, chosen)
@@ -89,7 +89,7 @@ _OF_BYTES = "x: uint8|int8|float32, axes?: known -> y: uint8|int8|float32"
 
 
 def _op(name: str, function: Function) -> Op:
-    """A row from a function of an array and the keywords axis and keepdims."""
+    """Make a row from a function of an array with the keywords axis and keepdims."""
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
         x = arrays[0]

@@ -1,7 +1,7 @@
-"""Resize in all its modes, and moves of channels to pixels and back.
+"""Resize in all its modes, DepthToSpace and SpaceToDepth.
 
-Source: ONNX operators Resize, DepthToSpace and SpaceToDepth. Resize works on one axis after
-the other: each output has a place in the input and is a weighted mean of the inputs around it.
+Source: ONNX operators Resize, DepthToSpace and SpaceToDepth. Resize processes the axes one by one: each output has a
+coordinate in the input and is a weighted mean of the inputs around it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from cpuconv.kernels.copies.place_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 
-_EXACT = 1 << 24  # up to here floats of 32 bits have all integers
+_EXACT = 1 << 24  # up to here, float32 has all integers
 
-# --- which axes, to which sizes -------------------------------------------------------------------------------------
+# --- axes and sizes -------------------------------------------------------------------------------------------------
 
 
 def _resized(
@@ -41,7 +41,7 @@ def _resized(
     scales: np.ndarray | None,
     sizes: np.ndarray | None,
 ) -> list[Axis]:
-    """Every axis that the node names, with what becomes of it."""
+    """Parameters of every axis that the node resizes."""
     axes = [axis_in(axis, len(shape)) for axis in (range(len(shape)) if node["axes"] is None else node["axes"])]
     lengths = [shape[axis] for axis in axes]
     if scales is not None and scales.size:
@@ -75,14 +75,14 @@ def _check_count(stated: Sequence[object], axes: Sequence[int], name: str) -> No
 
 
 def _scaled(length: int, scale: float) -> int:
-    """A length times a scale, as floats of 32 bits give it."""
+    """Multiply a length by a scale in float32."""
     if scale.is_integer() and 0 <= length * scale <= _EXACT:
         return length * int(scale)
     return int(np.float32(length) * np.float32(scale))
 
 
 def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
-    """The region, the scales and the sizes, of values or of places."""
+    """Region, scales and sizes; `inputs` are values or places."""
     return [known(inputs, at) for at in (1, 2, 3)]
 
 
@@ -94,14 +94,14 @@ def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
-# --- the inputs of an output ------------------------------------------------------------------------------------------
+# --- inputs and weights of an output ----------------------------------------------------------------------------------
 
 
 def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(outputs, taps): the inputs that every output is made of, and their weights. Outside the input lies its edge."""
+    """Inputs of every output and their weights, each (outputs, taps). Out of range, the edge is read."""
     kernel, half = KERNELS[node["mode"]]
     narrow = min(one.scale, 1.0) if node["antialias"] else 1.0
-    reach = math.ceil(half / narrow) if places.size else 0  # a scale that leaves no output may be any small number
+    reach = math.ceil(half / narrow) if places.size else 0  # a scale without outputs may be arbitrarily small
     inputs = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
     weights = kernel((inputs - places[:, None]) * narrow, node["cubic_coeff_a"])
     if node["exclude_outside"]:
@@ -111,8 +111,8 @@ def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, n
 
 
 def sources(node: Node, one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """(outputs, taps): the inputs of every output and their weights (None: one, a copy); and the outputs' places."""
-    # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
+    """Inputs (outputs, taps) of every output and their weights (None: one, a copy); and the outputs' coordinates."""
+    # For rounding, the float32 coordinate decides, as in ONNX Runtime.
     outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
     places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
     if node["mode"] != "nearest":
@@ -122,7 +122,7 @@ def sources(node: Node, one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.nd
 
 
 def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """A vector in a shape that broadcasts along an axis."""
+    """Reshape a vector to broadcast along an axis."""
     return vector.reshape(-1, *[1] * (rank - 1 - axis))
 
 
@@ -131,7 +131,7 @@ def _unchanged(one: Axis) -> bool:
 
 
 def resize(node: Node, arrays: Arrays) -> np.ndarray:
-    """Every output is a weighted mean of inputs around the place that it comes from; axes that shrink come first."""
+    """Compute weighted means of inputs around each output's coordinate; axes that shrink come first."""
     x, axes = arrays[0], _resized(node, arrays[0].shape, *(given(arrays, at) for at in (1, 2, 3)))
     sizes = {one.axis: one.outputs for one in axes}
     shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
@@ -152,15 +152,15 @@ def resize(node: Node, arrays: Arrays) -> np.ndarray:
     return x
 
 
-# --- by kernels -----------------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------------------------
 
-_TAPS = {"nearest": 1, "linear": 2}  # inputs of an output along an axis
-_OPERATIONS = {"nearest": 1, "linear": 10}  # for an output: arithmetic and loads
+_TAPS = {"nearest": 1, "linear": 2}  # inputs per output along an axis
+_OPERATIONS = {"nearest": 1, "linear": 10}  # per output: arithmetic and loads
 
 
 def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources | None:
-    """The inputs of an axis of the plane, as many for each output as `taps`; None where they are more."""
-    if one is None:  # it stays: a copy, or twice the half, which is exact
+    """Inputs of an axis of the plane, `taps` per output; None if there are more."""
+    if one is None:  # unchanged axis: a copy, or twice the half, which is exact
         return np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
     inputs, weights, _ = sources(node, one)
     return (inputs, np.ones(inputs.shape) if weights is None else weights) if inputs.shape[1] == taps else None
@@ -169,7 +169,7 @@ def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources
 def _plane_sources(
     node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
 ) -> tuple[Sources, Sources] | None:
-    """The inputs of rows and of columns; None where outputs are made of others than kernels take."""
+    """Inputs of rows and of columns; None if kernels do not support the node."""
     axes = {one.axis: one for one in _resized(node, shape, *parameters) if not _unchanged(one)}
     cropped = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if cropped or node["mode"] not in _TAPS or axes.keys() & {0, 1}:
@@ -188,7 +188,7 @@ def _has_plane_sources(node: Node, shape: Sequence[int], parameters: Sequence[np
 def _by_sizes(
     function: Callable[..., Any], node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
 ) -> Any:
-    """`function(node, shape, parameters)`, computed again for other sizes where a trace follows these."""
+    """Compute `function(node, shape, parameters)`; in a trace, it is recomputed for other sizes."""
     counts = [array.size if array is not None and array.dtype == SIZES else 0 for array in parameters]
     plain = [None if count else array for array, count in zip(parameters, counts, strict=True)]
     sizes = [
@@ -217,7 +217,7 @@ def _rebuilt(
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
+    """Offer in channel blocks, if only planes change and an output is one input or a mean of two by two."""
     x = inputs[0]
     if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
@@ -235,7 +235,7 @@ def _lower(call: Call) -> list[Step]:
 
 
 def of_planes(node: Node, inputs: Inputs) -> bool:
-    """Whether means of two by two pixels are all that the node computes, of inputs that are known but for the first."""
+    """Whether the node only computes means of two by two pixels, with other inputs constant."""
     x, (y,) = inputs[0], _infer_resize(node, inputs)
     known = all(value is None or value.array is not None for value in inputs[1:])
     image = known and node["mode"] == "linear" and is_image(x, True) and is_image(y, True)
@@ -243,7 +243,7 @@ def of_planes(node: Node, inputs: Inputs) -> bool:
 
 
 def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks."""
+    """Offer in channel blocks."""
     x, (y,) = inputs[0], _infer_resize(node, inputs)
     if not of_planes(node, inputs) or node["y"] != x.dtype:
         return []
@@ -251,7 +251,7 @@ def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_bytes(call: Call) -> list[Step]:
-    """Means of bytes, to the scale of the output."""
+    """Compute means of integers in the scale of the output."""
     x, y, (factor, added) = call.x, call.y, line(call.node)
     tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
@@ -260,7 +260,7 @@ def _lower_bytes(call: Call) -> list[Step]:
     return [resize_step(call.target.isa, x, y, ((inputs, weights * factor), columns), _TAPS["linear"], parts, added)]
 
 
-# --- channels and pixels --------------------------------------------------------------------------------------------
+# --- DepthToSpace and SpaceToDepth ----------------------------------------------------------------------------------
 
 
 def _infer_to_space(node: Node, inputs: Inputs) -> list[Value]:
@@ -271,7 +271,7 @@ def _infer_to_space(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def depth_to_space(node: Node, arrays: Arrays) -> np.ndarray:
-    """Blocks of b x b pixels from b*b channels each; these lie apart (DCR) or together (CRD)."""
+    """Rearrange b*b channels to b x b pixels; these channels have stride C/(b*b) (DCR) or are adjacent (CRD)."""
     (x,), b = arrays, node["blocksize"]
     n, c, h, w = x.shape
     if node["mode"] == "DCR":
@@ -289,7 +289,7 @@ def _infer_to_depth(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def space_to_depth(node: Node, arrays: Arrays) -> np.ndarray:
-    """The inverse of DepthToSpace."""
+    """Rearrange b x b pixels to channels: the inverse of DepthToSpace."""
     (x,), b = arrays, node["blocksize"]
     n, c, h, w = x.shape
     order = (0, 3, 5, 1, 2, 4) if node["mode"] == "DCR" else (0, 1, 3, 5, 2, 4)
@@ -297,7 +297,7 @@ def space_to_depth(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks where these stay together, else from any strides: one copy."""
+    """Offer in channel blocks if these stay whole, else from any strides: one copy."""
     (x,), b = inputs, node["blocksize"]
     if not is_image(x, whole=True):
         return []

@@ -1,7 +1,7 @@
-"""GridSample: the input, interpolated at the coordinates of a grid.
+"""GridSample: interpolation of the input at the coordinates of a grid.
 
 Source: the ONNX operator of this name, for any number of axes. Each output is a weighted mean of the inputs around its
-place, the weights being products of those along every axis.
+coordinate. The weights are products of the weights per axis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op
 from cpuconv.kernels.windows.coordinates import KERNELS
 
-_CUBIC = -0.75  # of Keys' kernel
+_CUBIC = -0.75  # coefficient of Keys' kernel
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
@@ -28,12 +28,12 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _places(node: Node, at: np.ndarray, size: int) -> np.ndarray:
-    """Places in units of elements; -1 and 1 are the middles of the first and the last element, or their edges."""
+    """Coordinates in units of elements; -1 and 1 are the centres of the first and the last element, or their edges."""
     return (at + 1) / 2 * (size - 1) if node["align_corners"] else ((at + 1) * size - 1) / 2
 
 
 def _inside(node: Node, at: np.ndarray, size: int) -> np.ndarray:
-    """Places outside as ones inside: on the border, or mirrored at it. Zeros stay where they are."""
+    """Move coordinates out of range inside: to the border, or reflected. In mode "zeros" they do not change."""
     low = 0.0 if node["align_corners"] else -0.5
     span = size - 1 - 2 * low
     if node["padding_mode"] == "border":
@@ -45,14 +45,14 @@ def _inside(node: Node, at: np.ndarray, size: int) -> np.ndarray:
 
 
 def _taps(node: Node, at: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The inputs around places along an axis, and their weights."""
+    """Inputs around coordinates along an axis, and their weights."""
     if node["mode"] == "nearest":
         at = np.rint(_places(node, at.astype(np.float32), size))
         pairs = [(_inside(node, at, size), np.ones(at.shape))]
     else:
         kernel, half = KERNELS[node["mode"]]
         at = _places(node, at, size)
-        if node["mode"] == "linear":  # of a cubic the taps alone are moved inside, each by itself
+        if node["mode"] == "linear":  # for cubic, each tap is moved inside separately
             at = _inside(node, at, size)
         around = [np.floor(at) + step for step in range(1 - half, 1 + half)]
         pairs = [(tap, kernel(at - tap, _CUBIC)) for tap in around]
@@ -64,7 +64,7 @@ def _taps(node: Node, at: np.ndarray, size: int) -> list[tuple[np.ndarray, np.nd
 
 
 def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
-    """Every output is a weighted mean of inputs around the place that the grid names, the last axis first."""
+    """Compute weighted means of inputs around the grid's coordinates, the last axis first."""
     x, grid = arrays
     sizes = x.shape[2:]
     images = np.arange(len(x)).reshape(-1, *[1] * len(sizes))

@@ -1,4 +1,4 @@
-"""Changes of shape, axis order and type; tensors made from shapes.
+"""Changes of shape, axis order and type; tensors computed from shapes.
 
 Source: ONNX operators of these names.
 """
@@ -39,11 +39,11 @@ from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
 
-# --- the same elements ----------------------------------------------------------------------------------------------
+# --- references -----------------------------------------------------------------------------------------------------
 
 
 def _same_type(rule: Callable[..., Sequence[int]]) -> Infer:
-    """The rule of an output in the first input's type, whose sizes follow from the node and the inputs."""
+    """Make an inference rule for an output in the first input's type, with sizes from `rule`."""
     return lambda node, inputs: [Value(tuple(rule(node, *inputs)), inputs[0].dtype)]
 
 
@@ -52,12 +52,12 @@ def _transposed(node: Node, x: Any) -> list[int]:
 
 
 def transpose(node: Node, arrays: Arrays) -> np.ndarray:
-    """Axes in another order; reversed where none is given."""
+    """Permute the axes; reverse them by default."""
     return arrays[0].transpose(_order(node, arrays[0].ndim))
 
 
 def reshape(node: Node, arrays: Arrays) -> np.ndarray:
-    """Another shape: -1 is what is left, 0 the input's size (unless zeros are allowed)."""
+    """Reshape: -1 is inferred, 0 is the input's size (without allowzero)."""
     x, sizes = arrays[0], integers(arrays[1])
     if not node["allowzero"]:
         sizes = [size or x.shape[axis] for axis, size in enumerate(sizes)]
@@ -102,25 +102,25 @@ def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
 
 
 def flatten(node: Node, arrays: Arrays) -> np.ndarray:
-    """A matrix: the axes before `axis` in one, the others in the other."""
+    """Reshape to a matrix: the axes before `axis`, and the others."""
     x, axis = arrays[0], node["axis"]
     axis = axis if axis == arrays[0].ndim else axis_in(axis, max(1, x.ndim))
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def squeeze(node: Node, arrays: Arrays) -> np.ndarray:
-    """Without axes of size 1: those given, or all."""
+    """Remove axes of size 1: the given ones, or all."""
     axes = given(arrays, 1)
     return arrays[0].squeeze(None if axes is None else tuple(integers(axes)))
 
 
 def unsqueeze(node: Node, arrays: Arrays) -> np.ndarray:
-    """With axes of size 1, at these places of the output."""
+    """Insert axes of size 1 at these positions of the output."""
     return np.expand_dims(arrays[0], tuple(integers(arrays[1])))
 
 
 def identity(node: Node, arrays: Arrays) -> np.ndarray:
-    """The input."""
+    """Return the input."""
     return arrays[0]
 
 
@@ -129,13 +129,13 @@ def _expanded(node: Node, x: Any, stated: Any) -> tuple[int, ...]:
 
 
 def expand(node: Node, arrays: Arrays) -> np.ndarray:
-    """Broadcast with a shape, either way."""
+    """Broadcast in both directions with a shape."""
     x, sizes = arrays[0], integers(arrays[1])
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
 
 
 def cast(node: Node, arrays: Arrays) -> np.ndarray:
-    """The elements as another type: the attribute's, or that of the second input."""
+    """Convert elements to another type: the attribute's, or that of the second input."""
     dtype = arrays[1].dtype if node.op == "CastLike" else node["to"]
     return convert(arrays[0], dtype, bool(node["saturate"]), node["round_mode"])
 
@@ -148,16 +148,16 @@ def _infer_cast_like(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(inputs[0].shape, inputs[1].dtype)]
 
 
-# --- from shapes ----------------------------------------------------------------------------------------------------
+# --- tensors from shapes --------------------------------------------------------------------------------------------
 
 
 def shape(node: Node, arrays: Arrays) -> np.ndarray:
-    """The sizes of the axes from `start` to `end`."""
+    """Sizes of the axes from `start` to `end`."""
     return np.array(arrays[0].shape[node["start"] : node["end"]], np.int64)
 
 
 def size(node: Node, arrays: Arrays) -> np.ndarray:
-    """The number of elements."""
+    """Number of elements."""
     return np.array(arrays[0].size, np.int64)
 
 
@@ -170,19 +170,19 @@ def _infer_size(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def constant_of_shape(node: Node, arrays: Arrays) -> np.ndarray:
-    """One value everywhere; float32 zero where none is given."""
+    """Make a constant tensor; float32 zero by default."""
     value = np.zeros(1, np.float32) if node["value"] is None else node["value"]
     return np.broadcast_to(value.reshape(()), integers(arrays[0]))
 
 
 def range_(node: Node, arrays: Arrays) -> np.ndarray:
-    """start, start + delta, ... below the limit."""
+    """Compute start, start + delta, ... below the limit."""
     start, _, delta = (array.item() for array in arrays)
     return (np.arange(_steps(arrays)) * delta + start).astype(arrays[0].dtype)
 
 
 def _steps(arrays: Arrays) -> int:
-    """How many steps there are from start to limit."""
+    """Number of steps from start to limit."""
     start, limit, delta = (array.item() for array in arrays)
     return max(0, math.ceil((limit - start) / delta))
 
@@ -191,11 +191,11 @@ def _infer_range(node: Node, inputs: Inputs) -> list[Value]:
     return [Value((_steps([value.array for value in inputs]),), inputs[0].dtype)]
 
 
-# --- where the results lie ------------------------------------------------------------------------------------------
+# --- offers and views -----------------------------------------------------------------------------------------------
 
 
 def _reshapes(rule: Infer) -> Offers:
-    """Offers of views with other axes, whose sizes are as the rule says."""
+    """Make offers of views with other sizes, inferred by `rule`."""
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, shape = inputs[0], _sizes(rule(node, inputs)[0])
@@ -223,7 +223,7 @@ def _offer_same(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _offer_cast(rule: Infer) -> Offers:
-    """Offers of what keeps the type, and of what makes one float of another."""
+    """Make offers for casts to the same type, and between float32 and float16 or bfloat16."""
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, y = inputs[0], rule(node, inputs)[0]
@@ -254,18 +254,18 @@ def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _order(node: Node, rank: int) -> list[int]:
-    """The order of the axes, as stated or reversed."""
+    """Order of the axes, as stated or reversed."""
     order = list(range(rank))[::-1] if node["perm"] is None else list(node["perm"])
-    if sorted(order) != list(range(rank)):  # NumPy takes 2**63 - 1 for -1
+    if sorted(order) != list(range(rank)):  # NumPy would read 2**63 - 1 as -1
         raise ValueError(f"'perm' must be the {rank} axes in some order, not {order}")
     return order
 
 
-_TURNED = 3.0  # times a plain move that a copy out of blocks in another order takes, as measured in networks
+_TURNED = 3.0  # time of a permuting copy out of blocks relative to a plain copy, measured in networks
 
 
 def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """A view, or a copy of what lies in channel blocks."""
+    """Offer a view, or a copy out of channel blocks."""
     x = inputs[0]
     order = _order(node, len(x.shape))
     moved = [axis for axis in order if x.shape[axis] > 1]
@@ -288,7 +288,7 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    """The shape of a value, which is concrete."""
+    """Shape of a concrete value."""
     return value.shape
 
 
@@ -302,13 +302,13 @@ def _reshaping(
     attributes: Mapping[str, object] | None = None,
     **rest: Any,
 ) -> Op:
-    """An operator that only gives the axes other sizes."""
+    """Row of an operator that only changes sizes."""
     rule, rest = _same_type(sizes), {"widened": False, "view": _view_reshaped, **rest}
     return Op(name, rule, reference, attributes or {}, offers=_reshapes(rule), **rest)
 
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
-    """An operator that only changes the type; kernels have the case that it stays."""
+    """Row of an operator that only changes the type; the same type is a view."""
     kernels: dict[str, Any] = {"offers": _offer_cast(rule), "lower": _lower_cast, "view": _view_same}
     return Op(name, rule, cast, attributes, **rest, widened=False, **kernels, signature=_CASTS)
 

@@ -1,4 +1,4 @@
-"""What operators of views and copies ask of a tensor, and the offers of views."""
+"""Common functions of view and copy operators: block support and offers of views."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cpuconv.graph.lowering import Offer
 
 
 def blockable(value: Any) -> bool:
-    """Whether a tensor can lie in channel blocks."""
+    """Whether a tensor can have channel blocks."""
     return value.dtype in OF_DTYPE and len(value.shape) in (3, 4) and 0 not in value.shape
 
 
 def view_offers(inputs: Sequence[Any], ways: Iterable[tuple[str, str]], outputs: int = 1) -> list[Offer]:
-    """Offers of views of the first input, for each way that it and all outputs lie; none of an empty tensor."""
+    """Offers of views of the first input, for pairs of forms of it and all outputs; none for an empty tensor."""
     if 0 in inputs[0].shape:
         return []
     rest = [""] * (len(inputs) - 1)

@@ -1,6 +1,6 @@
-"""Rewrites of specialised graphs, each with the pattern and the reason why the result is equal.
+"""Rewrites of specialised graphs; each documents its patterns and why results are equal.
 
-`PASSES` gives their order and names; a name that occurs again runs again. Each can be switched off.
+`PASSES` has their order and names; a repeated name runs again. Each rewrite can be disabled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cpuconv.graph.passes import (
 
 __all__ = ["NAMES", "PASSES", "apply", "apply_without_sizes"]
 
-Watch = Callable[[str, Graph, Graph], None]  # told of each rewrite: its name, and the graphs before and after
+Watch = Callable[[str, Graph, Graph], None]  # called per rewrite with its name and the graphs before and after
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("halves", halves.run),
@@ -73,40 +73,40 @@ _EARLY = (("signs", signs.run), ("quantised", quantised.run))
 
 
 def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
-    """A graph of open sizes after the rewrites that need none.
+    """Apply the rewrites that need no sizes to a graph of open sizes.
 
-    They are done once for all sizes, so that weights are folded once.
+    They run once for all sizes, so that weights are folded once.
     """
     return graph if "weights" in skip else _run("weights", weights.run_without_sizes, graph, watch)
 
 
 def is_early(graph: Graph) -> bool:
-    """Whether it has operators by which integers stand for numbers."""
+    """Whether the graph has QuantizeLinear or DequantizeLinear."""
     return any(node.op in quantised.OPERATORS for node in graph.nodes)
 
 
 def early(graph: Graph, skip: Collection[str] = ()) -> Graph:
-    """The graph after the rewrites that see the integers which weights are dequantised from."""
+    """Apply the rewrites that need integer weights before their DequantizeLinear is folded."""
     for name, run in _EARLY:
         graph = graph if name in skip else run(graph)
     return graph
 
 
 def apply(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
-    """The graph after all rewrites.
+    """Apply all rewrites.
 
     Parameters
     ----------
     graph : Graph
-        What `specialise` returned.
+        Result of `specialise`.
     skip : Collection[str]
-        Names of rewrites to leave out.
+        Names of rewrites to skip.
     watch : Watch or None
 
     Raises
     ------
     ArgumentError
-        There is no rewrite of a name in `skip`.
+        A name in `skip` is not a rewrite.
     """
     for name in skip:
         if name not in NAMES:

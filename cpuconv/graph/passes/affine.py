@@ -1,9 +1,9 @@
-"""Chains of scales and shifts per channel become one Mul and one Add.
+"""Merge chains of scales and shifts per channel into one Mul and one Add.
 
-Pattern: a chain of BatchNormalization, Add, Sub, Mul, Div, Neg by constants that vary at most over channels, each read
-by the next alone, that has a BatchNormalization or more nodes than it needs. Each computes s x + t, and so does the
-chain: s2 (s1 x + t1) + t2 = (s2 s1) x + (s2 t1 + t2). s and t are computed in float64 and rounded once: equal up to
-rounding.
+Pattern: a chain of BatchNormalization, Add, Sub, Mul, Div or Neg with constants that vary at most over channels; the
+next node is the only reader of each. The chain has a BatchNormalization, or more nodes than necessary. Each node
+computes s x + t, and so does the chain: s2 (s1 x + t1) + t2 = (s2 s1) x + (s2 t1 + t2). s and t are computed in float64
+and rounded once: equal up to rounding.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 
 
 class Affine(NamedTuple):
-    """s x + t, a number a channel each, or one that all channels share, in float64."""
+    """Affine function s x + t in float64; scale and shift have one number per channel, or one for all."""
 
     scale: np.ndarray
     shift: np.ndarray
 
     @classmethod
     def identity(cls) -> Affine:
-        """x itself."""
+        """Identity function."""
         return cls(np.ones(1), np.zeros(1))
 
     def of(self, channels: int) -> Affine:
-        """The same with a number for each channel; of a number of channels that is followed, as it is."""
+        """Broadcast scale and shift to all channels; unchanged if the number of channels is symbolic."""
         return self if is_followed(channels) else Affine(*(np.broadcast_to(each, channels) for each in self))
 
     def then(self, other: Affine) -> Affine:
-        """`other` of this."""
+        """Compose: apply `other` to the result of this."""
         return Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
     @property
     def fits(self) -> bool:
-        """Whether float32 holds all numbers, and scales do not become 0."""
+        """Whether float32 can represent all numbers, and no scale becomes 0."""
         with np.errstate(over="ignore", under="ignore"):
             scale, shift = (each.astype(np.float32) for each in self)
         return bool(np.isfinite(scale).all() and np.isfinite(shift).all() and ((scale == 0) == (self.scale == 0)).all())
 
 
 def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int]) -> Affine | None:
-    """What a node computes of the value `name`, if that is s x + t with channels along `axis`.
+    """Affine function of the value `name` that a node computes, with channels along `axis`; None if it is none.
 
-    Of the `shape` of the value its rank and channels count: where sizes are open, others may be anything.
+    Only the rank and the channels of `shape` matter: with open sizes, others are arbitrary.
     """
     if node.op not in OPERATORS or node.meaning is not None:
         return None
@@ -89,7 +89,7 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
 
 
 def _normalization(graph: Graph, node: Node) -> Affine | None:
-    """(x - mean) / sqrt(variance + epsilon) scale + bias."""
+    """Affine form of (x - mean) / sqrt(variance + epsilon) · scale + bias."""
     arrays = [constant(graph, name) for name in node.inputs[1:]]
     scale, bias, mean, variance = (None if array is None else array.astype(np.float64) for array in arrays)
     if scale is None or bias is None or mean is None or variance is None:
@@ -100,9 +100,9 @@ def _normalization(graph: Graph, node: Node) -> Affine | None:
 
 
 def chain_behind(graph: Graph, name: str, axis: int, shape: Sequence[int], total: Affine) -> tuple[list[Node], Affine]:
-    """The nodes that follow a value, each read by the next alone, and what they compute of what `total` is of.
+    """Chain of affine nodes after a value, each with a single reader, and their composition after `total`.
 
-    The chain ends before numbers that float32 does not hold: what follows is a chain of its own.
+    The chain ends before numbers that float32 cannot represent; later nodes form a chain of their own.
     """
     nodes: list[Node] = []
     while (reader := sole_reader(graph, name)) is not None:
@@ -127,7 +127,7 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _made(graph: Graph, chain: list[Node], x: str, total: Affine) -> Rewrite | None:
-    """The shift, unless it is 0, and the scale, unless it is 1 and there is a shift."""
+    """Make the Add, unless the shift is 0, and the Mul, unless the scale is 1 and there is a shift."""
     shifted = bool(total.shift.any())
     scaled = bool((total.scale != 1).any()) or not shifted
     normal = any(node.op == "BatchNormalization" for node in chain)
@@ -143,7 +143,7 @@ def _made(graph: Graph, chain: list[Node], x: str, total: Affine) -> Rewrite | N
 
 
 def _along_channels(graph: Graph, x: str, vector: np.ndarray) -> np.ndarray:
-    """A number a channel in a shape that broadcasts over x and in its type; one number where they are all the same."""
+    """Reshape a per-channel vector to broadcast over x, in the type of x; equal numbers become a scalar."""
     vector = vector.astype(graph.value(x).dtype)
     same = vector.size and (vector == vector[0]).all()
     return vector[:1].reshape(()) if same else vector.reshape(-1, *[1] * (len(shape_of(graph, x)) - 2))

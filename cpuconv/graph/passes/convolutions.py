@@ -1,14 +1,14 @@
-"""Convolutions are rewritten to a form that is faster to compute.
+"""Rewrite convolutions to forms that are faster to compute.
 
-Taps that only ever meet padding go, as those of a kernel that is dilated by more than the image is wide: their products
-are with zeros, which only weights that are infinite or not numbers could tell.
+Taps that only read padding are removed, such as those of a kernel with a dilation larger than the image. They multiply
+by zeros; results only differ if such weights are infinite or NaN.
 
-Where taps far apart meet the image in one part of the outputs only, parts are convolutions of their own, each with the
-taps that it meets, if that leaves out many products: the middle of an image often meets the middle tap alone. Equal but
-for products with zeros.
+If distant taps read the image for a part of the outputs only, each part becomes a convolution with the taps that it
+needs. For example, the centre of an image may need the centre tap alone. This is done if it saves many multiplications.
+Equal except for multiplications by zero.
 
-A group of one channel that has several outputs becomes that many groups with an output each, of the channel repeated:
-a depthwise convolution. Equal up to the order of sums.
+A group of one channel with several outputs becomes that many groups of one output, with the channel repeated: a
+depthwise convolution. Equal up to the order of sums.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.problem.window import Window
 
-_LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # pixels, and part of all products, of what is worth several convolutions
-_MOST_REPEATS = 4  # of a channel: what is read is written so many times before
+_LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # minimum pixels and maximum fraction of multiply-adds for a split
+_MOST_REPEATS = 4  # maximum copies of a channel, which are written before the convolution
 
 
 def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
-    """Without the taps that meet nothing, if padding can say so."""
+    """Remove taps that only read padding, if padding attributes can express the result."""
     window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
     taps = window.meeting()
     if tuple(map(len, taps)) == window.kernel or not all(taps) or 0 in window.outputs:
@@ -56,7 +56,7 @@ def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 
 
 class _Part(NamedTuple):
-    """Outputs first … last-1 of an axis, the taps that meet the input there, and the inputs that these read."""
+    """Outputs first … last-1 of an axis, the taps that read input there, and the range of inputs that they read."""
 
     first: int
     last: int
@@ -66,8 +66,8 @@ class _Part(NamedTuple):
 
     @classmethod
     def all_of(cls, size: int, kernel: int, gap: int, near: int, count: int) -> list[_Part]:
-        """The parts of an axis of `size` inputs and `count` outputs, with steps of 1."""
-        starts = [tap * gap - near for tap in range(kernel)]  # what each tap reads for the first output
+        """Split an axis of `size` inputs and `count` outputs, with stride 1."""
+        starts = [tap * gap - near for tap in range(kernel)]  # input index of each tap at output 0
         cuts = {0, count, *(cut for start in starts for cut in (-start, size - start) if 0 < cut < count)}
         parts = []
         for first, last in itertools.pairwise(sorted(cuts)):
@@ -82,7 +82,7 @@ class _Part(NamedTuple):
 
 
 def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
-    """A convolution for each part of an image, if they have fewer products by far."""
+    """Split a convolution by parts of the image, if that saves many multiplications."""
     window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
     if (
         w.ndim != 4
@@ -117,7 +117,7 @@ def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 
 
 def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
-    """A convolution of the repeated channels, each with weights of its own."""
+    """Convolve repeated channels, each with its own weights."""
     groups, repeats = node["group"], len(w) // node["group"]
     if groups == 1 or w.shape[1] > 1 or not 1 < repeats <= _MOST_REPEATS:
         return None

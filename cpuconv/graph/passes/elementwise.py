@@ -1,11 +1,11 @@
-"""Chains and trees of elementwise operators become one `Elementwise` operator.
+"""Merge chains and trees of elementwise operators into one `Elementwise` operator.
 
-Pattern: an elementwise node reads a value that another one computes, that nothing else reads and no caller gets. Why
-the result is equal: both compute each element from the elements at the same place of their broadcast operands, so the
-second function of the first one's result is a function of these operands, and the expression is that function. It only
-skips rounding the value between them to memory. Where that is bytes, computed from several tensors of bytes and
-constants, rounding and clamping it are part of the expression. A value of fewer elements than the result would be
-computed anew wherever it is broadcast to: that is done where it costs next to nothing.
+Pattern: an elementwise node reads a value of another one that no other node reads and that is not an output. Both
+compute each element from the elements at the same index of their broadcast operands, so that their composition is a
+function of these operands too. Results are equal; only a rounding to memory is skipped. If the value in between is int8
+or uint8, computed from several int8 or uint8 tensors and constants, its rounding and clamping are part of the
+expression. A value with fewer elements than the result would be recomputed for each broadcast element, which is only
+done if it is cheap.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
 _BYTES = (U8.dtype, S8.dtype)
-_CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
-_MOST_NODES = 32  # of an expression
-_MOST_TEXT = 1 << 15  # characters of the texts of its subtrees, which repeat what they share: x * x of x * x of …
+_CHEAP = 2  # cycles per vector that may be recomputed per broadcast element
+_MOST_NODES = 32  # per expression
+_MOST_TEXT = 1 << 15  # characters of all subtrees' texts, which repeat shared subtrees: x * x of x * x of x * x …
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Nodes as one expression of the values `names`, by position; the last node's output is its value."""
+    """Nodes as one expression of the values `names`, by position; its value is the output of the last node."""
 
     nodes: tuple[Node, ...]
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Piece:
 
     @property
     def value(self) -> Expression:
-        """What others read."""
+        """Expression of the output, including rounding and clamping of int8 and uint8."""
         if self.dtype not in _BYTES:
             return self.tree
         low, high = bounds(OF_DTYPE[self.dtype])
@@ -53,24 +53,24 @@ class _Piece:
         return self.nodes[-1].outputs[0]
 
     def absorbing(self, producer: _Piece) -> _Piece:
-        """The piece with the expression of one of its operands in the place of that operand."""
+        """Substitute the expression of `producer` for the operand that it computes."""
         own = [name for name in self.names if name != producer.output]
         names = tuple(dict.fromkeys([*own, *producer.names])) if {*own} - {*producer.names} else producer.names
         operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
         inner = producer.value
-        if names != producer.names:  # else its operands stay what they are
+        if names != producer.names:  # otherwise its operands keep their positions
             inner = inner.substituted([operands[name] for name in producer.names])
         operands[producer.output] = inner
         tree = self.tree.substituted([operands[name] for name in self.names])
         return _Piece((*producer.nodes, *self.nodes), names, tree, self.dtype)
 
     def exceeds_with(self, producer: _Piece) -> bool:
-        """Whether `absorbing` would exceed a bound, as far as that is known before its expression is made."""
+        """Whether `absorbing` would certainly exceed a limit, estimated without making the expression."""
         names, others = {*self.names} - {producer.output}, {*producer.names}
         if len(names | others) > MOST_OPERANDS:
             return True
         functions = sum(bool(node.arguments) for node in self.tree.nodes)
-        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MOST_NODES:  # nothing is shared
+        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MOST_NODES:  # no shared operands
             return True
         lengths: dict[Expression, int] = {}
         for node in self.tree.nodes:
@@ -80,7 +80,7 @@ class _Piece:
         return sum(lengths.values()) > _MOST_TEXT
 
     def merged(self, graph: Graph) -> Node:
-        """One node that computes it."""
+        """Make one node that computes the expression."""
         last, dtype = self.nodes[-1], self.dtype
         floats = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
         to = None if floats else dtype
@@ -89,14 +89,14 @@ class _Piece:
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with trees of elementwise nodes merged, as far as their operands are few.
+    """Merge trees of elementwise nodes up to a maximum number of operands.
 
     Parameters
     ----------
     graph : Graph
-        Specialised: every shape is known.
+        Specialised graph: all shapes are known.
     """
-    pieces: dict[str, _Piece] = {}  # by output, those not absorbed by others
+    pieces: dict[str, _Piece] = {}  # by output, except for absorbed ones
     for node in graph.nodes:
         piece = _piece(graph, node)
         while piece is not None:
@@ -108,7 +108,7 @@ def run(graph: Graph) -> Graph:
 
 
 def _piece(graph: Graph, node: Node) -> _Piece | None:
-    """A single node, if it is elementwise."""
+    """Expression of a single node; None if it is not elementwise."""
     inputs = graph.operands(node)
     tree = None if node.meaning is not None else expression_of(node, inputs)
     if tree is None:
@@ -117,13 +117,13 @@ def _piece(graph: Graph, node: Node) -> _Piece | None:
     names = tuple(dict.fromkeys(read.values()))
     shapes = [graph.value(name).shape for name in names]
     if None in shapes or broadcast_shapes(*shapes) != graph.value(node.outputs[0]).shape:  # type: ignore[arg-type]
-        return None  # an operand that became a number has axes of its own
+        return None  # an operand that became a number had more axes
     own = tree.substituted({at: Operand(names.index(name)) for at, name in read.items()})
     return _Piece((node,), names, own, graph.value(node.outputs[0]).dtype or FLOAT32)
 
 
 def _mergeable(graph: Graph, producer: _Piece) -> bool:
-    """Whether a value may be computed where it is read: a float; bytes of finite numbers that no table gives."""
+    """Whether a value may be computed at its reader: float32; or int8 of finite numbers for which no table is used."""
     if producer.dtype == FLOAT32:
         return True
     read = [name for name in producer.names if name not in graph.constants]
@@ -132,7 +132,7 @@ def _mergeable(graph: Graph, producer: _Piece) -> bool:
 
 
 def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece | None:
-    """The piece with one of the others in it, which it alone reads and which is none of `pieces` any more."""
+    """Absorb a piece of which `piece` is the only reader, and remove it from `pieces`; None if there is none."""
     for name in piece.names:
         producer = pieces.get(name)
         if producer is None or not _mergeable(graph, producer):

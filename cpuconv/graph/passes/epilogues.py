@@ -1,10 +1,10 @@
-"""Elementwise operators after a convolution or Linear become its epilogue.
+"""Fuse elementwise operators after a convolution or Linear into its epilogue.
 
-Patterns: Conv or Linear that only one node reads: an Add of a value of the same shape that is no constant; and behind
-that, or at once, an operator whose expression is an activation's (`problem.activation`). Where both sides of an Add
-could take it, the later one does. A cycle cannot arise, as nothing else depends on the node. What only moves elements
-may stand between the node and the activation, as it moves its results just as well. Equal up to the rounding of what
-is no longer stored in between.
+Patterns: Conv or Linear with a single reader. The reader may be an Add of a non-constant value of the same shape. The
+reader, or the node after the Add, may be an operator whose expression is an activation's (`problem.activation`). If
+both operands of an Add qualify, the later node fuses it. No cycle can arise, as no other node depends on the result.
+Data movement may be between the node and the activation; it is applied after the activation instead. Equal up to the
+rounding of values that are no longer stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 
 def _forms() -> Iterator[tuple[str, tuple[Operand | float, ...], Expression]]:
-    """Each activation by name, its scalars, which are numbers or operands behind the first, and its expression."""
+    """Name, scalars and expression of each activation; scalars are numbers, or operands after the first."""
     x, *numbers = map(Operand, range(3))
     for name in activation.names():
         scalars = numbers[: len(activation.scalars_of(name) or ())]
@@ -38,7 +38,7 @@ FORMS = tuple(_forms())
 
 
 def _activation(graph: Graph, node: Node) -> Activation | None:
-    """The activation that an elementwise operator of its first input is."""
+    """Activation that an elementwise operator of its first input computes; None if it is none."""
     tree = None if node.meaning is not None else expression_of(node, graph.operands(node))
     if tree is None or graph.value(node.inputs[0]) != graph.value(node.outputs[0]):
         return None
@@ -48,15 +48,15 @@ def _activation(graph: Graph, node: Node) -> Activation | None:
             values = [numbers[each.position] if isinstance(each, Operand) else each for each in scalars]
             if name == "clip" and values[0] > values[1]:
                 return None
-            return (name, *(value + 0.0 for value in values))  # -0 as 0, as keys have it
+            return (name, *(value + 0.0 for value in values))  # -0 as 0, as in keys
     return None
 
 
 def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
-    """Whether a tree is a form whose operands behind the first stand for `numbers`, which are found here."""
+    """Whether a tree matches a form; `numbers` collects the constants for the form's operands after the first."""
     if isinstance(tree, Constant) and isinstance(form, Constant):
         return tree.value == form.value
-    if isinstance(form, Operand) and form.position > 0:  # a tensor is no number, not even one of a single element
+    if isinstance(form, Operand) and form.position > 0:  # a tensor is not a number, not even with one element
         return isinstance(tree, Constant) and numbers.setdefault(form.position, tree.value) == tree.value
     if isinstance(tree, Apply) and isinstance(form, Apply) and tree.function == form.function:
         return all(_is(*pair, numbers) for pair in zip(tree.arguments, form.arguments, strict=True))
@@ -64,13 +64,13 @@ def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
 
 
 def _open(graph: Graph, node: Node) -> bool:
-    """Whether something may come before the node's result is stored."""
+    """Whether an operator may be fused before the node's result is stored."""
     own = node.op in HOSTS and node["activation"] is None and is_float(graph, node.outputs[0])
     return own and sole_reader(graph, node.outputs[0]) is not None
 
 
 def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
-    """The node with what an Add behind it adds."""
+    """Fuse an Add after the node as residual."""
     (own,) = node.outputs
     if reader.op != "Add" or operand(node, 3):
         return None
@@ -86,7 +86,7 @@ def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
 
 
 def _with_activation(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
-    """The node with the activation behind it, and what moves elements behind that."""
+    """Fuse the activation after the node; data movement in between is applied after it."""
     movers = []
     while reader.op in MOVERS and (following := sole_reader(graph, reader.outputs[0])) is not None:
         movers.append(reader)

@@ -1,8 +1,8 @@
-"""Equal constants become one, and nodes that compute the same become one.
+"""Merge equal constants, and nodes that compute the same.
 
-Patterns: constants of the same type, shape and bits; nodes of the same operator with the same inputs and attributes,
-arrays among them compared by their bits. Equal in every bit, as operators of the table always give the same for the
-same, but for those that draw random numbers.
+Patterns: constants with the same type, shape and bits; nodes with the same operator, inputs and attributes, where
+arrays are compared by their bits. Equal in every bit, as table operators are deterministic, except for random ones,
+which are not merged.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops.drawing import draws
 from cpuconv.graph.passes.rewriting import without
 
-_SAMPLE = 16  # elements that tell most constants apart
+_SAMPLE = 16  # elements that distinguish most constants
 
 
 def _digest(array: np.ndarray) -> Hashable:
-    """What tells elements from others bit by bit, so that -0 is not 0 and NaN is NaN."""
+    """Digest of the bits of an array: -0 differs from 0, and NaN equals NaN."""
     exact = bits(array)
     return hashlib.blake2b(exact).digest() if isinstance(exact, bytes) else exact
 
 
 def constants(graph: Graph) -> Graph:
-    """Read the first of equal constants in the place of the others."""
+    """Replace equal constants by the first of them."""
     known = [((array.dtype, array.shape, bits(array.flat[:_SAMPLE])), name) for name, array in graph.constants.items()]
     alike = Counter(sample for sample, _ in known)
     kept: dict[Hashable, str] = {}
@@ -44,7 +44,7 @@ def constants(graph: Graph) -> Graph:
 
 
 def frozen(value: object) -> Hashable:
-    """An attribute as something that can be compared and hashed."""
+    """Convert an attribute to a hashable value."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, bits(value))
     if isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def frozen(value: object) -> Hashable:
 
 
 def nodes(graph: Graph) -> Graph:
-    """Drop the later of equal nodes."""
+    """Remove all but the first of equal nodes."""
     known: dict[Hashable, Node] = {}
     names: dict[str, str] = {}
     equal: list[tuple[Node, Sequence[str]]] = []

@@ -1,17 +1,17 @@
-"""Equivalent forms of operators become one.
+"""Convert equivalent operators to one form.
 
 =============================================  ====================================================
 Flatten, Squeeze, Unsqueeze                    Reshape
 Transpose that moves only axes of size 1       Reshape
-a reduction that drops its axes                one that keeps them, and Reshape
+a reduction with keepdims=0                    the same with keepdims=1, and Reshape
 ReduceMean, ReduceMax of whole planes          GlobalAveragePool, GlobalMaxPool
 AveragePool, MaxPool of a whole plane          GlobalAveragePool, GlobalMaxPool
-GlobalAveragePool, GlobalMaxPool of volumes    the same of images, of as many pixels
+GlobalAveragePool, GlobalMaxPool of volumes    the same of images with as many pixels
 Sum of two                                     Add
 Max, Mean, Min, Sum of more than eight         several of eight, and Div by the count
 =============================================  ====================================================
 
-Equal in every bit, but for the order in which a mean adds up, and the rounding of its quotient.
+Equal in every bit, except for the order of a mean's sum and the rounding of its quotient.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _reduction(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _plane(graph: Graph, node: Node) -> Rewrite | None:
-    """Of images, down to one pixel each: whatever other axes are reduced have size 1."""
+    """Convert a reduction of images to one pixel each to global pooling; other reduced axes have size 1."""
     before, after = shape_of(graph, node.inputs[0]), shape_of(graph, node.outputs[0])
     plane = len(before) == 4 and after == (*before[:2], 1, 1) and is_float(graph, node.inputs[0])
     return instead(graph, node, _PLANE_OF[node.op], node.inputs[0]) if plane and node.op in _PLANE_OF else None
@@ -87,7 +87,7 @@ def _global(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _several(graph: Graph, node: Node) -> Rewrite | None:
-    """A sum or an extreme of more tensors than kernels take: that of the first ones and of the rest, in order."""
+    """Split an operator on more tensors than kernels support: combine the first ones, then that with the next ones."""
     count, names = len(node.inputs), node.inputs
     if count == 2 and node.op == "Sum":
         return instead(graph, node, "Add", *names)
@@ -123,7 +123,7 @@ run = Rewriter(__doc__, _FORMS)
 
 
 def _group_normalization(graph: Graph, node: Node) -> Rewrite:
-    """An InstanceNormalization of groups as channels, then a scale and a bias over channels: the same arithmetic."""
+    """Convert to InstanceNormalization with groups as channels, then scale and bias per channel: equal arithmetic."""
     x, *vectors = node.inputs
     shape, dtype = shape_of(graph, x), graph.value(x).dtype
     groups, channels, rank = node["num_groups"], shape[1], len(shape)
@@ -139,9 +139,9 @@ def _group_normalization(graph: Graph, node: Node) -> Rewrite:
 
 
 def _einsum(graph: Graph, node: Node) -> Rewrite | None:
-    """Of two tensors, summed over an axis of both: a MatMul of them, equal up to the order of sums.
+    """Convert an Einsum of two tensors that sums over common axes to MatMul; equal up to the order of sums.
 
-    They are turned so that axes come in the order (axes of all three, axes of one, axes summed over).
+    Operands are transposed to the axis order (axes of all three, axes of one, summed axes).
     """
     operands, arrow, result = node["equation"].replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -157,7 +157,7 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
     maker = Maker(graph, node)
 
     def matrices(at: int, *ends: list[str]) -> str:
-        """An operand with the axes of `ends` as rows and columns, those of `batch` in front."""
+        """Convert an operand to matrices with the axes of `ends` as rows and columns, after those of `batch`."""
         perm = [terms[at].index(letter) for letter in itertools.chain(batch, *ends)]
         shape = [*(sizes[letter] for letter in batch), *(math.prod(sizes[letter] for letter in end) for end in ends)]
         array, part = constant(graph, node.inputs[at]), ("left", "right")[at]

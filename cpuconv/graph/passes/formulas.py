@@ -1,7 +1,7 @@
-"""Formulas that exporters write out become single operators.
+"""Convert formulas that exporters write out to single operators.
 
-Pattern: the lines of `FORMULAS`, each of a formula and what it is; floats only, and nobody else reads a value inside.
-Equal up to rounding; constants that are written short (0.7071) are taken for what they mean (`ops.base.near`).
+Pattern: the rows of `FORMULAS`, each with a formula and its replacement; floating-point only, and no other node may
+read an inner value. Equal up to rounding; truncated constants (0.7071) match the exact ones (`ops.base.near`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ alpha, epsilon, low, high = map(Free, ("alpha", "epsilon", "low", "high"))
 
 
 def _of_floats(maker: Maker, found: Found) -> bool:
-    """Whether the result is what x is: floats of one shape."""
+    """Whether the result is floating-point, with the shape and dtype of x."""
     graph, (root, *_) = maker.graph, found.nodes
     return is_float(graph, root.outputs[0]) and graph.value(found.names["x"]) == graph.value(root.outputs[0])
 
 
 def _becomes(op: str, **attributes: object) -> Make:
-    """An operator of x; free numbers are attributes of their names."""
+    """Make an operator of x; free numbers become attributes of their names."""
 
     def make(maker: Maker, found: Found) -> bool:
         if not _of_floats(maker, found):
@@ -65,7 +65,7 @@ def _clip(maker: Maker, found: Found) -> bool:
 
 
 def _layer_normalization(maker: Maker, found: Found) -> bool:
-    """Over the last axes only; scale and bias must be constants that lie along these."""
+    """Make LayerNormalization over the last axes; scale and bias must be constants along these."""
     graph, dtype = maker.graph, maker.graph.value(found.names["x"]).dtype
     whole = shape_of(graph, found.names["x"])
     rank = len(whole)
@@ -87,18 +87,18 @@ def _layer_normalization(maker: Maker, found: Found) -> bool:
 
 
 def _fits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to another one, but for leading axes of size 1."""
+    """Whether a shape broadcasts to another one, ignoring leading axes of size 1."""
     leading, own = shape[: -len(other)], shape[-len(other) :]
     return all(size == 1 for size in leading) and broadcast_shapes(own, other) == other
 
 
 def _between(p: Pattern, lo: float, hi: float) -> Pattern:
-    """p within bounds."""
+    """Patterns of p clipped to [lo, hi]."""
     return Clip(p, lo, hi) | Min(Max(p, lo), hi) | Max(Min(p, hi), lo)
 
 
 def _layer() -> tuple[Pattern, Pattern, Pattern]:
-    """(x - mean) / sqrt(variance + epsilon), times a scale, plus a bias."""
+    """Patterns of (x - mean) / sqrt(variance + epsilon): with scale and bias, with scale, without."""
     mean = ReduceMean(x, axes, keepdims=1)
     apart = x - mean
     spread = Applied("Add", (ReduceMean(apart**2, axes, keepdims=1), epsilon))
@@ -134,7 +134,7 @@ FORMULAS: tuple[Formula, ...] = (
 run = Search(__doc__, FORMULAS)
 
 
-# --- slopes ---------------------------------------------------------------------------------------------------------
+# --- HardSigmoid ----------------------------------------------------------------------------------------------------
 
 
 def _slope(maker: Maker, found: Found) -> bool:

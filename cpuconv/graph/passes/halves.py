@@ -1,9 +1,9 @@
-"""float16 and bfloat16 become float32, from the inputs to the outputs.
+"""Widen float16 and bfloat16 to float32 inside the network.
 
-Pattern: any node of the operators' table that reads or writes such. Inputs are cast to float32 before they are read,
-constants once and for all, and what the network gives is cast back, so that dtypes at the ends stay. Kernels compute
-floats in float32 (or, where `precision` allows, in bfloat16), which holds all of theirs: the results are nearer to
-exact ones, as nothing is rounded on the way, and where float16 would have overflowed they are finite.
+Pattern: nodes of the operator table with such operands. Inputs are cast to float32 before they are read, constants once
+at compilation, and outputs are cast back to their types. Kernels compute in float32, which represents all
+float16 and bfloat16 numbers, or in bfloat16 if `precision` allows. Results are more accurate: intermediate values are
+not rounded to float16, and are finite where it would have overflowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALVES, _FULL = (F16.outside, BF16.outside), np.dtype(np.float32)
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with float32 in the place of shorter floats, but for what callers and foreign operators see."""
+    """Replace float16 and bfloat16 by float32, except in inputs, outputs and operands of foreign operators."""
     dtypes = {name: graph.value(name).dtype for name in (*graph.constants, *graph.values)}
     halves = {name for name, dtype in dtypes.items() if dtype in _HALVES}
     if not any(_computes(node) and not halves.isdisjoint((*node.inputs, *node.outputs)) for node in graph.nodes):
@@ -31,7 +31,7 @@ def run(graph: Graph) -> Graph:
     made: set[str] = set()
 
     def cast(source: str, name: str) -> None:
-        """Another dtype of a value, once."""
+        """Cast a value to the dtype of `name`, once."""
         if name not in made:
             made.add(name)
             nodes.append(ops.TABLE["Cast"].node([source], [name], source, to=dtypes.get(name, _FULL)))
@@ -45,7 +45,7 @@ def run(graph: Graph) -> Graph:
             made.update(wide[name] for name in halves.intersection(node.outputs))
             attributes = {name: _widened(value) for name, value in node.attributes.items()}
             nodes.append(replace(node.reads(wide).writes(wide), attributes=attributes))
-        else:  # foreign ones compute with what they are given
+        else:  # foreign operators compute in their input types
             for name in computed.intersection(node.inputs):
                 if wide[name] in made and name not in fed:
                     cast(wide[name], name)
@@ -63,12 +63,12 @@ def run(graph: Graph) -> Graph:
 
 
 def wide_name(name: str) -> str:
-    """What a value is called that has float32 in the place of shorter floats."""
+    """Name of the float32 version of a value."""
     return f"{name} as float32"
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node of the table does more than change a dtype."""
+    """Whether a node is of the operator table and not just a Cast."""
     return node.meaning is None and node.op != "Cast"
 
 
@@ -77,7 +77,7 @@ def _value(value: Value) -> Value:
 
 
 def _widened(value: Any) -> Any:
-    """An array or dtype of shorter floats as one of float32; anything else as it is."""
+    """Convert a float16 or bfloat16 array or dtype to float32; return other values unchanged."""
     if isinstance(value, np.ndarray) and value.dtype in _HALVES:
         return value.astype(_FULL)
     return _FULL if isinstance(value, np.dtype) and value in _HALVES else value

@@ -1,17 +1,19 @@
-"""Integer matrix multiplications and convolutions of dynamic quantisation, with their scales, become single operators.
+"""Convert dynamically quantised matrix multiplications and convolutions, with their scales, to single operators.
 
-Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
-and one zero point for x. A product of matrices is QuantizedLinear, a convolution QuantizedConv, of x less the middle m
-of its type, whose sums S are exact, as floats: S + (m - zero) · (sums of W's columns, of what lies over x), W being
-less its zero points; + Cast(b). Where such W are no bytes they are less the middle of their type, and what that adds is
-a multiple of x's sums: one column more, or a convolution with ones. Those of groups are int16. Where the zero point is
-known, as it is of bytes of floats that are never negative, m is that, and nothing is added. A depthwise convolution
-over padding by another one is Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b): its few taps take less than
-reading what lies over x at each place. Equal up to the rounding of sums that float32 cannot hold.
+Patterns: Cast(P) and Cast(P + b) to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
+and one zero point for x. MatMulInteger becomes QuantizedLinear, ConvInteger QuantizedConv, of x less the middle m of
+its type. The result is S + (m - zero) · C + Cast(b), with exact sums S in float32. C is the sum of W per output
+channel, over the taps that read x; W is less its zero points.
 
-Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
-Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
-scale and the zero point, and f / scale + zero, rounded and clamped.
+If W less its zero points exceeds int8, it is taken less the middle of its type. The difference is a multiple of the
+sums of x, which one more column computes, or a convolution with ones; grouped convolutions use int16 instead. If the
+zero point is known, as for quantised non-negative values, m equals it, and no correction is added. A depthwise
+convolution with padding and unknown zero point becomes Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b): its
+few taps take less time than reading C per pixel. Equal up to the rounding of sums that float32 cannot represent.
+
+A float32 convolution of the result of DynamicQuantizeLinear(f) needs no int8: Cast(x) - Cast(zero) is
+Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Otherwise, DynamicQuantizeLinear is decomposed into
+Span, which computes scale and zero point, and f / scale + zero, rounded and clamped.
 """
 
 from __future__ import annotations
@@ -66,12 +68,12 @@ def _as_floats(maker: Maker, found: Found) -> bool:
 
 
 def _float(maker: Maker, x: str, part: str) -> str:
-    """Whole numbers as floats."""
+    """Convert integers to float32."""
     return maker.node("Elementwise", x, part=part, expression=Operand(0), to=FLOAT32)
 
 
 def _bytes(w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of int8, and what they lack to be w less its zero points: nothing, or the zero points less the middle."""
+    """int8 weights, and the remainder to w less its zero points: 0, or the zero points less the middle of the type."""
     whole, middle = w.astype(np.int16) - points, _MIDDLE[w.dtype]
     narrow = whole.astype(np.int8)
     if (narrow == whole).all():
@@ -80,7 +82,7 @@ def _bytes(w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
-    """A convolution as floats; None where no solver has it."""
+    """Convert ConvInteger to a float32 result; None if no solver supports it."""
     x, zero = product.inputs[0], operand(product, 2)
     value, points = maker.graph.value(x), np.zeros(1, np.int16) if w_zero is None else w_zero.astype(np.int16)
     if {value.dtype, w.dtype} - {*_MIDDLE}:
@@ -115,8 +117,8 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
 
 
 def _columns(graph: Graph, product: Node, whole: np.ndarray) -> np.ndarray:
-    """Sums of each output channel's weights, those that lie over x; at each place where these differ."""
-    inside = np.ones((1, 1, *shape_of(graph, product.inputs[0])[2:]))  # taps over padding add nothing
+    """Sums of each output channel's weights over the taps that read x; one per channel, or per pixel if they differ."""
+    inside = np.ones((1, 1, *shape_of(graph, product.inputs[0])[2:]))  # taps over padding do not contribute
     one_group = replace(product, attributes={**product.attributes, "group": 1})
     sums = convolved(one_group, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
     first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
@@ -124,7 +126,7 @@ def _columns(graph: Graph, product: Node, whole: np.ndarray) -> np.ndarray:
 
 
 def _known(graph: Graph, zero: str) -> int | None:
-    """The zero point of the input where it is known beforehand: that of floats that are never negative is 0."""
+    """Zero point of the input, if known at compilation; that of quantised non-negative values is 0."""
     array, producer = constant(graph, zero), graph.producer(zero)
     if array is not None or not zero:
         return int(array.item()) if array is not None else 0
@@ -133,20 +135,20 @@ def _known(graph: Graph, zero: str) -> int | None:
 
 
 def _moved(middle: int, zero: str) -> Expression:
-    """Sums of numbers less the middle of their type, as sums of them less their zero point."""
+    """Correct sums of inputs less the middle of their type to sums of inputs less their zero point."""
     moved = apply("sub", middle, Operand(2)) if zero else Constant(middle)
     return apply("add", Operand(0), apply("mul", moved, Operand(1)))
 
 
 def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
-    """A product of rows with a matrix as floats; None where no solver has it."""
+    """Convert MatMulInteger with a constant matrix to a float32 result; None if no solver supports it."""
     x, zero = product.inputs[0], operand(product, 2)
     value = maker.graph.value(x)
     if w.ndim != 2 or len(value.shape or ()) < 2 or {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
     points = np.zeros(1, np.int16) if w_zero is None else w_zero.ravel().astype(np.int16)
     (weight, shift), middle = _bytes(w, points), _MIDDLE[value.dtype]  # type: ignore[index]
-    if shift.any():  # one column more, of sums of rows
+    if shift.any():  # an additional column for the sums of rows
         weight = np.pad(weight, ((0, 0), (0, 1)), constant_values=1)
     name = maker.constant(np.ascontiguousarray(weight), "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
@@ -167,7 +169,7 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
 
 
 def _span(graph: Graph, node: Node) -> Rewrite:
-    """Bytes that span floats by what kernels have."""
+    """Decompose DynamicQuantizeLinear into operators that have kernels."""
     (x,), (y, scale, zero), maker = node.inputs, node.outputs, Maker(graph, node)
     whole = apply("add", apply("round", apply("quotient", Operand(0), Operand(1))), Operand(2))
     maker.new += [
@@ -178,7 +180,7 @@ def _span(graph: Graph, node: Node) -> Rewrite:
 
 
 def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
-    """x less its zero point, as floats."""
+    """Convert x less its zero point to float32."""
     producer = graph.producer(x)
     number = _float(maker, zero, "zero") if zero else ""
     if producer is None or producer.op != "DynamicQuantizeLinear" or zero != producer.outputs[2]:

@@ -1,8 +1,8 @@
-"""Products of integers: of two tensors of a run; biases behind products with weights; and what products store.
+"""Quantised matrix multiplications: MatMul of two activations, biases after int8 layers, and int8 results.
 
-An Add of one number for each channel behind a product becomes its bias. Where the model rounds to bytes between the
-two, the result is rounded once in place of twice: it is one unit off at most where steps between are fine enough, and
-clamped for each channel as those bytes were.
+An Add of one number per channel after an int8 layer becomes its bias. If the model rounds to int8 between the two, the
+result is rounded once instead of twice. It differs by at most one unit if the intermediate scale is fine enough, and is
+clamped per channel like the intermediate values.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.paired.matmul_bytes import MOST
 
 _WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
-_FINE = 1.9  # of a result's scale, to which numbers may be rounded before: rounded once, it is one unit off at most
+_FINE = 1.9  # maximum intermediate scale relative to the result's: rounding once differs by at most one unit
 
 
 def of_floats(node: Node | None) -> bool:
-    """Whether a product of integers gives floats."""
+    """Whether a quantised layer or MatMul has a float32 result."""
     return node is not None and node.op in (*_WITH_WEIGHTS, "QuantizedMatMul") and node["y"] == FLOAT32
 
 
 def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
-    """A product of two tensors of a run, with integers."""
+    """Convert MatMul of two dequantised activations to QuantizedMatMul."""
     if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*BYTES}:
         return None
     with np.errstate(all="ignore"):
@@ -45,7 +45,7 @@ def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
 
 
 def product_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """A product of two tensors that stores bytes."""
+    """Fuse QuantizeLinear into a QuantizedMatMul."""
     with np.errstate(over="ignore"):
         factor = np.float32(source["a_scale"]) * np.float32(source["b_scale"]) / y.scale
     if not np.isfinite(factor).all():
@@ -56,7 +56,7 @@ def product_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
 
 
 def added(graph: Graph, node: Node) -> Rewrite | None:
-    """What is added to a product of integers, one number for each of its channels, as its bias."""
+    """Fuse an Add of one number per channel into an int8 layer as its bias."""
     for own, other in (node.inputs, node.inputs[::-1]):
         source, array = graph.producer(own), constant(graph, other)
         if source is None or array is None or not of_floats(source) or not _takes_bias(graph, source, own):
@@ -71,7 +71,7 @@ def added(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def rounded_between(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """A product of integers with a bias, between which the model rounds to bytes: one unit at most, and its ends."""
+    """Fuse bias and QuantizeLinear into an int8 layer if the model rounds to int8 between them; clamp per channel."""
     for own, other in (source.inputs, source.inputs[::-1]):
         x, array, between = dequantised(graph, own), constant(graph, other), graph.producer(own)
         product = None if x is None else graph.producer(x.name)
@@ -95,12 +95,12 @@ def rounded_between(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrit
 
 
 def _takes_bias(graph: Graph, node: Node, y: str) -> bool:
-    """Whether a node is a product with weights that alone one other reads, with nothing added yet."""
+    """Whether a node is a layer with weights, without bias, residual and activation, and with a single reader."""
     if node.op not in _WITH_WEIGHTS or sole_reader(graph, y) is None:
         return False
     return not (operand(node, 2) or operand(node, 3) or node["activation"])
 
 
 def _channels(product: Node, shape: tuple[int, ...]) -> int:
-    """The axis of a product's channels."""
+    """Channel axis of a layer's result."""
     return 1 if product.op == "QuantizedConv" else len(shape) - 1

@@ -1,8 +1,8 @@
-"""Matrix multiplications with a constant become Linear.
+"""Convert matrix multiplications with a constant to Linear.
 
-Patterns: MatMul(x, W), x of two axes or more; Gemm(A, W, C) with A as it is and C absent or a constant that does not
-vary over rows. alpha, beta and the transposition go into the constants, in float64, rounded once: equal up to rounding,
-in every bit where alpha and beta are 1.
+Patterns: MatMul(x, W) with x of rank 2 or more; Gemm(A, W, C) without transA, with C absent or constant and equal in
+all rows. alpha, beta and the transposition are folded into the constants, in float64 with one rounding: equal up to
+rounding, and in every bit if alpha and beta are 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cannot be below zero, by the operators that computed it: there padding by zeros, and a zero point, are known."""
+"""Analysis of values that are never negative by their operators; it determines zero padding and zero points."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _POSITIVE = frozenset(("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp
 _PASSING = dict.fromkeys(("AveragePool", "Flatten", "GlobalAveragePool", "MaxPool", "ReduceMean", "Reshape"), 1)
 _PASSING |= dict.fromkeys(("Slice", "Squeeze", "Transpose", "Unsqueeze"), 1) | {"Add": 2, "Mul": 2}
 _PASSING |= dict.fromkeys(("Concat", "Max", "Sum"), sys.maxsize)
-"""How many of their inputs give operators no negative result, where none of these has one."""
+"""Number of leading inputs per operator; if none of these is negative, the result is not negative."""
 
 
 def never_negative(graph: Graph, name: str) -> bool:
-    """Whether no element of a value can be below zero, as its operator and those before it say."""
+    """Whether no element of a value can be negative, by the operators that compute it."""
     asked, known = [name], {name}
     while asked:
         name = asked.pop()
@@ -36,6 +36,6 @@ def never_negative(graph: Graph, name: str) -> bool:
 
 
 def _from_zero(graph: Graph, clip: Node) -> bool:
-    """Whether the ends of a Clip are known not to be below zero."""
+    """Whether the bounds of a Clip are known to be non-negative."""
     low, high = (scalar(graph, operand(clip, at)) for at in (1, 2))
     return low is not None and low >= 0 and (not operand(clip, 2) or (high is not None and high >= 0))

@@ -1,7 +1,7 @@
-"""Nodes that change nothing are removed; their readers take the node's input.
+"""Remove nodes that change nothing; their readers read the node's input.
 
-Pattern: a node whose output has the shape and dtype of an input and equals it element by element, by what `UNCHANGED`
-asks of its operator. Equal in every bit, but for x + 0, which turns -0 into 0.
+Pattern: a node whose output has the shape and dtype of an input and equals it element by element, by the condition of
+its operator in `UNCHANGED`. Equal in every bit, except for x + 0, which turns -0 into 0.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Asked = Callable[[Graph, Node], bool]
 
 
 def _always(graph: Graph, node: Node) -> bool:
-    """It keeps the elements' order, so that the same shape means the same tensor."""
+    """True: the operator keeps the order of elements, so that an equal shape means an equal tensor."""
     return True
 
 
 def _alone(graph: Graph, node: Node) -> bool:
-    """One input, one output."""
+    """Whether there is one input and one output."""
     return len(node.inputs) == 1 and len(node.outputs) == 1
 
 
 def _in_order(graph: Graph, node: Node) -> bool:
-    """The axes of more than one place stay in order."""
+    """Whether axes of more than one element keep their order."""
     shape = shape_of(graph, node.inputs[0])
     order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
     moved = [axis for axis in order if shape[axis] != 1]
@@ -33,7 +33,7 @@ def _in_order(graph: Graph, node: Node) -> bool:
 
 
 def _forwards(graph: Graph, node: Node) -> bool:
-    """All steps are positive."""
+    """Whether all steps are positive."""
     steps = constant(graph, operand(node, 4))
     return steps is None or bool((steps > 0).all())
 
@@ -43,20 +43,20 @@ def _unpadded(graph: Graph, node: Node) -> bool:
 
 
 def _unscaled(graph: Graph, node: Node) -> bool:
-    """Stated by sizes, or by scales of 1, and not cropped."""
+    """Whether sizes or scales of 1 are given, without cropping."""
     scales = constant(graph, operand(node, 2))
     whole = node["coordinate_transformation_mode"] != "tf_crop_and_resize"
     return whole and (scales is None or bool((scales == 1).all()))
 
 
 def _one_tap(graph: Graph, node: Node) -> bool:
-    """A window of one element without padding."""
+    """Whether the window has one element, without padding."""
     padded = node["auto_pad"] in ("NOTSET", "VALID") and any(node["pads"] or ())
     return max(node["kernel_shape"]) == 1 and not padded and len(node.outputs) == 1
 
 
 def _open(graph: Graph, node: Node) -> bool:
-    """No ends."""
+    """Whether there are no bounds."""
     return not any(node.inputs[1:])
 
 
@@ -74,7 +74,7 @@ UNCHANGED: dict[str, Asked] = {
     "Clip": _open,
 }
 
-# The operand that changes nothing, and whether it may be the first one.
+# Neutral element of each operator, and whether it may be the first operand.
 NEUTRAL: dict[str, tuple[float, bool]] = {
     "Add": (0.0, True),
     "Sub": (0.0, False),
@@ -85,7 +85,7 @@ NEUTRAL: dict[str, tuple[float, bool]] = {
 
 
 def source(graph: Graph, node: Node) -> str | None:
-    """The input that the node's only output equals; None if there is none."""
+    """Input that equals the node's only output; None if there is none."""
     if node.meaning is not None or any(node.outputs[1:]):
         return None
     found = None
@@ -99,6 +99,6 @@ def source(graph: Graph, node: Node) -> str | None:
 
 
 def run(graph: Graph) -> Graph:
-    """Drop them all."""
+    """Remove all such nodes."""
     found = ((node, source(graph, node)) for node in graph.nodes)
     return without(graph, [(node, [name]) for node, name in found if name is not None])

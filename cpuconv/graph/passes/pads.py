@@ -1,13 +1,13 @@
-"""Pad is merged into the convolution or pooling that reads it.
+"""Merge Pad into the convolution or pooling that reads it.
 
-Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; the zero point of the input before
-QuantizedConv and ConvInteger, where it may be found while the network runs; zeros before AveragePool that counts
-padding, or has none of its own; before MaxPool minus infinity, or zeros where nothing padded is negative, so that no
-window lies in the padding alone. Equal in every bit: the same elements under every tap, and outside of them what the
-operator takes padding for.
+Patterns: a Pad that enlarges spatial axes only, with a constant. Before Conv it is zero. Before QuantizedConv and
+ConvInteger it is the input's zero point, which may be known at run time only. Before AveragePool it is zero, and the
+pooling counts padding or has none. Before MaxPool it is minus infinity, or zero if the padded values are never
+negative, and no window reads padding alone. Equal in every bit: taps read the same elements, and padding counts as the
+constant.
 
-Zeros around floats that DynamicQuantizeLinear makes bytes of, for ConvInteger alone, are zero points around the bytes:
-zeros are in the range that bytes span anyway, and become zero points.
+Zeros around the float32 input of DynamicQuantizeLinear, for ConvInteger alone, become zero points around its result: 0
+is in the quantised range in any case, and becomes the zero point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONVOLUTIONS = ("Conv", "QuantizedConv", "ConvInteger")
 
 
 def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Elements put before and behind each spatial axis; None if that is not all that the node does."""
+    """Padding before and after each spatial axis; None if the node does more than that."""
     rank = len(shape_of(graph, node.inputs[0]))
     stated, axes = constant(graph, node.inputs[1]), constant(graph, operand(node, 3))
     if stated is None or (operand(node, 3) and axes is None):
@@ -47,7 +47,7 @@ def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]
 
 
 def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
-    """Whether the operator takes padding for what the Pad puts there."""
+    """Whether the operator's own padding has the same effect as the Pad's constant."""
     value = _number(graph, operand(pad, 2))
     if node.op == "ConvInteger":
         zero = operand(node, 2)
@@ -62,7 +62,7 @@ def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
 
 
 def _number(graph: Graph, name: str) -> float | None:
-    """The only element of a constant that is 0 where it is left out."""
+    """Element of a scalar constant; 0 if it is absent."""
     return scalar(graph, name) if name else 0.0
 
 
@@ -100,7 +100,7 @@ run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in 
 
 
 def _bytes(graph: Graph, node: Node) -> Rewrite | None:
-    """Bytes of floats that are padded, padded as bytes."""
+    """Move a Pad before DynamicQuantizeLinear after it."""
     pad, (y, _, zero) = graph.producer(node.inputs[0]), node.outputs
     if pad is None or pad.op != "Pad" or pad.meaning is not None or graph.gives(y) or not zero:
         return None

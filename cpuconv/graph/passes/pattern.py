@@ -1,10 +1,10 @@
-"""Formulas that graphs are searched for, written as such: ``x * Sigmoid(x)``.
+"""Patterns of formulas to search in graphs, written as expressions: ``x * Sigmoid(x)``.
 
-``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that
-is near it (`ops.base.near`); ``Free("slope")`` for any constant of one element; ``Maybe("bias")`` for any value, or for
-an operand that is left out, named "". Python's operators and what `operator` makes build patterns from these. Sums and
-products match either way round, and where a number scales or shifts, a quotient or difference that does the same
-matches too; ``p | q`` matches either. In the manner of rten's matcher.
+``x = Symbol("x")`` matches any value, the same one wherever it occurs. A number matches a constant of one element that
+is near it (`ops.base.near`), ``Free("slope")`` any constant of one element. ``Maybe("bias")`` matches any value, or an
+absent operand, named "". Python operators and results of `operator` combine patterns. Sums and products match in either
+order. If a number scales or shifts, an equivalent quotient or difference matches too; ``p | q`` matches either. The
+design follows rten's matcher.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ COMMUTATIVE = {"Add", "Mul", "Sum", "Min", "Max"}
 
 @dataclass(frozen=True)
 class Found:
-    """What a pattern matched.
+    """Match of a pattern.
 
     Attributes
     ----------
     names : Mapping[str, str]
-        The value that each symbol stands for.
+        Value that each symbol matched.
     numbers : Mapping[str, float]
-        The constant that each free number stands for.
+        Constant that each free number matched.
     nodes : tuple[Node, ...]
-        The nodes that compute the formula; the first one gives its result.
+        Nodes that compute the formula; the first one computes the result.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -46,19 +46,19 @@ class Found:
 
 
 class Pattern(abc.ABC):
-    """What a value may be computed by."""
+    """Pattern of a value's computation."""
 
     @abc.abstractmethod
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
-        """Each way in which the value `name` is computed so, given what is found already."""
+        """Iterate over the matches of the value `name` that extend `found`."""
 
     @property
     def roots(self) -> frozenset[str]:
-        """Operators of the node that gives the result; none: it may be any value."""
+        """Operators of the node that computes the result; empty: any value."""
         return frozenset()
 
     def among(self, operators: Set[str]) -> Pattern | None:
-        """What is left of the pattern in a graph that has these operators alone; None: nothing can match."""
+        """Reduce the pattern to these operators; None if nothing can match in a graph with only these."""
         return self
 
     def __or__(self, other: Pattern) -> Pattern:
@@ -91,7 +91,7 @@ class Pattern(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class Symbol(Pattern):
-    """Any value; or constants of equal elements."""
+    """Any value, or constants with equal elements."""
 
     name: str
 
@@ -105,12 +105,12 @@ class Symbol(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Maybe(Symbol):
-    """Any value, or "": an operand at the end that is left out."""
+    """Any value, or "" for an absent trailing operand."""
 
 
 @dataclass(frozen=True, eq=False)
 class Number(Pattern):
-    """A constant of one element near a number."""
+    """Constant of one element near a number."""
 
     value: float
 
@@ -133,7 +133,7 @@ class Free(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Either(Pattern):
-    """One of several patterns."""
+    """Alternative of several patterns."""
 
     patterns: tuple[Pattern, ...]
 
@@ -153,7 +153,7 @@ class Either(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Applied(Pattern):
-    """A node of an operator, its inputs matching patterns, and its attributes numbers or texts as far as stated."""
+    """Node of an operator whose inputs match patterns, and whose stated attributes match numbers or texts."""
 
     op: str
     operands: tuple[Pattern, ...]
@@ -204,7 +204,7 @@ def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def operator(name: str) -> Callable[..., Pattern]:
-    """What makes patterns of nodes of one operator; numbers may stand in the place of patterns."""
+    """Make a constructor of patterns for one operator; its arguments may also be numbers."""
 
     def apply(*operands: Pattern | float, **attributes: object) -> Pattern:
         patterns = tuple(each if isinstance(each, Pattern) else Number(each) for each in operands)
@@ -214,24 +214,24 @@ def operator(name: str) -> Callable[..., Pattern]:
 
 
 def product(a: Pattern, b: Pattern, number: float) -> Pattern:
-    """a b number, multiplied in any order."""
+    """Pattern of a · b · number in any order."""
     return (a * b) * number | (a * number) * b | a * (b * number)
 
 
 # --- rewrites -------------------------------------------------------------------------------------------------------
 
-Make = Callable[[Maker, Found], bool]  # False: what was found does not suit after all
+Make = Callable[[Maker, Found], bool]  # False: the match is not suitable
 
 
 class Formula(NamedTuple):
-    """A pattern and what makes its replacement; `alone`: nobody else reads a value inside, so that all of it goes."""
+    """Pattern and constructor of its replacement; `alone`: inner values have no other readers and are removed."""
 
     pattern: Pattern
     make: Make
     alone: bool = True
 
     def rule(self, graph: Graph, node: Node) -> Rewrite | None:
-        """What comes in the place of the formula whose result a node gives."""
+        """Rule that replaces the formula whose result a node computes."""
         found = found_at(graph, node, self.pattern, self.alone)
         if found is None:
             return None
@@ -241,13 +241,13 @@ class Formula(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """A rewrite of graphs by formulas, one after the other, and the text that says why the result is equal."""
+    """Rewrite by formulas, applied in order; `text` explains why results are equal."""
 
     text: str | None
     formulas: tuple[Formula, ...]
 
     def __call__(self, graph: Graph) -> Graph:
-        """The graph after the rewrite."""
+        """Apply the rewrite."""
         for formula in self.formulas:
             pattern = formula.pattern.among({node.op for node in graph.nodes if node.meaning is None})
             if pattern is not None:
@@ -256,7 +256,7 @@ class Search:
 
 
 def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> Found | None:
-    """The first match whose result `root` gives, and (`alone`) whose other values nobody else reads."""
+    """First match whose result `root` computes; with `alone`, its inner values must have no other readers."""
     for found in pattern.matches(graph, root.outputs[0], Found()):
         if not alone:
             return found

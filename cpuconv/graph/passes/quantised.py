@@ -1,20 +1,20 @@
-"""Convolutions and matrix multiplications between DequantizeLinear and QuantizeLinear compute with integers.
+"""Convert convolutions and matrix multiplications between DequantizeLinear and QuantizeLinear to integer operators.
 
-Patterns, scales and zero points being constants:
+Patterns, with constant scales and zero points:
 
-- Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w), where a solver takes these types. ConvTranspose
-  and Conv of volumes become such a Conv, with an Add of a constant behind.
-- MatMul of two tensors of a run, both of DequantizeLinear.
-- QuantizeLinear of the results of these, which they then store.
-- QuantizeLinear of what only moves numbers, or takes the largest: it moves integers as well. What moves numbers behind
-  DequantizeLinear moves integers before it.
-- QuantizeLinear of means under windows, and of a linear Resize: they are means of integers.
-- Split of numbers that integers stand for, and means of planes.
-- Softmax, LayerNormalization and ReduceMean, which compute with floats, on either side.
-- QuantizeLinear of a DequantizeLinear by the same scale, which is nothing.
+- Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w), if a solver supports these types. ConvTranspose
+  and 3-D Conv become such a Conv, followed by an Add of a constant.
+- MatMul of two activations, both from DequantizeLinear.
+- QuantizeLinear of the results of these, which then store integers.
+- QuantizeLinear of data movement or of a maximum, which then applies to integers. Data movement after DequantizeLinear
+  is moved before it.
+- QuantizeLinear of window means and of linear Resize, which then average integers.
+- Split of dequantised values, and means of planes.
+- Softmax, LayerNormalization and ReduceMean, which compute in float32, with integer inputs or outputs.
+- QuantizeLinear of DequantizeLinear with the same scale, which is removed.
 
-Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime
-does, where results are bytes.
+Equal except for one unit at ties: sums are exact, and rounded once. For integer results, a float32 bias is rounded to
+the unit of the sums, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MOVES = frozenset(
 def _made(
     graph: Graph, node: Node, x: Scaled, w: Scaled, array: np.ndarray | None, added: np.ndarray | None
 ) -> Rewrite | None:
-    """A convolution of integers, or a product, in the place of a node; weights (K, C), (K, C, S) or (K, C, R, S)."""
+    """Replace a node by an integer convolution or matrix multiplication; weights (K, C), (K, C, S) or (K, C, R, S)."""
     dtype = graph.value(x.name).dtype
     if array is None or not x.one or {dtype, array.dtype} - {*BYTES} or array.ndim > 4:
         return None
@@ -111,7 +111,7 @@ def _transposed(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _matmul(graph: Graph, node: Node) -> Rewrite | None:
-    """Of rows with a matrix; Gemm perhaps with the transposed matrix, and a bias."""
+    """Convert MatMul with a constant matrix, or Gemm, whose matrix may be transposed and which may have a bias."""
     x, w = (dequantised(graph, name) for name in node.inputs[:2])
     array = None if w is None else constant(graph, w.name)
     if x is not None and w is not None and node.op == "MatMul" and array is None:
@@ -128,7 +128,7 @@ def _matmul(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _axis(w: Scaled) -> int | None:
-    """The axis that scales or zero points lie along; None where there is one."""
+    """Axis of scales or zero points; None if there is one for all."""
     return None if w.one else w.axis
 
 
@@ -173,7 +173,7 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _ready(graph: Graph, name: str) -> bool:
-    """Whether what quantises a value need not read floats."""
+    """Whether quantisation of a value can avoid float32."""
     if dequantised(graph, name) is not None:
         return True
     source = graph.producer(name)
@@ -184,7 +184,7 @@ def _ready(graph: Graph, name: str) -> bool:
 
 
 def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """A convolution that stores bytes."""
+    """Fuse QuantizeLinear into a convolution."""
     added, inputs, ending = operand(source, 3), source.inputs, stored(y)
     if added:
         other = dequantised(graph, added)
@@ -198,7 +198,7 @@ def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None
 
 
 def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """Means of numbers, of integers."""
+    """Average integers instead of float32."""
     x = dequantised(graph, source.inputs[0])
     if x is None or not x.one or x.zero.dtype != y.zero.dtype or not _MEANS[source.op](graph, source):
         return None
@@ -209,7 +209,7 @@ def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite
 
 
 def _by_windows(graph: Graph, node: Node) -> bool:
-    """Whether kernels have the means under windows; those of whole planes come later."""
+    """Whether a kernel supports the window means; means of whole planes are converted later."""
     shape = shape_of(graph, node.inputs[0])
     return tuple(node["kernel_shape"]) != shape[2:] and sees_all(node, shape)
 
@@ -221,7 +221,7 @@ _MEANS: dict[str, Callable[[Graph, Node], bool]] = {
 
 
 def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """What moves numbers, of integers."""
+    """Move integers instead of float32."""
     many = len(source.inputs) if source.op == "Concat" else 1
     if not all(_ready(graph, name) for name in source.inputs[:many]):
         return None
@@ -240,7 +240,7 @@ def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
 
 
 def _mean(graph: Graph, node: Node) -> Rewrite | None:
-    """The mean of numbers, of the mean of integers."""
+    """Convert the mean of dequantised values to the mean of integers."""
     x, shape = dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
     if x is None or not x.one or x.zero.dtype not in BYTES or len(shape) not in (3, 4) or 0 in shape:
         return None
@@ -251,7 +251,7 @@ def _mean(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _line(graph: Graph, node: Node) -> Rewrite | None:
-    """What goes along lines of numbers, of the integers that stand for them."""
+    """Let an operator along rows read integers."""
     x = dequantised(graph, node.inputs[0])
     if x is None or not x.one or x.zero.dtype not in BYTES or any(node.outputs[1:]):
         return None
@@ -263,7 +263,7 @@ def _line(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _line_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
-    """What goes along lines and stores integers."""
+    """Let an operator along rows store integers."""
     if any(source.outputs[1:]):
         return None
     attributes = {"x_scale": 1.0, "x_zero_point": 0, **source.attributes, **stored(y)}
@@ -272,7 +272,7 @@ def _line_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
 
 
 def _split(graph: Graph, node: Node) -> Rewrite | None:
-    """Parts of integers."""
+    """Split integers instead of float32."""
     x = dequantised(graph, node.inputs[0])
     if x is None or not x.one:
         return None
@@ -288,7 +288,7 @@ def _split(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _sunk(graph: Graph, node: Node) -> Rewrite | None:
-    """Integers are moved before they become numbers: they are fewer bytes, and products behind see them."""
+    """Move data before dequantisation: integers take less memory, and later layers can read them."""
     x, source, reader = (
         dequantised(graph, node.inputs[0]),
         graph.producer(node.inputs[0]),

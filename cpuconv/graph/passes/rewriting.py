@@ -1,4 +1,4 @@
-"""What rewrites share: nodes put in the place of others, values put in the place of equal ones, and questions."""
+"""Common functions of rewrites: replacement of nodes, replacement of values by equal ones, and queries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cpuconv.graph.ops.base import MISFITS, misfit
 
 @dataclass(frozen=True, eq=False)
 class Rewrite:
-    """Nodes that go, and nodes and constants that come.
+    """Nodes to remove, and nodes and constants to add.
 
-    What others read of `old` is among the outputs of `new`, of the same shape and dtype.
+    Outputs of `new` include all values of `old` that other nodes read, with the same shape and dtype.
     """
 
     old: Sequence[Node]
@@ -29,17 +29,17 @@ class Rewrite:
 
     @property
     def fresh(self) -> set[str]:
-        """Names that the graph does not have yet."""
+        """Names that are added to the graph."""
         return self._written(self.new) - self._written(self.old) | {*self.constants}
 
     @property
     def gone(self) -> set[str]:
-        """Names that the graph does not have any more."""
+        """Names that are removed from the graph."""
         return self._written(self.old) - self._written(self.new)
 
     @property
     def read(self) -> set[str]:
-        """Names that new nodes read."""
+        """Names that the new nodes read."""
         return {name for node in self.new for name in node.inputs}
 
     @staticmethod
@@ -48,24 +48,24 @@ class Rewrite:
 
 
 Rule = Callable[[Graph, Node], Rewrite | None]
-Rules = Mapping[str, Rule]  # by operator, of nodes that mean what the operators' table says
+Rules = Mapping[str, Rule]  # by operator, for nodes without a meaning of their own
 
 
 def rewritten(graph: Graph, rules: Rules) -> Graph:
-    """The graph after `rules` have replaced all nodes that they can; nodes that no output needs are removed.
+    """Apply `rules` until no node is replaced; remove nodes that no output needs.
 
     Parameters
     ----------
     graph : Graph
         A specialised graph.
     rules : Rules
-        What to put in the place of a node. In the end they must leave alone the nodes that they have made: else
-        rewriting does not stop.
+        Rules that return the replacement of a node. They must not replace their own results forever, or rewriting
+        does not terminate.
 
     Raises
     ------
     SourceError
-        A node cannot be what its operator is.
+        A node is invalid for its operator.
     """
     while found := _found(graph, rules):
         graph = _applied(graph, found)
@@ -74,26 +74,26 @@ def rewritten(graph: Graph, rules: Rules) -> Graph:
 
 @dataclass(frozen=True)
 class Rewriter:
-    """A rewrite of graphs by rules, and the text that says what it does and why the result is equal."""
+    """Rewrite by rules; `text` explains what it does and why results are equal."""
 
     text: str | None
     rules: Rules
 
     def __call__(self, graph: Graph) -> Graph:
-        """The graph after the rewrite."""
+        """Apply the rewrite."""
         return rewritten(graph, self.rules)
 
 
 def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
-    """What the rules say of all nodes but those that an earlier rewrite takes: a chain is walked from its head alone.
+    """Collect independent rewrites of all nodes, except for nodes of an earlier one, so that a chain is searched once.
 
-    Rewrites that have a node or a new name in common with an earlier one are left out, as are those that read what an
-    earlier one removes, or remove what it reads; their turn comes later.
+    Rewrites that share a node or a new name with an earlier one are skipped, and so are those that read a value which
+    an earlier one removes, and vice versa. A later round applies them.
 
     Raises
     ------
     SourceError
-        A node is written as no operator is.
+        A node is invalid for its operator.
     """
     nodes: set[int] = set()
     fresh: set[str] = set()
@@ -120,7 +120,7 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
 
 
 def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
-    """The graph after all of them: new nodes stand where the last of the old ones stood."""
+    """Apply independent rewrites: new nodes replace the last of the old ones in the order."""
     constants, values = dict(graph.constants), dict(graph.values)
     replaced: dict[int, Rewrite] = {}
     for rewrite in rewrites:
@@ -141,7 +141,7 @@ def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
 
 
 def _with_parts(rewrite: Rewrite) -> list[Node]:
-    """The new nodes: what moves elements has as parts the old nodes that do, what computes those that do; else all."""
+    """New nodes with their `parts`: data movement has the old moving nodes, computation the others; if none, all."""
     alike: dict[bool, list[Node]] = {True: [], False: []}
     for node in rewrite.old:
         alike[_moves(node)].append(node)
@@ -149,12 +149,12 @@ def _with_parts(rewrite: Rewrite) -> list[Node]:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node only says where elements are."""
+    """Whether a node only changes the view of its data."""
     return node.meaning is None and ops.TABLE[node.op].view is not None
 
 
 def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:
-    """The outputs of a new node, which must be what stood there before; in a graph of open sizes, as they are known."""
+    """Infer a new node's outputs, which must equal the old ones; with open sizes, the known properties are kept."""
     inputs = [
         (Value.of(constants[name]) if name in constants else values.get(name, Value())) if name else None
         for name in node.inputs
@@ -169,14 +169,14 @@ def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[s
 
 
 def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
-    """The graph without nodes whose outputs equal other values.
+    """Remove nodes whose outputs equal other values.
 
-    The names of the graph's inputs and outputs stay: where both ends of a node are such names, so does the node.
+    Names of graph inputs and outputs do not change; a node from one to another such name stays.
 
     Parameters
     ----------
     equal : Iterable[tuple[Node, Sequence[str]]]
-        Nodes in order, each with the values that its outputs equal, which are not computed from them.
+        Nodes in order, each with the values that its outputs equal, which do not depend on the node.
     """
     names: dict[str, str] = {}
     gone: set[int] = set()
@@ -205,49 +205,49 @@ def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
     return replace(graph, nodes=tuple(nodes)).live()
 
 
-# --- questions ------------------------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------------------------
 
 
 def sole_reader(graph: Graph, name: str) -> Node | None:
-    """The node that alone reads a value; None where the caller gets the value or there are more readers."""
+    """The only reader of a value; None if there are more readers or the value is an output."""
     users = graph.users(name)
     return users[0] if len(users) == 1 and not graph.gives(name) else None
 
 
 def constant(graph: Graph, name: str) -> np.ndarray | None:
-    """The elements of a value that is known beforehand."""
+    """Elements of a constant; None for other values."""
     return graph.constants.get(name)
 
 
 def scalar(graph: Graph, name: str) -> float | None:
-    """The only element of a constant of numbers."""
+    """Element of a constant with one element."""
     array = graph.constants.get(name)
     return float(array.item()) if array is not None and array.size == 1 else None
 
 
 def is_float(graph: Graph, name: str) -> bool:
-    """Whether a value holds floating-point numbers."""
+    """Whether a value is floating-point."""
     dtype = graph.value(name).dtype
     return dtype is not None and ops.base.is_float(dtype)
 
 
 def shape_of(graph: Graph, name: str) -> tuple[int, ...]:
-    """The sizes of a value: numbers all, as the graph is specialised."""
+    """Sizes of a value; all are numbers, as the graph is specialised."""
     shape = graph.value(name).shape
     assert shape is not None, name
     return cast(tuple[int, ...], shape)
 
 
 def operand(node: Node, position: int) -> str:
-    """The name of an input; "" where it is left out."""
+    """Name of an input; "" if it is absent."""
     return node.inputs[position] if position < len(node.inputs) else ""
 
 
 def per_channel(array: np.ndarray, shape: Sequence[int], axis: int, shared: bool = False) -> np.ndarray | None:
-    """A constant as one number for each place on `axis` of a tensor of `shape`, in float64.
+    """Convert a constant to one float64 number per index on `axis` of a tensor of `shape`.
 
-    None if it differs along another axis or makes the tensor larger. One number for all places stays one if it may be
-    `shared`, or if their count is followed.
+    None if it differs along another axis or enlarges the tensor. A single number is not repeated if it may be `shared`,
+    or if the size of the axis is symbolic.
     """
     if array.ndim > len(shape):
         return None
@@ -258,19 +258,19 @@ def per_channel(array: np.ndarray, shape: Sequence[int], axis: int, shared: bool
     return numbers if shared or is_followed(shape[axis]) else np.broadcast_to(numbers, shape[axis])
 
 
-# --- making ---------------------------------------------------------------------------------------------------------
+# --- construction ---------------------------------------------------------------------------------------------------
 
 
 class Maker:
-    """Gathers what comes in the place of nodes, under names that the graph does not have.
+    """Builder of the nodes and constants that replace nodes, with new names.
 
     Parameters
     ----------
     graph : Graph
     old : Node
-        What goes; the last one gives its output's name.
+        Nodes to remove; the last one's output name is used for the result.
     origin : str
-        What the model calls what comes; left out, what it calls the first of `old`.
+        Name of the new nodes in the model; by default that of the first of `old`.
     """
 
     def __init__(self, graph: Graph, *old: Node, origin: str = "") -> None:
@@ -282,7 +282,7 @@ class Maker:
         self._names: set[str] = set()
 
     def constant(self, array: np.ndarray, part: str) -> str:
-        """The name of a new constant."""
+        """Add a constant and return its name."""
         name = self.named(part)
         array = array.view()
         array.flags.writeable = False
@@ -290,22 +290,22 @@ class Maker:
         return name
 
     def node(self, op: str, *inputs: str, part: str = "", **attributes: Any) -> str:
-        """The name of the output of a new node: a new one if `part` says what of, else that of the last old node."""
+        """Add a node and return its output's name: a new one with the suffix `part`, or that of the last old node."""
         output = self.named(part) if part else self.output
         self.new.append(ops.TABLE[op].node(trimmed(inputs), [output], self.origin, **attributes))
         return output
 
     def reshape(self, x: str, shape: Sequence[int], part: str = "") -> str:
-        """The name of a value in another shape."""
+        """Add a Reshape and return its output's name."""
         sizes = self.constant(sizes_array(shape), f"{part or 'out'}.shape")
         return self.node("Reshape", x, sizes, part=part, allowzero=1)
 
     def done(self) -> Rewrite:
-        """All of it."""
+        """Make the rewrite."""
         return Rewrite(self.old, self.new, self.constants)
 
     def named(self, part: str) -> str:
-        """A name that the graph does not have."""
+        """Make a name that the graph does not have."""
         hints = (f"{self.output}.{part}{number or ''}" for number in itertools.count())
         known = (self.graph.constants, self.graph.values, self._names)
         name = next(name for name in hints if not any(name in names for names in known))
@@ -314,14 +314,14 @@ class Maker:
 
 
 def instead(graph: Graph, node: Node, op: str, *inputs: str, **attributes: Any) -> Rewrite:
-    """One node in the place of another."""
+    """Replace a node by another one."""
     maker = Maker(graph, node)
     maker.node(op, *inputs, **attributes)
     return maker.done()
 
 
 def reshaped(graph: Graph, node: Node, x: str) -> Rewrite:
-    """A value in the shape of a node's output in its place."""
+    """Replace a node by a Reshape of `x` to the shape of its output."""
     maker = Maker(graph, node)
     maker.reshape(x, shape_of(graph, node.outputs[0]))
     return maker.done()

@@ -1,4 +1,4 @@
-"""Integers and what they mean, where QuantizeLinear and DequantizeLinear say it by constants."""
+"""Quantised tensors: integers with the constant scales and zero points of a QuantizeLinear or DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.kernels.binding.place import FLOAT32
 
 BYTES = (U8.dtype, S8.dtype)
-_PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes: types of floats
+_PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes that state float types
 
 
 class Scaled(NamedTuple):
-    """Integers and what they mean."""
+    """Name, scales, zero points and channel axis of a quantised tensor."""
 
     name: str
     scale: np.ndarray
@@ -25,16 +25,16 @@ class Scaled(NamedTuple):
 
     @property
     def one(self) -> bool:
-        """Whether all have one scale."""
+        """Whether there is one scale and one zero point."""
         return self.scale.size == self.zero.size == 1
 
     def same(self, other: Scaled) -> bool:
-        """Whether the other's integers mean the same."""
+        """Whether another tensor has the same scale, zero point and type."""
         return (self.scale, self.zero, self.zero.dtype) == (other.scale, other.zero, other.zero.dtype)
 
 
 def scaled(graph: Graph, node: Node | None, op: str) -> Scaled | None:
-    """What a node of such an operator reads or gives, its scale and zero point being constants."""
+    """Quantised tensor that a node of operator `op` reads or writes; None if a scale or zero point is not constant."""
     if node is None or node.op != op or node.meaning is not None or node["block_size"]:
         return None
     if (node[_PRECISIONS[op]] or FLOAT32) != FLOAT32:
@@ -44,16 +44,16 @@ def scaled(graph: Graph, node: Node | None, op: str) -> Scaled | None:
     dtype = graph.value(name).dtype
     if scale is None or (zero is None and operand(node, 2)) or scale.dtype != FLOAT32 or not (scale > 0).all():
         return None
-    if dtype is None or dtype.kind not in "iu":  # of less than a byte, or floats
+    if dtype is None or dtype.kind not in "iu":  # 4-bit or floating-point types
         return None
     return Scaled(name, scale.ravel(), np.zeros(1, dtype) if zero is None else zero.ravel(), node["axis"])
 
 
 def dequantised(graph: Graph, name: str) -> Scaled | None:
-    """What DequantizeLinear reads where it gives a tensor of that name."""
+    """Quantised tensor that the DequantizeLinear of a value reads; None if there is none."""
     return scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
 
 
 def stored(y: Scaled) -> dict[str, Any]:
-    """The attributes of a product that stores such integers."""
+    """Attributes of a layer that stores its result in this type and scale."""
     return {"y": y.zero.dtype, "y_scale": float(y.scale[0]), "y_zero_point": int(y.zero[0])}

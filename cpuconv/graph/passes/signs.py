@@ -1,9 +1,9 @@
-"""int8 tensors between operators become uint8, or uint8 become int8, as the CPU multiplies them.
+"""Convert int8 tensors between operators to uint8, or uint8 to int8, to match the CPU's multiplication instructions.
 
-Pattern: what QuantizeLinear gives and DequantizeLinear reads, and what moves it on the way, scales and zero points
-being constants. Zero points move by 128 as the bytes do, so that these stand for the same numbers, and are rounded and
-cut off at the same places: all results keep their bits. Of other bytes products turn over the highest bit, word by
-word; and so networks of both kinds find the same kernels and the same rows of tables.
+Pattern: tensors between QuantizeLinear and DequantizeLinear, also through data movement, with constant scales and zero
+points. Integers and zero points both move by 128. They represent the same numbers, with the same rounding and clamping:
+all results keep their bits. With the other sign, kernels would flip the highest bit of each 32-bit group. Moreover,
+networks of both types use the same kernels and the same rows of tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cpuconv.problem.types import Types
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with bytes of one kind, but for what its callers and other operators see."""
+    """Convert tensors to one signedness, except where callers or other operators read or write them."""
     product = product_of(Types(U8, S8, S32, S32), current())
     wanted = U8 if product is None or product.x != S8 else S8
     turned = _turned(graph, S8 if wanted == U8 else U8)
@@ -42,7 +42,7 @@ def run(graph: Graph) -> Graph:
 
 
 def _turned(graph: Graph, other: Element) -> set[str]:
-    """Values of the other kind whose every writer and reader can do with this one."""
+    """Values of the other type for which all writers and readers support the wanted type."""
     found = {name for name, value in graph.values.items() if value.dtype == other.dtype}
     found -= {*graph.inputs, *graph.outputs}
     moving = []
@@ -57,7 +57,7 @@ def _turned(graph: Graph, other: Element) -> set[str]:
 
 
 def _ends(graph: Graph, node: Node) -> set[str]:
-    """The bytes that a node makes of numbers, or numbers of, where its scale and zero point are known."""
+    """Integer operand of a QuantizeLinear or DequantizeLinear with constant scale and zero point; empty for others."""
     if node.meaning is not None or node.op not in OPERATORS or node["block_size"]:
         return set()
     if any(constant(graph, name) is None for name in filter(None, node.inputs[1:])):
@@ -66,7 +66,7 @@ def _ends(graph: Graph, node: Node) -> set[str]:
 
 
 def _with_zero(graph: Graph, node: Node, wanted: Element, constants: dict[str, np.ndarray]) -> Node:
-    """The node with the zero point of the bytes that are wanted."""
+    """Copy the node with the zero point of the wanted type."""
     scale, name = operand(node, 1), operand(node, 2)
     zero = graph.constants[name] if name else np.zeros_like(graph.constants[scale], np.int16)
     new = f"{name or scale + ' zero'} as {wanted.dtype.name}"

@@ -1,8 +1,8 @@
-"""Functions of one int8 element become tables of 256 values.
+"""Convert functions of one int8 element to tables of 256 values.
 
-Pattern: an Elementwise operator from bytes to bytes of which every operand is one and the same tensor, or is such a
-function of it. The table is of the operator's own values, those between rounded as they were, so the result is equal up
-to what kernels approximate: one unit where a value lies between two.
+Pattern: an Elementwise operator from int8 to int8 whose operands are all the same tensor, or functions of it. The table
+has the operator's values, with intermediate values rounded as before. Equal except for approximations in kernels: one
+unit where a value is between two integers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BYTES = (U8.dtype, S8.dtype)
 
 
 class _Function(NamedTuple):
-    """A value as a function of the bytes of a tensor."""
+    """Value as a function of an int8 tensor."""
 
     root: str
     values: np.ndarray
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with tables.
+    """Replace such operators by tables.
 
     Parameters
     ----------
     graph : Graph
-        Specialised: every shape is known.
+        Specialised graph: all shapes are known.
     """
     known: dict[str, _Function] = {}
     old, new, constants = [], [], dict(graph.constants)
@@ -52,7 +52,7 @@ def run(graph: Graph) -> Graph:
 
 
 def _function(graph: Graph, node: Node, known: dict[str, _Function]) -> _Function | None:
-    """What a node is of the bytes of one tensor."""
+    """Tabulate a node as a function of one int8 tensor; None if it is none."""
     output = graph.value(node.outputs[0])
     tree = expression_of(node, graph.operands(node))
     if tree is None or output.dtype is None or output.dtype not in _BYTES or not output.shape:

@@ -1,20 +1,20 @@
-"""Transposed convolutions become convolutions, whose channels are then shuffled into pixels.
+"""Convert transposed convolutions to convolutions, whose channels are then rearranged to pixels.
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv:1609.07009).
 
-Taps of a dilation d are every d-th of a larger kernel, zeros between; where the stride is 1, the convolution is dilated
-likewise and leaves these out.
+Dilation d: the taps are every d-th tap of a larger kernel, with zeros between them. If the stride is 1, the convolution
+is dilated as well and skips the zeros.
 
-Why the result is equal, along one axis: with stride s and r taps, a transposed convolution adds w[t] x[i] to the place
-u = i s + t of its full output. With u = q s + p, p < s, the taps that reach u are t = p + j s with j = q - i, so
+Results are equal, along one axis: with stride s and r taps, a transposed convolution adds w[t] x[i] to position
+u = i s + t of its full output. Let u = q s + p with p < s. The taps that contribute to u are t = p + j s, j = q - i:
 
     full[q s + p] = sum over j of w[p + j s] x[q - j]:
 
-for each phase p a convolution of x with every s-th tap, backwards, where a tap that is not there is zero. The phases
-are channels of one convolution with ceil(r / s) taps; laid side by side they are the full output, of which the padding
-is cut off. Zeros before the first tap move the full output and its padding by as much; they are put there where that
-makes the padding whole steps, which the convolution leaves out by itself, and costs no more taps. The products are the
-same; those added are with weights of zero, which only inputs that are infinite or not numbers could tell.
+For each phase p, this is a convolution of x with every s-th tap in reverse order; absent taps are zero. The phases are
+channels of one convolution with ceil(r / s) taps. Interleaved, they are the full output, from which padding is cropped.
+Zeros before the first tap shift the full output and its padding. They are added where padding thereby becomes a
+multiple of the stride, which the convolution itself can omit, without more taps. The additional multiplications are by
+zero weights; results only differ if inputs are infinite or NaN.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from cpuconv.kernels.packing.phases import Axis, phases
 
 
 def rule(graph: Graph, node: Node) -> Rewrite | None:
-    """A convolution, a shuffle and a cut in the place of the node, as far as they are needed.
+    """Replace the node by a convolution, a shuffle and a crop, as far as they are needed.
 
-    Its weights must be constant, perhaps integers without zero points that are dequantised.
+    Its weights must be constant; they may be dequantised integers without zero points.
     """
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
@@ -50,7 +50,7 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
     gaps = [gap if step == 1 else 1 for gap, step in zip(window.dilations, window.strides, strict=True)]
     spread = _spread(weight.array, window.dilations)
     axes = list(map(Axis.of, x.shape[2:], spread.shape[2:], window.strides, window.near, window.sizes))
-    # Whole blocks of channels stay together where phases come first; groups keep their channels to themselves.
+    # Phases before channels keep channel blocks whole. With groups, each group must have its own channels.
     apart = node["group"] == 1
     channels, steps, places = w.shape[1] * node["group"], window.strides, [axis.places for axis in axes]
     maker = Maker(graph, node)
@@ -85,12 +85,12 @@ def rule(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _every(gaps: Sequence[int]) -> tuple[Any, ...]:
-    """The index of every so many taps, on the last axes."""
+    """Index of every n-th tap on the last axes."""
     return (..., *(slice(None, None, gap) for gap in gaps))
 
 
 def _spread(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
-    """Weights (C, K, …) of dilated taps, with zeros between them."""
+    """Insert zeros between the dilated taps of weights (C, K, …)."""
     if max(dilations) == 1:
         return weight
     sizes = [(taps - 1) * gap + 1 for taps, gap in zip(weight.shape[2:], dilations, strict=True)]
@@ -100,14 +100,14 @@ def _spread(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
 
 
 class _Known(NamedTuple):
-    """A constant, or integers with the scales that make floats of them, one or one for each output channel."""
+    """Constant, or integers with their dequantisation scales: one, or one per output channel."""
 
     array: np.ndarray
     scale: np.ndarray | None = None
 
 
 def _known(graph: Graph, name: str, groups: int) -> _Known | None:
-    """Weights (C, K/groups, …), or a bias; None where it is not known beforehand, or integers have a zero point."""
+    """Weights (C, K/groups, …) or bias; None if not constant, or if integers have a zero point."""
     if (array := constant(graph, name)) is not None:
         return _Known(array)
     producer = graph.producer(name) if name else None
@@ -127,7 +127,7 @@ def _known(graph: Graph, name: str, groups: int) -> _Known | None:
 def _shuffle(
     maker: Maker, ends: tuple[int, int], steps: tuple[int, ...], places: list[int], apart: bool
 ) -> list[tuple[str, list[str], dict[str, Any]]]:
-    """The operators, with more inputs and attributes, that lay phases side by side; `apart`: these come first."""
+    """Operators, with further inputs and attributes, that interleave phases; `apart`: phases precede channels."""
     rank = len(steps)
     if rank == 2 and steps[0] == steps[1]:
         return [("DepthToSpace", [], {"blocksize": steps[0], "mode": "DCR" if apart else "CRD"})]

@@ -1,9 +1,9 @@
-"""Chains of nodes that only move elements become one, and a Reshape around row-wise operators is removed.
+"""Merge chains of data movement, and remove Reshape around row-wise operators.
 
-Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis;
-Reshape, an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others
-are at the end as they were. What then changes nothing goes. Equal in every bit: the same elements in the same order, or
-the same rows.
+Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat along the same axis without other readers;
+Reshape, an operator on the last axis alone (`ROWWISE`) and Reshape, where the last axis stays and the other axes are
+restored. Nodes that then change nothing are removed. Equal in every bit: the same elements in the same order, or the
+same rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
-    """What makes the first input, if it is of the same operator."""
+    """Producer of the first input, if it has the same operator."""
     producer = graph.producer(node.inputs[0])
     return producer if producer is not None and producer.op == node.op else None
 
@@ -88,7 +88,7 @@ _RULES: dict[str, Rule] = {"Reshape": _reshape, "Transpose": _transpose, "Concat
 
 
 def run(graph: Graph) -> Graph:
-    """Merge them all."""
+    """Merge all chains."""
     while (made := noops.run(rewritten(graph, _RULES))) is not graph:
         graph = made
     return graph
@@ -110,8 +110,8 @@ def _pick(maker: Maker, found: Found) -> bool:
 
 
 def _order(shape: tuple[int, ...], split: tuple[int, ...], axes: list[int]) -> np.ndarray | None:
-    """The channels in their new order, where the axes of a split tensor are turned; None if others move, too."""
-    behind = len(split) - len(shape) + 2  # the first axis behind the parts of the channels
+    """New order of the channels if a Transpose of the split tensor permutes only their parts; else None."""
+    behind = len(split) - len(shape) + 2  # first axis after the parts of the channels
     if len(shape) < 3 or behind < 3 or 0 in shape or (*split[:1], *split[behind:]) != (*shape[:1], *shape[2:]):
         return None
     if [*axes[:1], *axes[behind:]] != [0, *range(behind, len(split))]:

@@ -1,13 +1,13 @@
-"""3-D convolutions become 2-D convolutions, whose channels are those of the slices of a window.
+"""Convert 3-D convolutions to 2-D convolutions, with the depth slices of a window as channels.
 
-Pattern: Conv over three axes with constant weights. With the slices of volumes as images, tap t of the depth reads the
-slice o * stride + t * dilation - pad for the slice o of the result:
+Pattern: 3-D Conv with constant weights. Let depth slices be images. Then tap t of the depth reads the slice
+o * stride + t * dilation - pad for slice o of the result:
 
     y[o] = sum over t of w[t] x[o * stride + t * dilation - pad],
 
-where slices that are not there are zeros. That is one convolution of the slices side by side as channels; with groups,
-one for each t, added up. Equal up to the order of sums and products with zeros. Slices stay images from one such
-convolution to the next. Integers that stand for numbers are moved as such, with the zero point for zeros.
+where slices out of range are zeros. This is one convolution with the slices as additional channels. With groups, it is
+the sum of one convolution per t. Equal up to the order of sums and multiplications by zero. Slices stay images between
+such convolutions. Quantised tensors stay integers, with the zero point instead of zeros.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) an
 
 
 class Integers(NamedTuple):
-    """What a convolution reads instead of numbers.
+    """Quantised operands of a convolution.
 
     Attributes
     ----------
     x, w : Node
-        DequantizeLinear of volumes and of weights.
+        DequantizeLinear nodes of the input and of the weights.
     weights : array
     zero : array
-        The zero point of volumes.
+        Zero point of the input.
     """
 
     x: Node
@@ -43,7 +43,7 @@ class Integers(NamedTuple):
 
 
 def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite | None:
-    """Convolutions of slices in the place of one of volumes."""
+    """Replace a 3-D convolution by convolutions of slices."""
     w = constant(graph, node.inputs[1]) if integers is None else integers.weights
     if w is None or w.ndim != 5:
         return None
@@ -89,7 +89,7 @@ def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite 
 
 
 def _images(maker: Maker, x: str, part: str) -> str:
-    """The slices of volumes, (N, C, D, H, W), as images, (D N, C, H, W)."""
+    """Convert volumes (N, C, D, H, W) to their slices as images (D N, C, H, W)."""
     n, c, d, h, w = shape_of(maker.graph, x)
     return maker.reshape(maker.node("Transpose", x, part=f"{part}.turned", perm=_TO_SLICES), (d * n, c, h, w), part)
 
@@ -97,9 +97,9 @@ def _images(maker: Maker, x: str, part: str) -> str:
 def _moved(
     maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice, read: slice, outside: str, part: str
 ) -> str:
-    """The images of the slices `read`, and around them zeros so that they are the slices `out` of `depth`."""
+    """Select the slices `read` as the slices `out` of `depth`, with zeros around them."""
     n, c, d, h, w = shape
-    each = 1 if read.step > 1 else n  # images to a step: slices of several volumes are no even steps
+    each = 1 if read.step > 1 else n  # images per step; strided slices of several volumes are not equidistant
     if each < n:
         x = maker.reshape(x, (d, n * c, h, w), f"{part}.slices")
     numbers = (read.start * each, read.stop * each, 0, read.step)

@@ -1,9 +1,9 @@
-"""Scales and shifts around convolutions and Linear are folded into their weights and biases.
+"""Fold scales and shifts around convolutions and Linear into their weights and biases.
 
-Patterns: Conv, ConvTranspose or Linear with constant weights, and behind it a chain of what `affine` knows, each read
-by the next alone: s (W x + b) + t = (s W) x + (s b + t). Before it the same, where the shift is zero, or where no
-output sees padding, which would not be shifted: W (s x + t) + b = (W s) x + (W t + b). Computed in float64 and rounded
-once: equal up to rounding. Left alone where a number would overflow.
+Patterns: Conv, ConvTranspose or Linear with constant weights. After it, a chain of `affine` operators, each with a
+single reader: s (W x + b) + t = (s W) x + (s b + t). Before it, the same, if the shift is zero or no output reads
+padding, which would not be shifted: W (s x + t) + b = (W s) x + (W t + b). Computed in float64 and rounded once: equal
+up to rounding. Not applied if a number would overflow.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, o
 from cpuconv.memory.passing import passing
 from cpuconv.problem.window import Window
 
-_BUFFERED = 512  # elements, which stay in L1: 0.5 ns each on a Zen 4, where NumPy's own 8192 take 1.3
+_BUFFERED = 512  # elements, to stay in L1: 0.5 ns per element on Zen 4; NumPy's default 8192 takes 1.3
 
 
 class Kind(NamedTuple):
-    """How an operator's operands lie: the axis of channels, and whether weights have outputs before inputs."""
+    """Operand layout of an operator: the channel axis, and whether weights have outputs before inputs."""
 
     axis: int
     outputs_first: bool
@@ -33,7 +33,7 @@ KINDS = {"Conv": Kind(1, True), "ConvTranspose": Kind(1, False), "Linear": Kind(
 
 
 def foldable(graph: Graph, node: Node | None) -> bool:
-    """Whether a node has constant weights, and nothing behind its bias yet."""
+    """Whether a node has constant weights and bias, and neither residual nor activation."""
     if node is None or node.op not in KINDS or node.attributes.get("activation") is not None or operand(node, 3):
         return False
     bias = operand(node, 2)
@@ -41,7 +41,7 @@ def foldable(graph: Graph, node: Node | None) -> bool:
 
 
 def _by_group(array: np.ndarray, node: Node) -> np.ndarray:
-    """Weights as (groups, outputs, inputs, taps): a view."""
+    """View weights as (groups, outputs, inputs, taps)."""
     groups = node.attributes.get("group", 1)
     view = array.reshape(groups, array.shape[0] // groups, array.shape[1], math.prod(array.shape[2:]))
     return view if KINDS[node.op].outputs_first else view.swapaxes(1, 2)
@@ -80,7 +80,7 @@ def _before(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _chain_before(graph: Graph, node: Node) -> tuple[list[Node], str, Affine]:
-    """The nodes that lead to the first input, each read by the next alone, what they start from and compute of it."""
+    """Affine chain before the first input, each node with a single reader; with its source and its composition."""
     chain: list[Node] = []
     name, shape = node.inputs[0], shape_of(graph, node.inputs[0])
     axis = KINDS[node.op].axis % len(shape)
@@ -103,7 +103,7 @@ def _sees_no_padding(graph: Graph, node: Node) -> bool:
 
 
 def _channels_of(graph: Graph, node: Node) -> tuple[int, ...]:
-    """The shape of the result as far as weights tell it, 1 on other axes; of Linear, whose rank they do not, all."""
+    """Result shape as known from the weights, 1 on other axes; for Linear, the known result shape."""
     weight = shape_of(graph, node.inputs[1])
     if node.op == "Linear":
         return shape_of(graph, node.outputs[0])
@@ -117,7 +117,7 @@ def _bias(graph: Graph, node: Node, channels: int) -> np.ndarray:
 
 
 def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.ndarray) -> Rewrite | None:
-    """The node among `old` that has weights, these times `scales`, and another bias."""
+    """Make the layer among `old` with weights times `scales` and another bias."""
     node = next(each for each in old if each.op in KINDS)
     maker, weight = Maker(graph, *old, origin=node.origin), node.inputs[1]
     with np.errstate(all="ignore"):
@@ -134,7 +134,7 @@ def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.nd
 
 
 def _multiply(array: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
-    """Products in float64, rounded once: NumPy widens, multiplies and rounds as many at a time as it buffers."""
+    """Multiply in float64 and round once: NumPy converts, multiplies and rounds one buffer at a time."""
     before = np.setbufsize(_BUFFERED)
     try:
         np.multiply(array, scales, out=out, casting="same_kind")

@@ -1,1 +1,1 @@
-"""Problems from files: ONNX models and lists of problem strings."""
+"""Readers of problem lists."""

@@ -1,4 +1,4 @@
-"""Problems from where users have them: lists of benchdnn problem strings, single problem strings.
+"""Readers of problems: lists of benchdnn problem strings, and single problem strings.
 
 ONNX files are read by `cpuconv.network.problems`.
 """
@@ -20,7 +20,7 @@ _COMMENT = re.compile(r'^((?:[^"#]|"[^"]*")*)#.*$')
 
 
 class Entry(NamedTuple):
-    """A problem as a source states it: how it calls it, how often it occurs, and in which network."""
+    """Problem of a source, with its label, number of occurrences and network."""
 
     problem: ConvProblem
     label: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 def is_model(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is a model's file rather than a list of problems."""
+    """Whether a source is a model file, not a list of problems."""
     return os.fspath(source).endswith(".onnx")
 
 
@@ -39,23 +39,23 @@ def load(
     threads: int = 1,
     types: Types = ALL_F32,
 ) -> list[Entry]:
-    """Every 2-D convolution of a source, in its order, equal ones of a network merged.
+    """Read all 2-D convolutions of a source in order; equal ones of a network are merged.
 
     Parameters
     ----------
     source : path or str
-        A text file with one benchdnn problem string or key a line (``#`` starts a comment), or one such string.
+        A text file with one benchdnn problem string or key per line (``#`` starts a comment), or one problem string.
     layouts : (str, str) or None
-        Layouts in and out, where the source does not state them; None is NCHW for both.
+        Layouts of input and output where the source states none; None: NCHW for both.
     threads : int
-        Threads of each problem, where the source does not state them.
+        Threads of each problem where the source states none.
     types : Types
-        Element types, where the source does not state them.
+        Element types where the source states none.
 
     Raises
     ------
     SourceError
-        There is no such file, or a line is no problem; the message names the line.
+        The file does not exist, or a line is not a problem; the message has the line number.
     """
     text = os.fspath(source)
     in_layout, out_layout = layouts or ("NCHW", "NCHW")
@@ -71,7 +71,7 @@ def load(
 
 
 def merged(entries: Iterable[Entry]) -> list[Entry]:
-    """Equal problems of one network as one entry, under the first one's label, counts added."""
+    """Merge equal problems of one network into one entry with the first label and the sum of the counts."""
     merged: dict[tuple[ConvProblem, str], Entry] = {}
     for entry in entries:
         first = merged.get((entry.problem, entry.network))
@@ -83,7 +83,7 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _parse_source(text: str, settings: Mapping[str, Any]) -> Entry:
-    """The source itself as a problem string."""
+    """Parse the source itself as a problem string."""
     if not re.match(r'(--\S+\s+)*\w+(\s|"|$)', text):
         raise SourceError(f"Source {text!r} must be a file that exists or a problem string; there is no such file.")
     try:
@@ -93,7 +93,7 @@ def _parse_source(text: str, settings: Mapping[str, Any]) -> Entry:
 
 
 def _entry(text: str, settings: Mapping[str, Any], network: str = "") -> Entry:
-    """One problem string with its name; what stands before a colon there is the network."""
+    """Parse one problem string with its name; the part of the name before a colon is the network."""
     problem = ConvProblem.parse(text, **settings)
     name = _NAME.search(text)
     label = name[1] if name else problem.shape_key
@@ -102,7 +102,7 @@ def _entry(text: str, settings: Mapping[str, Any], network: str = "") -> Entry:
 
 
 def _from_text(path: str, settings: Mapping[str, Any]) -> Iterator[Entry]:
-    """The problem strings of a file."""
+    """Parse the problem strings of a file."""
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

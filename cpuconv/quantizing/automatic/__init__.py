@@ -1,1 +1,1 @@
-"""Bytes among the precisions that are chosen by measurement."""
+"""int8 as a precision of `precision="auto"`."""

@@ -1,4 +1,4 @@
-"""`precision="auto"`: the fastest of float32, bfloat16, bytes and mixtures, within a tolerance of measured error."""
+"""`precision="auto"`: the fastest of float32, bfloat16, int8 and mixtures, within a tolerance of measured error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cpuconv.runtime.float_environment import default_environment
 
 
 class Automatic(NamedTuple):
-    """What was chosen.
+    """Result of the selection.
 
     Attributes
     ----------
     graph : Graph
-        The network itself, or that of bytes.
+        The network itself, or its int8 version.
     target : Target
-        With the precisions of all nodes.
+        Target with the precisions of all nodes.
     table : PrecisionTable
     """
 
@@ -48,23 +48,23 @@ def chosen_for(
     metric: Metric = relative_rms,
     listener: Listener | None = None,
 ) -> Automatic:
-    """The fastest plan within the tolerance, and what was measured.
+    """Select the fastest plan within the tolerance; return it with the measurements.
 
     Parameters
     ----------
     graph, target, shapes, options
-        As for `compiling.compiled`; precisions of the target are left out of account.
+        As for `compiling.compiled`; the target's precisions are ignored.
     samples : sequence of mapping of str to array
-        Feeds of the network, one at least; layouts and times are those of the first one's sizes.
+        Feeds of the network, at least one. Layouts and times are for the sizes of the first.
     tolerance : float
-        Most error of any sample, above 0.
+        Maximum error of any sample, above 0.
     metric : callable
     listener : callable or None
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        A sample does not fit the network, or the metric gives no number.
+        A sample does not fit the network, or the metric does not return a number.
     """
     tell = listener or (lambda what, done, total: None)
 

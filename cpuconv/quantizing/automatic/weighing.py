@@ -1,7 +1,7 @@
-"""Bytes weighed for `precision="auto"`: the network of bytes that keeps to a tolerance, or why there is none.
+"""int8 candidates for `precision="auto"`: quantise as many layers as the tolerance allows, or explain why none.
 
-Its error is that of samples which it does not follow from (`held_out`): the largest, or what samples to come need by
-the spread of these.
+The error is cross-validated on samples that were not used for calibration (`held_out`). It is the maximum over the
+samples, or an upper bound for unseen inputs derived from their spread.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from cpuconv.quantizing.held_out import HeldOut
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
-NEEDED = 8  # samples, for bytes to be weighed
+NEEDED = 8  # minimum number of samples
 NOT_FASTER = "what is within the tolerance is not faster"
 
 
 class Judged(NamedTuple):
-    """Networks of bytes whose ranges follow from some of the samples, and what judges them."""
+    """A calibration on some of the samples, and the judge of its networks' errors."""
 
     made: Calibration
     judge: Judge
@@ -55,17 +55,17 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Weighed:
-    """A network of bytes.
+    """A quantised network.
 
     Attributes
     ----------
     graph : Graph
-        Its ranges follow from all samples.
+        Calibrated on all samples.
     error : float
-        On samples that it does not follow from, and on its own.
+        Error on held-out samples and on the calibration samples.
     choice : Choice
     alone : Judged
-        Of errors of one product.
+        Calibration and judge for errors of single layers.
     """
 
     graph: Graph
@@ -74,7 +74,7 @@ class Weighed:
     alone: Judged
 
     def layers(self) -> dict[str, Layer]:
-        """What was measured of its products, and the errors of those that multiply bytes, where they were not yet."""
+        """Measurements of all layers; measures the errors of the int8 layers if that is not yet done."""
         choice = self.choice
         made = self.alone.made
         errors = choice.alone or errors_alone(made, self.alone.judge, choice.products(made))
@@ -93,35 +93,35 @@ def weighed(
     progress: Progress,
     precision: str = FULL,
 ) -> Weighed:
-    """The network with as many products of bytes as pay and keep to the tolerance.
+    """Quantise as many layers as are faster and keep to the tolerance.
 
     Parameters
     ----------
     graph : Graph
-        Of floats.
+        The float32 network.
     feeds : sequence of dict of str to numpy.ndarray
         Samples.
     exact : sequence of dict of str to numpy.ndarray
-        The outputs of each, by floats.
+        Float32 outputs of each sample.
     threads : int
     tolerance : float
-        Most error of any sample.
+        Maximum error of any sample.
     metric : callable
     progress : callable
     precision : str
-        What floats may be rounded to, where bytes are compared with them.
+        Precision to which float32 may be rounded in the comparison with int8.
 
     Raises
     ------
     SourceError
-        There is none; the message is the reason.
+        No layer can be quantised; the message is the reason.
     ArgumentError
-        The metric gives no number.
+        The metric does not return a number.
     """
     if len(feeds) < NEEDED:
         raise SourceError(f"{NEEDED} samples are needed, not {len(feeds)}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuconvWarning)  # told when the network is compiled
+        warnings.simplefilter("ignore", CpuconvWarning)  # warned about at compilation
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
     few = len(feeds) // 2
     choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()) | known_too_little(network, few))
@@ -141,7 +141,7 @@ def weighed(
     def whole(some: Sequence[Product]) -> float:
         return held_out.error(some, tolerance)
 
-    # Where one product is of bytes, samples that ranges follow from err as others do.
+    # Errors of single int8 layers are alike on calibration samples and on others.
     alone = Judged(next(iter(held_out.halves), made), few_of_them)
     try:
         within(*alone, whole, choice, tolerance, 0, additive=True)
@@ -154,13 +154,13 @@ def weighed(
 
 
 def _adds_small_words() -> bool:
-    """Whether products of bytes are faster here where weights do not use all of their range."""
+    """Whether int8 layers are faster on this CPU with weights of reduced range."""
     product = product_of(Types.parse("u8"), current())
     return product is not None and product.flipped
 
 
 def _check_faster(made: Calibration, choice: Choice, feed: Feed, precision: str) -> None:
-    """See that bytes pay before errors are measured, which takes a program for each layer."""
+    """Check that int8 is faster before errors are measured, which needs a program per layer."""
     of_bytes = made.built(choice.products(made))
     floats, whole = (ready(each, made.threads, precision=precision) for each in (made.graph, of_bytes))
     raced = race(floats, whole, feed)

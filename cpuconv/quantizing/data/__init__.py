@@ -1,1 +1,1 @@
-"""What a network is quantised by: samples, from memory or from files."""
+"""Calibration samples from memory or from files."""

@@ -1,7 +1,7 @@
-"""Samples for inputs of a fixed batch: joined and cut until they fill it.
+"""Samples for inputs of a fixed batch: concatenated and split to fill it.
 
-Where every input states the same first size B, and samples fit but for that, their rows are taken one after another, B
-to a feed. The last feed is filled up with the first rows again, so that none is left out.
+If every input states the same first size B, and samples fit except for that, their rows are taken in order, B per feed.
+The last feed is filled up with the first rows again, so that no row is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Feed = dict[str, np.ndarray]
 
 
 class Rows(NamedTuple):
-    """Rows of the sample number `at`: from `first` on, up to `stop`."""
+    """Rows `first` to `stop` of sample `at`."""
 
     at: int
     first: int
@@ -27,24 +27,24 @@ class Rows(NamedTuple):
 
 
 def batch_of(ports: Sequence[Port]) -> int | None:
-    """The first size that all inputs state, which have two axes at least; None where there is none."""
+    """First size that all inputs state, if each has at least two axes; else None."""
     sizes = {port.shape[0] if port.shape is not None and len(port.shape) > 1 else None for port in ports}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) and size > 0 else None
 
 
 def of_any_batch(ports: Sequence[Port]) -> list[Port]:
-    """Inputs of the same sizes, but for the first one."""
+    """Inputs of the same sizes, with an open first size."""
     return [Port(port.name, (None, *(port.shape or ())[1:]), port.dtype) for port in ports]
 
 
 def rows_of(feed: Mapping[str, np.ndarray]) -> int:
-    """How many rows all arrays of a feed have.
+    """Number of rows of all arrays of a feed.
 
     Raises
     ------
     ArgumentError
-        They have not as many, or none.
+        The arrays have different numbers of rows, or none.
     """
     counts = {name: len(array) for name, array in feed.items()}
     if len({*counts.values()}) > 1 or 0 in counts.values():
@@ -53,7 +53,7 @@ def rows_of(feed: Mapping[str, np.ndarray]) -> int:
 
 
 def batches(counts: Sequence[int], size: int) -> list[tuple[Rows, ...]]:
-    """The rows of each batch, where samples have so many; the last is filled up from the first sample on."""
+    """Divide samples with these numbers of rows into batches; the last is filled up from the first sample on."""
     places = itertools.cycle((at, row) for at, count in enumerate(counts) for row in range(count))
     found = []
     for _ in range(-(-sum(counts) // size)):
@@ -64,13 +64,13 @@ def batches(counts: Sequence[int], size: int) -> list[tuple[Rows, ...]]:
 
 
 def _runs(at: int, rows: Sequence[int]) -> list[Rows]:
-    """Rows of one sample, as ranges; they begin anew where a sample is taken again."""
+    """Convert row indices of one sample to ranges; a repeated sample starts a new range."""
     ends = [0, *(place for place in range(1, len(rows)) if rows[place] <= rows[place - 1]), len(rows)]
     return [Rows(at, rows[first], rows[stop - 1] + 1) for first, stop in itertools.pairwise(ends)]
 
 
 def joined(feed: Callable[[int], Feed]) -> Callable[[Sequence[Rows]], Feed]:
-    """What makes a batch of the feeds of samples; that of the last sample is kept for the next batch."""
+    """Make a function that concatenates the feed of a batch; it caches the last sample for the next batch."""
     last: dict[int, Feed] = {}
 
     def read(at: int) -> Feed:

@@ -1,4 +1,4 @@
-"""Images as inputs of networks: read by Pillow, cut and scaled as classifiers of ImageNet were trained on them."""
+"""Images as network inputs: read by Pillow, cropped and scaled as in the training of ImageNet classifiers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.network.ports import Port
 
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
-_MODES = {1: "L", 3: "RGB"}  # by channels
-_MARGIN = 256 / 224  # how much longer than the window the shorter side is before the middle is cut out
+_MODES = {1: "L", 3: "RGB"}  # Pillow mode by number of channels
+_MARGIN = 256 / 224  # ratio of the resized shorter side to the window, before the centre crop
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    """How numbers from 0 to 1 become those of an input: less `mean`, over `std`; one number, or one a channel.
+    """Normalisation of pixels from 0 to 1: subtract `mean`, divide by `std`; one number, or one per channel.
 
-    An input of uint8 takes the bytes as they are.
+    uint8 inputs get the pixels unchanged.
     """
 
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
@@ -29,7 +29,7 @@ class ImageForm:
 
 
 class _Window(NamedTuple):
-    """What of an image an input takes; `last`: channels come last."""
+    """Crop of an image for an input; `last`: channels are the last axis."""
 
     channels: int
     height: int
@@ -38,7 +38,7 @@ class _Window(NamedTuple):
 
 
 def _window(ports: Sequence[Port]) -> _Window:
-    """That of a network's only input, (N, C, H, W) or (N, H, W, C)."""
+    """Window of a network's only input, (N, C, H, W) or (N, H, W, C)."""
     shape = ports[0].shape or () if len(ports) == 1 else ()
     for last, axes in ((False, (1, 2, 3)), (True, (3, 1, 2))):
         channels, height, width = [shape[axis] for axis in axes] if len(shape) == 4 else (None,) * 3
@@ -52,12 +52,12 @@ def _window(ports: Sequence[Port]) -> _Window:
 
 
 def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.ndarray]:
-    """What makes the array of one image of a file: bilinear, the shorter side 256/224 of the window's, its middle.
+    """Make a reader of image files: bilinear resize, shorter side 256/224 of the window's, centre crop.
 
     Raises
     ------
     ArgumentError
-        Pillow is missing, the network has no input for one image, or numbers of `form` do not fit its channels.
+        Pillow is missing, the network has no image input, or the numbers of `form` do not match its channels.
     """
     try:
         from PIL import Image
@@ -77,7 +77,7 @@ def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.
         try:
             with Image.open(path) as file:
                 image = file.convert(_MODES[channels])
-        except Exception as error:  # Pillow raises many kinds for what is no image
+        except Exception as error:  # Pillow raises many types for files that are not images
             raise ArgumentError(must("data", "images that can be read", f"{path} ({error})")) from error
         ratio = _MARGIN * max(width / image.width, height / image.height)
         wide, high = (max(least, round(size * ratio)) for least, size in zip((width, height), image.size, strict=True))

@@ -1,4 +1,4 @@
-"""The samples that a network is quantised by: feeds, a folder of arrays or images, or a CalibrationDataReader."""
+"""Calibration samples: feeds, a folder of arrays or images, or a CalibrationDataReader."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _KINDS = "an iterable of feeds, a folder of .npz files or images, or an object w
 
 
 class Samples:
-    """Feeds, as often as they are asked for; files are read each time, other feeds are kept.
+    """Feeds that can be iterated repeatedly; files are read each time, other feeds stay in memory.
 
     Parameters
     ----------
     ports : sequence of Port
         The network's inputs.
     items : sequence
-        What each sample is made of.
+        Sources of the samples.
     make : callable
-        The feed of an item: a dict, or one array.
+        Makes the feed of an item: a dict, or one array.
     """
 
     def __init__(self, ports: Sequence[Port], items: Sequence[Any], make: Callable[[Any], Any]) -> None:
         self._ports, self._items, self._make = tuple(ports), items, make
 
     def first(self, count: int) -> Samples:
-        """So many of them, the first ones."""
+        """The first `count` samples."""
         return Samples(self._ports, self._items[:count], self._make)
 
     def half(self, first: int) -> Samples:
-        """Every other one, from the first (0) or the second (1) on."""
+        """Every second sample, from the first (0) or the second (1) on."""
         return Samples(self._ports, self._items[first::2], self._make)
 
     def __len__(self) -> int:
@@ -51,9 +51,9 @@ class Samples:
         return map(self._feed, range(len(self)))
 
     def in_batches(self, rows: int | None = None) -> Samples:
-        """These samples; where the network has a fixed batch that one does not fill, joined and cut until they do.
+        """These samples, concatenated and split if the network has a fixed batch that one does not fill.
 
-        `rows` are those of every item, where they are known.
+        `rows` is the number of rows of every item, if known.
         """
         size = batch_of(self._ports)
         if size is None or size == rows:
@@ -74,7 +74,7 @@ class Samples:
 
     @contextmanager
     def _naming(self, at: int) -> Iterator[None]:
-        """Errors say which sample is meant."""
+        """Prefix errors with the sample's name."""
         try:
             yield
         except (ArgumentError, ArgumentTypeError) as error:
@@ -101,26 +101,26 @@ def _checked(ports: Sequence[Port], given: Mapping[str, Any]) -> Feed:
 
 
 def samples_of(data: Any, ports: Sequence[Port], form: ImageForm) -> Samples:
-    """The samples that a user's `data` stands for.
+    """Convert a user's `data` to samples.
 
     Parameters
     ----------
     data : iterable, path or object with get_next()
-        Feeds, each a dict of arrays by input name, or for a network of one input an array; a folder of .npz files, one
-        sample each, or of images; or a reader as `onnxruntime.quantization` takes them.
+        Feeds, each a dict of arrays by input name, or an array for a network with one input; a folder of .npz files,
+        one sample each, or of images; or a `CalibrationDataReader` of `onnxruntime.quantization`.
     ports : sequence of Port
-        The network's inputs, sizes of images among them.
+        The network's inputs, including image sizes.
     form : ImageForm
-        How images become arrays.
+        Normalisation of images.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        It is none of these, empty, or does not fit the inputs.
+        `data` is none of these, is empty, or does not fit the inputs.
     """
     if isinstance(data, (str, os.PathLike)):
         return _of_folder(Path(data), ports, form)
-    if isinstance(data, (Mapping, np.ndarray)):  # of one sample: its parts would be taken for samples
+    if isinstance(data, (Mapping, np.ndarray)):  # one sample: its parts would be taken for samples
         raise ArgumentTypeError(must("data", _KINDS, kind_of(data)))
     if hasattr(data, "get_next"):
         items = list(iter(data.get_next, None))
@@ -151,16 +151,16 @@ def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
 
 
 def feed_of(path: Path, names: Sequence[str], argument: str, wanted: str) -> dict[str, Any]:
-    """The arrays of an .npz file by name; that of a network of one input may have any.
+    """Read the arrays of an .npz file by name; the array of a network with one input may have any name.
 
     Raises
     ------
     ArgumentError
-        It cannot be read; messages say that `argument` must be what is `wanted`.
+        The file cannot be read. The message says that `argument` must be `wanted`.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             feed = {name: file[name] for name in file.files}
-    except Exception as error:  # NumPy raises many kinds for what is no such file
+    except Exception as error:  # NumPy raises many types for files that are not archives
         raise ArgumentError(must(argument, wanted, f"{str(path)!r} ({error})")) from error
     return dict(zip(names, feed.values(), strict=True)) if len(feed) == len(names) == 1 else feed

@@ -1,1 +1,1 @@
-"""What happens to a graph: made ready, planned, its channels equalised, quantised, written to a file."""
+"""Graph stages of quantisation: preparation, planning, cross-layer equalisation, quantisation, writing to a file."""

@@ -1,8 +1,8 @@
-"""Biases behind products of bytes, as files have them so that other engines multiply integers.
+"""Biases after int8 MatMuls, in a form for which other engines use integer kernels.
 
-ONNX Runtime joins a MatMul and the Add of a vector behind it to a Gemm, before it looks for integers: that Gemm is one
-of floats, and its weights are dequantised in every run. A bias of as many axes as the result is none such, and means
-the same.
+ONNX Runtime fuses a MatMul and a following Add of a vector to a Gemm, before it looks for integer operators. That Gemm
+is float32, and its weights are dequantised in every run. It does not fuse a bias of as many axes as the result, which
+is equivalent.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cpuconv.quantizing.graphs.building import Names
 
 
 def with_biases_apart(graph: Graph, known: Mapping[str, Value]) -> Graph:
-    """The same network; biases added to matrices of bytes have the rank of what they are added to.
+    """Reshape biases that are added to int8 MatMuls to the rank of the result.
 
     Parameters
     ----------
     graph : Graph
-        Of bytes.
+        The quantised network.
     known : mapping of str to Value
-        What is known of its tensors, by name.
+        Shapes and dtypes of its tensors, by name.
     """
     names, nodes = Names(graph), []
     for node in graph.nodes:
@@ -38,7 +38,7 @@ def with_biases_apart(graph: Graph, known: Mapping[str, Value]) -> Graph:
 
 
 def _rank_of_product(graph: Graph, name: str, known: Mapping[str, Value]) -> int:
-    """Of what a MatMul of dequantised weights gives; 0 of anything else."""
+    """Rank of the output of a MatMul with dequantised weights; 0 for other tensors."""
     node, value = graph.producer(name), known.get(name)
     if node is None or node.op != "MatMul" or value is None or value.shape is None:
         return 0

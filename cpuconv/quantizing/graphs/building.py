@@ -1,4 +1,4 @@
-"""The network of bytes: what quantises and dequantises tensors, as nodes of the graph."""
+"""Construction of the int8 network: QuantizeLinear and DequantizeLinear nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cpuconv.quantizing.graphs.products import Product
 from cpuconv.quantizing.graphs.units import clamp_behind
 from cpuconv.quantizing.scales import Scale, Weights
 
-ByProduct = Mapping[str, Weights]  # by the name of the product's output
+ByProduct = Mapping[str, Weights]  # by the name of the layer's output
 
 
 class Names:
-    """Names that a graph does not have, and the constants that get some of them."""
+    """Allocator of unused names in a graph, and the constants that were added under some of them."""
 
     def __init__(self, graph: Graph) -> None:
         written = {name for node in graph.nodes for name in node.outputs}
@@ -33,7 +33,7 @@ class Names:
         return name
 
     def constant(self, array: np.ndarray, hint: str) -> str:
-        """The name of an array; of one that another has too, the same."""
+        """Add a constant and return its name; equal arrays with the same hint share one."""
         name = next((f"{hint}{at or ''}" for at in itertools.count() if self._fits(f"{hint}{at or ''}", array)), hint)
         self._taken.add(name)
         self.constants[name] = array
@@ -45,17 +45,17 @@ class Names:
 
 
 def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: ByProduct) -> Graph:
-    """The network with QuantizeLinear and DequantizeLinear around what becomes bytes.
+    """Insert QuantizeLinear and DequantizeLinear around quantised tensors.
 
     Parameters
     ----------
     graph : Graph
-        What `prepared` gives.
+        Result of `prepared`.
     plan : Plan
     scales : mapping of str to Scale
-        Of every root of the plan.
+        Scale of every root of the plan.
     weights : mapping of str to Weights
-        Of every product of the plan, by the name of its output.
+        Weights of every layer of the plan, by the name of its output.
     """
     names = Names(graph)
     read = {name: names.fresh(f"{name}.dequantized") for name in plan.roots}
@@ -91,7 +91,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
 
 
 def _dequantized(names: Names, node: Node, product: Product, weights: Weights) -> tuple[list[Node], Node]:
-    """A product whose weights and bias are dequantised, and what dequantises them."""
+    """Make the DequantizeLinear nodes of a layer's weights and bias, and the layer that reads them."""
     x, name, *_ = node.inputs
     nodes, inputs = [], [x]
     parts = [(name, weights.array, weights.scale, weights.axis)]
@@ -112,7 +112,7 @@ def _dequantized(names: Names, node: Node, product: Product, weights: Weights) -
 
 
 def _clamped_by_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> set[int]:
-    """The clamps behind which nothing but bytes is read, and no byte stands for what they cut off."""
+    """Clamps that quantisation makes redundant: only int8 is read after them, and its range is within the clamp's."""
     found = set()
     for node in graph.nodes:
         clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.meaning is None else None

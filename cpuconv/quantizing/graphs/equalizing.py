@@ -1,8 +1,8 @@
-"""Channels of one range: two products with a Relu between share out what their weights span.
+"""Cross-layer equalisation: two layers with a Relu between them get the same weight range per channel.
 
-Relu(s a) = s Relu(a) for s > 0, so that channel i of the first product may be divided by s_i where the second
-multiplies it by s_i: the network stays the same, up to rounding. s_i = sqrt(r_i / q_i), where r and q are the largest
-weights that give and that read channel i, makes both sqrt(r_i q_i).
+Relu(s a) = s Relu(a) for s > 0. Dividing channel i of the first layer by s_i and multiplying it by s_i in the second
+therefore leaves the network's results equal, up to rounding. Let r and q be the largest weights that write and read
+channel i. Then s_i = sqrt(r_i / q_i) makes both sqrt(r_i q_i).
 Source: Nagel et al., "Data-free quantization through weight equalization and bias correction" (2019), section 4.1.
 """
 
@@ -18,9 +18,9 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.rewriting import operand, sole_reader
 from cpuconv.quantizing.graphs.products import Product, products_of
 
-_TURNS = 20  # over all pairs
-_NEAR = 1e-3  # of 1: what changes channels by less is the end
-_MOST = 1e3  # of a factor: what is nearly zero is not blown up
+_TURNS = 20  # iterations over all pairs
+_NEAR = 1e-3  # convergence: maximum difference of factors from 1
+_MOST = 1e3  # maximum factor: nearly zero weights are not scaled up
 
 
 class _Pair(NamedTuple):
@@ -29,7 +29,7 @@ class _Pair(NamedTuple):
 
 
 def equalized(graph: Graph) -> Graph:
-    """The network with equalised weights, equal up to rounding; the same graph where there is nothing to equalise."""
+    """Equalise weights; results are equal up to rounding. Returns `graph` itself if there is nothing to equalise."""
     pairs = list(_pairs(graph))
     if not pairs:
         return graph
@@ -44,7 +44,7 @@ def equalized(graph: Graph) -> Graph:
 
 
 def _pairs(graph: Graph) -> Iterator[_Pair]:
-    """Products with a Relu between them alone, whose weights nobody else reads."""
+    """Pairs of layers with only a Relu between them, whose weights no other node reads."""
     products = {id(product.node): product for product in products_of(graph)}
     for product in products.values():
         relu = sole_reader(graph, product.node.outputs[0])
@@ -61,7 +61,7 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 
 
 def _share_out(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> float:
-    """Equalise one pair in float64; says how far from 1 the factors were."""
+    """Equalise one pair in float64; return the maximum difference of the factors from 1."""
     for product in pair:
         for name in product.node.inputs[1:]:
             arrays.setdefault(name, graph.constants[name].astype(np.float64, order="C"))
@@ -83,18 +83,18 @@ def _share_out(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> floa
 
 
 def _rows(array: np.ndarray, axis: int) -> np.ndarray:
-    """A view of weights with their output channels first."""
+    """View weights with output channels first."""
     return np.moveaxis(array, axis, 0)
 
 
 def _by_input(array: np.ndarray, product: Product) -> np.ndarray:
-    """A view of weights with their input channels first: (C, …)."""
+    """View weights with input channels first: (C, …)."""
     if product.node.op != "Conv":
         return np.moveaxis(array, 1 - product.axis, 0)
     groups: int = product.node["group"]
     if groups == 1:
         return array.swapaxes(0, 1)
-    return array.reshape(groups, len(array) // groups, *array.shape[1:])  # depthwise: one input channel a group
+    return array.reshape(groups, len(array) // groups, *array.shape[1:])  # depthwise: one input channel per group
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

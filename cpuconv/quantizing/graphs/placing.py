@@ -1,8 +1,8 @@
-"""Where bytes are: which nodes around products compute with bytes, and which products do where each has its price.
+"""Assignment of int8: which nodes around layers compute in int8, and which layers do, given their prices.
 
-What computes together reads bytes or floats, and writes bytes or floats. A tensor that is written in one form and read
-in another is converted, which takes time. So much for each way to compute, so much for each conversion: that is the
-problem that layouts are selected by (`layouts.solve`), and a solution prices runs of layers as wholes.
+A unit of nodes that compute together reads int8 or float32, and writes int8 or float32. A tensor that is written in one
+type and read in the other is converted, which takes time. The costs of computing and converting form the same problem
+as layout selection (`layouts.solve`). Its solution therefore optimises runs of layers as a whole.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cpuconv.quantizing.graphs.products import CONVOLUTIONS, Product
 from cpuconv.quantizing.graphs.units import KEEPING, Unit, Units, is_given
 
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-_FLOAT, _BYTE = 4, 1  # bytes of an element
-_CALL = 1e-6  # seconds of a conversion, beside moving the bytes
-_NEARLY_FREE = 1e-6  # of what conversions take
+_FLOAT, _BYTE = 4, 1  # bytes per element
+_CALL = 1e-6  # overhead of a conversion in seconds, in addition to memory traffic
+_NEARLY_FREE = 1e-6  # factor of conversion costs
 
 
 class _Way(NamedTuple):
-    """How a unit computes: whether it reads bytes, whether it writes bytes, and what it takes more than other ways."""
+    """Candidate of a unit: whether it reads int8, whether it writes int8, and its additional seconds."""
 
     reads: bool
     writes: bool
@@ -36,13 +36,13 @@ class _Way(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """How a tensor exists: as what it is written, and whether as the other too."""
+    """Types in which a tensor exists: the written one, and whether the other one too."""
 
-    written: bool  # as bytes
+    written: bool  # as int8
     both: bool
 
     def serves(self, asked: Collection[bool]) -> bool:
-        """Whether it exists in the forms that are asked for, bytes or not."""
+        """Whether the tensor exists in the requested types (True: int8)."""
         return self.both or all(each == self.written for each in asked)
 
 
@@ -51,20 +51,20 @@ _FORMS = [_Form(written, both) for written in (False, True) for both in (False, 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where bytes are.
+    """Result of the assignment.
 
     Attributes
     ----------
     products : tuple of Product
-        Those that multiply bytes.
+        Int8 layers.
     tensors : tuple of str
-        That exist as bytes.
+        Tensors that exist as int8.
     readers : frozenset of int
-        Nodes that read bytes where there are any, by `id`.
+        Nodes that read int8 where it exists, by `id`.
     written : frozenset of str
-        Tensors that are written as bytes: floats of them are what these stand for.
+        Tensors that are written as int8; their float32 readers get dequantised values.
     seconds : float
-        Of all that was priced.
+        Total modelled cost.
     """
 
     products: tuple[Product, ...] = ()
@@ -75,26 +75,26 @@ class Placed:
 
 
 class Places:
-    """The ways in which a network may compute with bytes.
+    """Assignments of int8 that are possible in a network.
 
     Attributes
     ----------
     tensors : tuple of str
-        That may be bytes.
+        Tensors that may be int8.
 
     Parameters
     ----------
     graph : Graph
-        What `prepared` gives.
+        Result of `prepared`.
     known : mapping of str to Value
         Dtypes and sizes of its values.
     products : collection of Product
-        Those that may multiply bytes.
+        Layers that may be int8.
     joined : bool
-        Whether convolutions of bytes give floats where that is faster, and take in what is added to their results.
-        False: their results are stored as bytes first, as other engines want that.
+        Whether int8 convolutions give float32 if that is faster, and fuse a following addition. False: their results
+        are quantised first, as other engines require.
     processor : Processor
-        By whose model conversions are priced.
+        CPU model that estimates conversion costs.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Places:
                 self._readers.setdefault(name, []).append(at)
         self.tensors = tuple(dict.fromkeys([*self._readers, *self._writers]))
         members = {id(node): at for at, unit in enumerate(self._units) for node in unit.nodes}
-        self._floats = {  # tensors that something reads which computes with floats alone
+        self._floats = {  # tensors with a reader that only supports float32
             name
             for name in self.tensors
             if graph.gives(name)
@@ -122,17 +122,16 @@ class Places:
         }
 
     def placed(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Placed:
-        """The fastest places.
+        """Select the fastest assignment.
 
         Parameters
         ----------
         prices : mapping of str to float
-            Seconds that a product takes more with bytes than with floats, by its name; those that have none multiply
-            floats.
+            Additional seconds of a layer in int8 instead of float32, by its name. Layers without a price are float32.
         forced : bool
-            Whether those that have one multiply bytes, whatever that takes.
+            Whether all layers with a price are int8, at any cost.
         free : bool
-            Whether conversions are taken to cost next to nothing.
+            Whether conversions are assumed to be nearly free.
         """
         if not self._units:
             return Placed()
@@ -157,8 +156,8 @@ class Places:
         )
 
     def _ways(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Way]:
-        """How a unit may compute, and what that takes."""
-        kept = not unit.outputs or any(is_given(self._graph, name) for name in unit.outputs)  # floats are asked for
+        """Candidates of a unit, and their costs."""
+        kept = not unit.outputs or any(is_given(self._graph, name) for name in unit.outputs)  # needed as float32
         op = unit.nodes[0].op
         read, written = (self._elements(names) for names in (unit.inputs, unit.outputs))
         if unit.product is not None:
@@ -171,7 +170,7 @@ class Places:
                 yield _Way(True, False, more + part * self._moving((_FLOAT - _BYTE) * written))
             return
         free = 0.0 if op in _VIEWS else part
-        joined = op not in KEEPING and any(map(self._is_sum, unit.inputs))  # floats are computed with the convolution
+        joined = op not in KEEPING and any(map(self._is_sum, unit.inputs))  # fused into the convolution
         yield _Way(False, False, 0.0 if joined else free * self._moving(_FLOAT * (read + written)))
         if not kept:
             yield _Way(True, True, free * self._moving(_BYTE * (read + written)))
@@ -179,12 +178,12 @@ class Places:
             yield _Way(True, False, free * self._moving(_BYTE * read + _FLOAT * written))
 
     def _is_sum(self, name: str) -> bool:
-        """Whether a convolution gives a tensor that one operator alone reads."""
+        """Whether a tensor is the output of a convolution and has a single reader."""
         node = self._graph.producer(name)
         return node is not None and node.op in CONVOLUTIONS and sole_reader(self._graph, name) is not None
 
     def _links(self, name: str, ways: Sequence[Sequence[_Way]], index: int) -> Iterator[layouts.Link]:
-        """Between the forms of a tensor and what writes and reads it: which go together."""
+        """Compatibility of a tensor's types with the candidates of its writer and readers."""
         if name in self._writers:
             at = self._writers[name]
             yield at, index, _allowed([[way.writes == form.written for form in _FORMS] for way in ways[at]])
@@ -193,14 +192,14 @@ class Places:
             yield index, at, _allowed([[form.serves(each) for each in asked] for form in _FORMS])
 
     def _conversions(self, name: str) -> np.ndarray:
-        """What the forms of a tensor take, beside writing it."""
+        """Conversion cost of each combination of a tensor's types."""
         seconds = _CALL + self._moving((_FLOAT + _BYTE) * self._elements((name,)))
         asked = {False} if name in self._floats else set()
         possible = (form.serves(asked) and (name in self._writers or not form.written) for form in _FORMS)
         return np.array([seconds * form.both if can else np.inf for form, can in zip(_FORMS, possible, strict=True)])
 
     def _elements(self, names: Collection[str]) -> int:
-        """Of some tensors, as far as their sizes are known."""
+        """Number of elements of some tensors, as far as sizes are known."""
         shapes = [self._known[name].shape or () for name in names]
         return sum(math.prod(size for size in shape if isinstance(size, int)) for shape in shapes)
 
@@ -209,7 +208,7 @@ class Places:
 
 
 def _asked(unit: Unit, way: _Way, name: str) -> set[bool]:
-    """The forms in which a unit reads a tensor, bytes or not: what is added to floats is floats."""
+    """Types in which a unit reads a tensor (True: int8); the addend of a float32 result is float32."""
     added = way.writes or unit.product is None
     return {way.reads and (at == 0 or added) for at, each in enumerate(unit.inputs) if each == name}
 

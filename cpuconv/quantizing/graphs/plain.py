@@ -1,9 +1,9 @@
-"""Products in the form in which bytes multiply: what stands around their sums becomes constants, or operators apart.
+"""Normalisation of layers for quantisation: scale factors become constants, and other parts become nodes.
 
-Patterns: Gemm with constant weights: alpha goes into them and beta into a constant bias, in float64, rounded once; a
-transposed A is a Transpose before it. MatMul with a constant matrix that has axes of one before its own: the matrix
-without. A bias of a convolution or Gemm that is not known beforehand, or differs along rows: an Add behind. Equal up
-to rounding.
+Patterns: For Gemm with constant weights, alpha is folded into the weights and beta into a constant bias, in float64
+with one rounding; a transposed A becomes a Transpose. For MatMul with a constant matrix, leading axes of size 1 are
+removed. A bias of a convolution or Gemm that is not constant, or that differs between rows, becomes an Add. Results are
+equal up to rounding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _gemm(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def by_column(bias: np.ndarray) -> bool:
-    """Whether what Gemm adds is the same in all rows."""
+    """Whether the bias of a Gemm is equal in all rows."""
     return bias.ndim < 2 or bias.shape[0] == 1
 
 

@@ -1,8 +1,8 @@
-"""What of a network becomes bytes: which tensors, which share a scale, and the weights of which operators.
+"""Quantisation plan of a network: the quantised tensors, the tensors that share a scale, and the int8 layers.
 
-Products are what bytes are faster for. Operators between them follow where that is fastest (`placing`), as
-`onnxruntime.quantization` has them: what moves numbers keeps the scale of its input, what is read by one Concat alone
-takes its scale, and an activation that clamps is a part of the range of what stands before it.
+Layers are quantised where int8 is faster. Operators between them follow where that is fastest (`placing`), by the rules
+of `onnxruntime.quantization`: data movement keeps the scale of its input. A tensor that only one Concat reads has the
+scale of the Concat. A clamp narrows the range of its input.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cpuconv.quantizing.graphs.units import KEEPING
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes bytes.
+    """Quantisation plan.
 
     Attributes
     ----------
     products : tuple of Product
-        Whose weights become bytes.
+        Int8 layers.
     roots : mapping of str to str
-        Tensors that become bytes, each with the one whose scale it has.
+        Quantised tensors, each with the tensor whose scale it has.
     readers : frozenset of int
-        Nodes that read what bytes stand for, by `id`.
+        Nodes that read dequantised values, by `id`.
     written : frozenset of str
-        Tensors that all others read so too.
+        Tensors whose other readers read dequantised values too.
     """
 
     products: tuple[Product, ...]
@@ -40,12 +40,12 @@ class Plan:
 
 
 def plan_of(graph: Graph, placed: Placed) -> Plan:
-    """What becomes bytes where these places have bytes."""
+    """Make the quantisation plan of an assignment."""
     return Plan(placed.products, _roots(graph, placed), placed.readers, placed.written)
 
 
 def _roots(graph: Graph, placed: Placed) -> dict[str, str]:
-    """Whose scale each tensor has."""
+    """Map each quantised tensor to the tensor whose scale it has."""
     roots = {name: name for name in placed.tensors}
 
     def root(name: str) -> str:

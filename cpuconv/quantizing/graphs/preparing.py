@@ -1,4 +1,4 @@
-"""A network as it is quantised: of float32, constants computed, and what convolutions take in folded into them."""
+"""Preparation of a network for quantisation: float32 only, constants folded, scales and padding folded into layers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Sizes = Mapping[str, Sequence[int]]
 
 
 class Prepared(NamedTuple):
-    """The network, its sizes as open as they were, and what is known of its values where they are closed."""
+    """The network with its open sizes, and its values' shapes and dtypes for the sizes of a sample."""
 
     graph: Graph
     known: Mapping[str, Value]
 
 
 def prepared(graph: Graph, sizes: Sizes) -> Prepared:
-    """The network, ready to be quantised; equal up to rounding.
+    """Prepare a network for quantisation; results are equal up to rounding.
 
     Parameters
     ----------
     graph : Graph
-        As it was read.
+        The network as read.
     sizes : mapping of str to sequence of int
-        Those of the inputs of a sample.
+        Input sizes of a sample.
 
     Raises
     ------
     SourceError
-        It has quantised operators already, its nodes do not fit together, or the sizes of a layer that has weights are
-        found when the network runs.
+        The network has quantised operators already, its nodes are inconsistent, or the sizes of a layer with weights
+        depend on tensor values.
     """
     if any(node.op in OPERATORS for node in graph.nodes):
         raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
@@ -52,7 +52,7 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
     graph = _widened(_with_constants(graph), closed)
     graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuconvWarning)  # told once, above
+        warnings.simplefilter("ignore", CpuconvWarning)  # warned about above
         graph = _plain(graph, specialise(graph, sizes).values)
         graph = weights.run_without_sizes(_without_pads(graph, specialise(graph, sizes).values))
         known = specialise(graph, sizes).values
@@ -60,7 +60,7 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
 
 
 def _with_ranks(graph: Graph, known: Mapping[str, Value]) -> Graph:
-    """The graph with ranks and dtypes of outputs that the model does not state, as files must."""
+    """Add ranks and dtypes of outputs that the model does not state; files require them."""
     stated = dict(graph.values)
     for name in graph.outputs:
         value, found = graph.value(name), known.get(name, Value())
@@ -70,7 +70,7 @@ def _with_ranks(graph: Graph, known: Mapping[str, Value]) -> Graph:
 
 
 def _with_constants(graph: Graph) -> Graph:
-    """The graph without nodes that compute with constants alone; those that need sizes stay."""
+    """Fold nodes that only read constants; nodes that need sizes stay."""
     fixed = {*graph.constants}
     old = []
     for node in graph.nodes:
@@ -81,13 +81,13 @@ def _with_constants(graph: Graph) -> Graph:
     read = {name for node in rest for name in node.inputs} | {*graph.outputs}
     asked = tuple(name for node in old for name in node.outputs if name and name in read)
     made = specialise(replace(graph, inputs=(), outputs=asked, nodes=tuple(old)).live())
-    if made.nodes:  # what is no constant to the end, such as numbers drawn at random
+    if made.nodes:  # not constant after all, such as random numbers
         return graph
     return graph.replaced(old, (), {name: made.constants[name] for name in asked}).live()
 
 
 def _widened(graph: Graph, closed: Graph) -> Graph:
-    """The graph with float32 in the place of shorter floats, but for its inputs and outputs."""
+    """Widen float16 and bfloat16 to float32, except for inputs and outputs."""
     dtypes = {name: Value(None, value.dtype) for name, value in closed.values.items()}
     wide = halves.run(replace(graph, values={**dtypes, **graph.values}))
     casts = [node for node in wide.nodes if node.op == "Cast" and node.meaning is None]
@@ -97,7 +97,7 @@ def _widened(graph: Graph, closed: Graph) -> Graph:
 
 
 def _by_old_names(wide: Graph, graph: Graph) -> Graph:
-    """The widened graph with names of the graph that it was made of, where they are free."""
+    """Rename tensors of the widened graph to their original names where these are unused."""
     if wide is graph:
         return graph
     own = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
@@ -111,7 +111,7 @@ def _by_old_names(wide: Graph, graph: Graph) -> Graph:
 
 
 def _plain(graph: Graph, known: Mapping[str, Value]) -> Graph:
-    """The graph with products as `plain` has them, which asks for ranks."""
+    """Normalise layers by `plain`, which needs ranks."""
     ranks = {
         name: Value(None if value.shape is None else (None,) * len(value.shape), value.dtype)
         for name, value in known.items()
@@ -121,7 +121,7 @@ def _plain(graph: Graph, known: Mapping[str, Value]) -> Graph:
 
 
 def _without_pads(graph: Graph, known: Mapping[str, Value]) -> Graph:
-    """The graph with constant padding inside the operators behind it, unless what these add depends on sizes."""
+    """Fold constant padding into the following operators, unless padding depends on sizes."""
     if not any(node.op == "Pad" for node in graph.nodes):
         return graph
     if any(node.attributes.get("auto_pad", "NOTSET").startswith("SAME") for node in graph.nodes):

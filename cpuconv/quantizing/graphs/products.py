@@ -1,4 +1,4 @@
-"""Products of a network: convolutions and products with constant matrices, which bytes are faster for."""
+"""Quantisable layers of a network: convolutions and matrix multiplications with constant weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.quantizing.graphs.plain import by_column
 
 _FLOAT32 = np.dtype(np.float32)
-_RANKS = (3, 4, 5)  # of weights
+_RANKS = (3, 4, 5)  # ranks of convolution weights
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 class Product(NamedTuple):
-    """A node that multiplies with constant weights.
+    """A quantisable layer: a node that multiplies by constant weights.
 
-    `axis` is that of the output channels of its weights, or of those of each group; `channels` that of its output.
+    `axis` is the output-channel axis of its weights (per group for ConvTranspose), `channels` that of its output.
     """
 
     node: Node
@@ -30,18 +30,18 @@ class Product(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """How many channels it gives."""
+        """Number of output channels."""
         own: int = self.weight.shape[self.axis]
         return own * self.node["group"] if self.node.op == "ConvTranspose" else own
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
+        """Name of the layer in the model."""
         return self.node.origin or self.node.outputs[0]
 
 
 def product_of(graph: Graph, node: Node) -> Product | None:
-    """The node as a product; None if it is none, or its weights are no constants of float32."""
+    """View the node as a quantisable layer; None if it is none, or its weights are not constant, finite float32."""
     found = _PRODUCTS.get(node.op) if node.meaning is None else None
     weight = constant(graph, operand(node, 1))
     if found is None or weight is None or weight.dtype != _FLOAT32 or not np.isfinite(weight).all():
@@ -58,7 +58,7 @@ def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
 
 
 def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
-    """(C, K / groups, …) weights: one scale serves the channels of one place in all groups."""
+    """Weights (C, K / groups, …): one scale is shared by the channels of one index in all groups."""
     name = operand(node, 2)
     bias = constant(graph, name)
     if weight.ndim not in _RANKS or (name and bias is None):
@@ -89,5 +89,5 @@ _PRODUCTS: dict[str, Callable[[Graph, Node, np.ndarray], Product | None]] = {
 
 
 def products_of(graph: Graph) -> tuple[Product, ...]:
-    """All products of a network, in order."""
+    """List all quantisable layers of a network, in order."""
     return tuple(found for node in graph.nodes if (found := product_of(graph, node)) is not None)

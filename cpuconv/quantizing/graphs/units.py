@@ -1,4 +1,4 @@
-"""What of a network may compute with bytes: products, and operators between that lead to one of them."""
+"""Units of a network that may compute in int8: layers, and operators between layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpuconv.quantizing.graphs.products import Product
 
 CLAMPS = frozenset(("Relu", "Clip"))
 JOINS = frozenset(("Add", "Mul"))
-KEEPING = MOVES | {"Resize", "Split"}  # nearest or linear: no output is outside of the input's range
+KEEPING = MOVES | {"Resize", "Split"}  # nearest or linear: outputs are within the input's range
 _FUNCTIONS = CLAMPS | {"Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Sigmoid", "Tanh"}
 _FOLLOWERS = _FUNCTIONS | {"AveragePool", "GlobalAveragePool", "ReduceMean", "Softmax"}
 _FLOAT32 = np.dtype(np.float32)
@@ -27,12 +27,12 @@ class Unit:
     Attributes
     ----------
     nodes : tuple of Node
-        A product or an operator between products, then the sum and the clamp behind it that are computed with it.
+        A layer or an operator between layers, then the Add and the clamp that are fused into it.
     product : Product or None
     inputs : tuple of str
-        What may be read as bytes: of a product its pixels, then what is added.
+        Inputs that may be int8: a layer's data input, then the addend.
     outputs : tuple of str
-        What may be written as bytes.
+        Outputs that may be int8.
     """
 
     nodes: tuple[Node, ...]
@@ -42,16 +42,16 @@ class Unit:
 
 
 class Units:
-    """Finds them in a network.
+    """Search for units in a network.
 
     Parameters
     ----------
     graph : Graph
-        What `prepared` gives.
+        Result of `prepared`.
     known : mapping of str to Value
         Dtypes and sizes of its values.
     joined : bool
-        Whether what a convolution's result is added to is computed with it.
+        Whether an addition to a convolution's result is fused into the convolution.
     """
 
     def __init__(self, graph: Graph, known: Mapping[str, Value], joined: bool) -> None:
@@ -59,7 +59,7 @@ class Units:
         self._places = {id(node): at for at, node in enumerate(graph.nodes)}
 
     def of(self, products: Mapping[int, Product]) -> list[Unit]:
-        """Those of a network with these products, by the `id` of their nodes; in order."""
+        """List the units of a network with these layers, by the `id` of their nodes; in order."""
         found: list[Unit] = []
         taken: set[int] = set()
         for node in self._graph.nodes:
@@ -75,7 +75,7 @@ class Units:
 
     @staticmethod
     def _leading(units: list[Unit]) -> list[Unit]:
-        """Products, and what leads to one."""
+        """Drop units from which no layer is reached."""
         names: set[str] = set()
         kept = []
         for unit in reversed(units):
@@ -85,7 +85,7 @@ class Units:
         return kept[::-1]
 
     def _chain(self, node: Node, product: bool) -> tuple[list[Node], list[str]]:
-        """A node and what is computed with it, and what a sum behind it adds."""
+        """Nodes that compute together with `node`, and the addends that are fused."""
         chain, added = [node], []
         reader = sole_reader(self._graph, node.outputs[0]) if product and self._joined and node.op == "Conv" else None
         if reader is not None and reader.op == "Add":
@@ -99,7 +99,7 @@ class Units:
         return chain, added
 
     def _is_added(self, node: Node, name: str) -> bool:
-        """Whether a convolution takes in that a tensor is added; of two convolutions the later one does."""
+        """Whether a convolution fuses the addition of a tensor; of two convolutions, the later one does."""
         own, other = (self._known.get(each, Value()).shape for each in (node.outputs[0], name))
         if name == node.outputs[0] or not self._is_data(name) or own is None or own != other:
             return False
@@ -108,7 +108,7 @@ class Units:
         return rival is None or not could or self._places[id(rival)] < self._places[id(node)]
 
     def _data(self, node: Node) -> tuple[str, ...]:
-        """The inputs of an operator between products that may be bytes; of any other none."""
+        """Data inputs of an operator between layers that may be int8; empty for other operators."""
         if node.meaning is not None or not node.outputs:
             return ()
         if node.op in JOINS:
@@ -123,20 +123,20 @@ class Units:
 
 
 def clamp_behind(graph: Graph, name: str) -> Node | None:
-    """The node that alone reads a value, and clamps it."""
+    """The clamp that is the only reader of a value; None if there is none."""
     node = sole_reader(graph, name)
     return node if node is not None and node.op in CLAMPS and node.meaning is None and node.inputs[0] == name else None
 
 
 def is_given(graph: Graph, name: str) -> bool:
-    """Whether the caller gets a value, perhaps in another type."""
+    """Whether a value is a graph output, possibly after a Cast."""
     readers = graph.users(name)
     cast = bool(readers) and all(node.op == "Cast" and graph.gives(node.outputs[0]) for node in readers)
     return graph.gives(name) or cast
 
 
 def _keeps(node: Node) -> bool:
-    """Whether what a node gives lies in its input's range."""
+    """Whether all outputs of a node are within its input's range."""
     if node.op == "Resize":
         return node["mode"] in ("nearest", "linear") and node["coordinate_transformation_mode"] != "tf_crop_and_resize"
     return node.op != "MaxPool" or not any(node.outputs[1:])

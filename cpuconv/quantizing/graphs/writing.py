@@ -1,4 +1,4 @@
-"""A graph as an ONNX model: what the reader read, and rewrites made of ONNX's own operators."""
+"""Export of a graph as an ONNX model; the graph is as read, or rewritten to ONNX operators."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from cpuconv.reading.foreign import Foreign
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 21  # the oldest that has every operator in the reader's form
-_IR = 10  # of the file's format; of that opset
-_MOST_BYTES = 2**31 - 1  # of a protocol buffer
+OPSET = 21  # the oldest that has all operators in the reader's form
+_IR = 10  # file format version of that opset
+_MOST_BYTES = 2**31 - 1  # size limit of a protocol buffer
 
 
 def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
-    """Write a graph to a file, which is there as a whole or not at all; says its bytes.
+    """Write a graph to a file atomically and return the size in bytes.
 
     Raises
     ------
     OSError
         The file cannot be written.
     SourceError
-        The graph has an operator that no ONNX file has, or is too large for one.
+        The graph has an operator that ONNX does not define, or is too large for a file.
     """
     _check_size(graph, sum(array.nbytes for array in graph.constants.values()))
     model = proto_of(graph, metadata)
@@ -45,12 +45,12 @@ def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
 
 
 def check_writable(graph: Graph, shrinking: Collection[str] = ()) -> None:
-    """See that every node can be written to a file, and constants fit into one where `shrinking` become bytes.
+    """Check that all nodes can be written, and that constants fit into a file if those in `shrinking` become int8.
 
     Raises
     ------
     SourceError
-        They cannot.
+        They do not.
     """
     opsets = _opsets(graph)
     _check_size(graph, sum(a.size if name in shrinking else a.nbytes for name, a in graph.constants.items()))
@@ -64,7 +64,7 @@ def _check_size(graph: Graph, size: int) -> None:
 
 
 def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
-    """The graph as a model."""
+    """Convert the graph to a model message."""
     import onnx
     from onnx import helper
 
@@ -87,7 +87,7 @@ def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
 def _graph(
     graph: Graph, inputs: Sequence[str], opsets: Mapping[str, int], outer: Mapping[str, np.ndarray]
 ) -> onnx.GraphProto:
-    """A graph with these inputs as a message; constants that are `outer` ones of the same names are those."""
+    """Convert a graph with these inputs to a message; constants that are also `outer` constants are left out."""
     from onnx import helper, numpy_helper
 
     known = {**outer, **graph.constants}
@@ -107,7 +107,7 @@ def _graph(
 
 
 def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Give nodes names of their own: what one node of the model became has its name in common."""
+    """Make node names unique: nodes that were made from one node of the model share its name."""
     taken = {""}
     for node in nodes:
         if node.name in taken and node.name:
@@ -116,7 +116,7 @@ def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
 
 
 def _all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph, and those of the graphs within."""
+    """Iterate over the nodes of a graph and of its bodies."""
     for node in graph.nodes:
         yield node
         for body in control.bodies(node):
@@ -124,7 +124,7 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _opsets(graph: Graph) -> dict[str, int]:
-    """The version of each domain: `OPSET`, or what operators need that are newer or stay as they were read."""
+    """Opset of each domain: `OPSET`, or a newer one that operators need or were read with."""
     import onnx
 
     opsets = {"": OPSET}
@@ -140,7 +140,7 @@ def _opsets(graph: Graph) -> dict[str, int]:
 
 
 def _info(name: str, value: Value) -> onnx.ValueInfoProto:
-    """What a model says of an input or output; bodies may leave open what they are given."""
+    """Convert type and shape of an input or output to a message; bodies may leave them open."""
     import onnx
     from onnx import helper
 
@@ -151,7 +151,7 @@ def _info(name: str, value: Value) -> onnx.ValueInfoProto:
 
 
 def _node(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
-    """A node as a message; `known` are the constants that it may read, those of outer graphs among them."""
+    """Convert a node to a message; `known` has the constants that it may read, including those of outer graphs."""
     import onnx
     from onnx import helper
 
@@ -174,7 +174,7 @@ def _node(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]
 
 
 def _control(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
-    """An If, Loop or Scan as ONNX writes it: its bodies read outer values by their names."""
+    """Convert an If, Loop or Scan to a message; its bodies read outer values by name."""
     from onnx import helper
 
     attributes: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def _control(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarr
 
 
 def _within(node: Node, graph: Graph) -> Graph:
-    """A body that reads the values around its node as these are called there; its own of such names have others."""
+    """Rename values of a body: captured values get their outer names, and its own values avoid these."""
     outer = control.renamed(node, graph)
     formal = graph.inputs[: control.formal(node)]
     own = [*formal, *graph.constants, *(name for inner in graph.nodes for name in inner.outputs if name)]
@@ -211,7 +211,7 @@ def _within(node: Node, graph: Graph) -> Graph:
 
 
 def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
-    """See that a node that is written as it was read means the same there, and reads what it read."""
+    """Check that a node that is copied as read has the same opset semantics and inputs in the new model."""
     import onnx
 
     assert isinstance(node.meaning, Foreign)
@@ -236,7 +236,7 @@ def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int])
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as ONNX writes it."""
+    """Convert an attribute value for ONNX."""
     from onnx import helper, numpy_helper
 
     if isinstance(value, Draws):
