@@ -1,14 +1,14 @@
-"""cpuconv: convolutional networks on the CPU, from Python: tuned kernels in pure Python and Numba."""
+"""cpuconv: fast convolutions and convolutional networks on CPUs, with autotuned kernels in pure Python and Numba."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autotune.exports import lazily as _lazily
-from cpuconv import origin as _origin  # noqa: F401, before others of this package: it notes what they are imported from
+from cpuconv import origin as _origin  # noqa: F401, first import: it records the state of the source files
 
 # isort: split
-from cpuconv import interpreters as _interpreters  # noqa: F401, refuses interpreters that the package does not run in
+from cpuconv import interpreters as _interpreters  # noqa: F401, raises ImportError in unsupported interpreters
 from cpuconv.api.convolution import conv2d, explain, plan
 from cpuconv.api.remembering import clear_cache, set_cache_limit, tune_in_background
 from cpuconv.conv.plan import Plan
@@ -64,7 +64,7 @@ __all__ = [
     "tune_in_background",
 ]
 
-__getattr__ = _lazily(  # what a convolution does not need
+__getattr__ = _lazily(  # imported at first use: a single convolution does not need these
     __name__,
     {
         "cpuconv.api.network": ("compile", "load"),

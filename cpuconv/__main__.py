@@ -1,4 +1,4 @@
-"""`python -m cpuconv`."""
+"""Entry point of `python -m cpuconv`."""
 
 from __future__ import annotations
 

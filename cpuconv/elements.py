@@ -1,4 +1,4 @@
-"""Element types: what one number of an array is, in memory, in NumPy and in LLVM's language."""
+"""Element types: memory size, NumPy dtype and LLVM type of one array element."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from autotune.data_classes import dataclass
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Element:
-    """The type of an array's elements; there is one object of each.
+    """The type of an array's elements; each type has one instance.
 
     Attributes
     ----------
     name : str
-        As benchdnn writes it, and in its manner s16.
+        Name as in benchdnn; s16 follows the same scheme.
     dtype : numpy.dtype
-        Of arrays that hold it here: bfloat16, which NumPy has not, is the upper half of a float32, as uint16.
+        Dtype of internal arrays. NumPy has no bfloat16: it is stored as uint16, the upper half of a float32.
     llvm : str
-        LLVM's name of the type. Integers of LLVM have no sign: instructions do.
+        Name of the LLVM type. LLVM integers have no sign; signedness is a property of instructions.
     outside : numpy.dtype
-        Of users' arrays of it: that of ml_dtypes for bfloat16.
+        Dtype of users' arrays; for bfloat16 that of ml_dtypes.
     bytes : int
-        Of one element.
+        Size of one element, in bytes.
     """
 
     name: str
@@ -48,17 +48,17 @@ class Element:
 
     @property
     def label(self) -> str:
-        """What users call it: the name of its dtype."""
+        """Name of the dtype, as users know it."""
         return self.outside.name
 
     @property
     def integer(self) -> bool:
-        """Whether it is an integer."""
+        """Whether this is an integer type."""
         return self.llvm.startswith("i")
 
     @property
     def half(self) -> bool:
-        """Whether it is a float of 16 bits."""
+        """Whether this is a 16-bit floating-point type."""
         return not self.integer and self.bytes == 2
 
 
@@ -78,40 +78,40 @@ def _named(name: str) -> Element:
 
 
 OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in TABLE.values()}
-"""By the dtype of users' arrays."""
+"""Elements by the dtype of users' arrays."""
 
-_PART = 1 << 15  # numbers that are looked at together
-_NORMAL = {  # bits of float32 that an element has not; where its normal numbers begin, and what is beyond them
+_PART = 1 << 15  # elements that are checked per NumPy call
+_NORMAL = {  # float32 bits that the type lacks; its smallest normal number, and the first number above its range
     F16: (0x1FFF, 113 << 23, 143 << 23),
     BF16: (0xFFFF, 0, 0xFF << 23),
 }
 
 
 def rounded(array: np.ndarray) -> np.ndarray:
-    """float32 numbers as bfloat16, to the nearest, ties to even; a NaN stays one."""
+    """Round float32 to bfloat16, to the nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     nearest = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    quiet = (bits >> 16 | 0x40).astype(np.uint16)  # a NaN whose upper half may say none
+    quiet = (bits >> 16 | 0x40).astype(np.uint16)  # quiet bit set: the upper half of a NaN may encode infinity
     return np.where(bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000), quiet, nearest)
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """bfloat16 numbers as float32."""
+    """Convert bfloat16 to float32."""
     return (array.astype(np.uint32) << 16).view(np.float32)
 
 
 def floats(array: np.ndarray, element: Element) -> np.ndarray:
-    """Numbers of an element, in its dtype, as float32."""
+    """Convert an array of an element type, in its internal dtype, to float32."""
     return widened(array) if element == BF16 else array.astype(np.float32)
 
 
 def narrowed(array: np.ndarray, element: Element) -> np.ndarray:
-    """float32 numbers rounded to those of an element of 16 bits, in its dtype."""
+    """Round float32 to a 16-bit element type, in its internal dtype."""
     return rounded(array) if element == BF16 else array.astype(element.dtype)
 
 
 def holds(element: Element, array: np.ndarray) -> bool:
-    """Whether each of the float32 numbers is one of an element of 16 bits; of most that are not the first few tell."""
+    """Whether a 16-bit element type represents all float32 numbers exactly; usually the first few show if not."""
     flat = array.reshape(-1, order="A")
     unsure = (_unsure(element, flat[start : start + _PART]) for start in range(0, flat.size, _PART))
     with np.errstate(over="ignore"):
@@ -119,7 +119,7 @@ def holds(element: Element, array: np.ndarray) -> bool:
 
 
 def _unsure(element: Element, array: np.ndarray) -> np.ndarray:
-    """The numbers whose bits alone do not tell that they are normal ones of the element."""
+    """The numbers whose bits alone do not prove that they are normal numbers of the element type."""
     lost, least, largest = _NORMAL[element]
     bits = array.view(np.uint32)
     magnitude = bits & np.uint32(0x7FFFFFFF)

@@ -1,4 +1,4 @@
-"""The exceptions and warnings that users of cpuconv can meet, and how their messages read."""
+"""Public exceptions and warnings, and the format of their messages."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import errno
 
 from cpuconv.names import shortened
 
-MOST_MESSAGE = 2000  # characters of a message: names and lists in it are a model's, and as long as it likes
+MOST_MESSAGE = 2000  # characters of a message; names and lists from a model may be arbitrarily long
 
 
 class CpuconvError(Exception):
-    """Whatever cpuconv raises on purpose."""
+    """Base class of all exceptions that cpuconv raises deliberately."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(shortened(each, MOST_MESSAGE) if isinstance(each, str) else each for each in args))
 
 
 class ArgumentError(CpuconvError, ValueError):
-    """An argument of the right type has a value that cannot be served."""
+    """An argument has the right type but an unsupported value."""
 
 
 class ArgumentTypeError(CpuconvError, TypeError):
-    """An argument is of the wrong type or dtype."""
+    """An argument has the wrong type or dtype."""
 
 
 class WorkspaceError(ArgumentError):
@@ -33,7 +33,7 @@ class SourceError(CpuconvError):
 
 
 class MissingFileError(SourceError, FileNotFoundError):
-    """A source is a file that is not there."""
+    """The file of a source does not exist."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
@@ -47,20 +47,20 @@ class MissingFileError(SourceError, FileNotFoundError):
 
 
 class RunStopped(CpuconvError):
-    """A run was ended because its `stop` said so. It gives no results; the model can run again."""
+    """A run was ended by its `stop` callable. It returns no results; the model can run again."""
 
 
 class CpuconvWarning(UserWarning):
-    """Something was left out or done the slow way; the result is right."""
+    """Something was skipped or takes a slow path; results are correct."""
 
 
 def must(name: str, expected: object, actual: object) -> str:
-    """The one form of our messages: ``Argument 'x' must be …, not ….``"""
+    """Format an error message: ``Argument 'x' must be …, not ….``"""
     return f"Argument '{name}' must be {expected}, not {actual}."
 
 
 def kind_of(value: object) -> str:
-    """The kind of a value for a message: "None", or its type with an article, as in "a list" or "an int"."""
+    """Describe the type of a value for a message: "None", or its type with an article, as in "a list" or "an int"."""
     if value is None:
         return "None"
     name = type(value).__name__

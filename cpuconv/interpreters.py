@@ -1,6 +1,7 @@
-"""Which interpreters of Python the package runs in: in others the import of this module, and so of the package, fails.
+"""Refuse unsupported Python interpreters: in them, the import of this module, and so of the package, fails.
 
-It also imports NumPy, so that the threads that NumPy's BLAS starts take no signals, unless somebody has imported it.
+The module also imports NumPy with signals blocked, so that the threads of NumPy's BLAS receive no signals. This has no
+effect if NumPy was imported before.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from autotune.signals import signals_blocked
 
 
 def check() -> None:
-    """See that this interpreter is the main one of its process, and has its global lock.
+    """Check that this is the main interpreter of its process, and that it has the global interpreter lock.
 
     Raises
     ------
     ImportError
-        It is another one: threads that it leaves behind keep its process from ending, and without the lock several
-        threads at once would change what calls remember.
+        It is not: threads of a sub-interpreter keep its process from ending, and without the lock several threads
+        would change the caches simultaneously.
     """
     if not _is_main():
         raise ImportError(
@@ -36,7 +37,7 @@ def check() -> None:
 def _is_main() -> bool:
     api = ctypes.pythonapi
     main, current = (getattr(api, f"PyInterpreterState_{name}", None) for name in ("Main", "Get"))
-    if main is None or current is None:  # of an interpreter that is not CPython
+    if main is None or current is None:  # not CPython
         return True
     main.restype = current.restype = ctypes.c_void_p
     return bool(main() == current())

@@ -1,15 +1,15 @@
-"""Names that a model does not use yet, found without a search, and text that does not grow with what it is made of."""
+"""Unique names for new values of a model, and shortened text of bounded length."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-MOST_HINT = 128  # characters of a hint that a new name repeats
+MOST_HINT = 128  # characters of a hint that become part of a new name
 
 
 class Names:
-    """The names that are taken, and new ones: the n-th of one hint takes no longer than the first.
+    """Used names, and new ones in constant time: the n-th name for a hint takes no longer than the first.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def add(self, names: Iterable[str]) -> None:
-        """Take names."""
+        """Mark names as used."""
         self._taken.update(names)
 
     def fresh(self, hint: str) -> str:
-        """The hint or the beginning of a long one, with a number if that is taken; the name is taken from now on."""
+        """Return the hint, cut to `MOST_HINT`, with a number if it is used already; mark the result as used."""
         name = hint = hint[:MOST_HINT]
         count = self._counts.get(hint, 0)
         while name in self._taken:
@@ -38,7 +38,7 @@ class Names:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most `most` characters: long words lose their middle, and then the text does."""
+    """Shorten a text to at most `most` characters: cut the middle of long words first, then of the text."""
     if len(text) <= most:
         return text
     text = re.sub(rf"\S{{{MOST_HINT},}}", lambda word: _ends(word[0], MOST_HINT), text)
@@ -46,6 +46,6 @@ def shortened(text: str, most: int) -> str:
 
 
 def _ends(text: str, most: int) -> str:
-    """The beginning and the end of a text that is longer."""
+    """Cut the middle of a text that is longer than `most`."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"

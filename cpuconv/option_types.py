@@ -1,7 +1,7 @@
-"""Types of the options of public calls, so that a type checker refuses a misspelt value.
+"""Types of the options of public calls, so that a type checker rejects misspelt values.
 
-They are for annotations; at run time every call checks its options itself. `tests/project/test_types.py` sees that each
-`Literal` has the values that the calls take.
+They are annotations only; at run time every call validates its options itself. `tests/project/test_types.py` checks
+that each `Literal` has the values that the calls accept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NodePrecisions = Mapping[str, Precision]
 
 
 class ConvOptions(TypedDict, total=False):
-    """Options that `conv2d` takes whatever its arrays are."""
+    """Options of `conv2d` for arrays of all types."""
 
     activation: Activation | None
     residual: object
@@ -41,7 +41,7 @@ class ConvOptions(TypedDict, total=False):
 
 
 class ExplainOptions(TypedDict, total=False):
-    """Options that `explain` passes on, as `plan` has them."""
+    """Options that `explain` passes on, documented in `plan`."""
 
     activation: Activation | None
     in_layout: LayoutNameOrAuto

@@ -1,7 +1,7 @@
-"""What was imported: the source files of the package as they lay there at its import, or the release that it is of.
+"""State of the package's source files at import, or its release if there are no source files.
 
 `cpuconv/__init__.py` imports this module before any other. A file may be replaced while the process runs, such as by
-`pip install -U`: then it no longer tells what the code in memory does.
+`pip install -U`: then it no longer describes the code in memory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 _NAME = ROOT.name
-_BUILT_ON = ("autotune", "layouts")  # packages of the same wheel
-_HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD that has no hash of it tells nothing of our code
+_BUILT_ON = ("autotune", "layouts")  # other packages of the same wheel
+_HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD without its hash does not identify our code
 
 State = tuple[int, int, int, int, int]
 
 
 def at_import() -> dict[str, State]:
-    """The source files of the package that lay there when it was imported, by path; none of one without them."""
+    """State of the package's source files at its import, by path; empty without source files."""
     return _AT_IMPORT
 
 
 def is_unchanged(paths: Iterable[str | Path]) -> bool:
-    """Whether these source files of the package are those that lay there when it was imported."""
+    """Whether these source files of the package have not changed since its import."""
     try:
         return all(_AT_IMPORT.get(os.fspath(each)) == _state(os.stat(each)) for each in paths)
     except OSError:
@@ -36,9 +36,10 @@ def is_unchanged(paths: Iterable[str | Path]) -> bool:
 
 @functools.cache
 def files_state() -> str | None:
-    """A hash of what source files there are in this package and those that it is built on, of their sizes and of their
-    times in seconds, which an image of a container keeps; of a package without source files, of its release. None if
-    nothing tells.
+    """Hash the paths, sizes and modification times of the source files of this package and of those it is built on.
+
+    Times are in whole seconds, which container images preserve. Without source files, hash the release; None if that
+    is unknown.
     """
     if not _AT_IMPORT:
         return RELEASE and hashlib.sha256(RELEASE.encode()).hexdigest()
@@ -52,9 +53,9 @@ def files_state() -> str | None:
 
 
 def release() -> str | None:
-    """Version and RECORD of this package as it is installed now; None if nothing tells.
+    """Version and RECORD of this package as installed now; None if unknown.
 
-    RECORD holds hashes of all files that the package was installed with, those that were left out later as well.
+    RECORD holds hashes of all files that were installed with the package, including files deleted later.
     """
     from importlib import metadata  # takes 20 ms
 
@@ -73,7 +74,7 @@ def _state(status: os.stat_result) -> State:
 
 
 def source_files(folder: str) -> Iterator[str]:
-    """The paths of the source files in a folder and those below it."""
+    """The paths of the source files in a folder and its subfolders."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -82,15 +83,15 @@ def source_files(folder: str) -> Iterator[str]:
                 elif entry.is_dir() and entry.name != "__pycache__":
                     yield from source_files(entry.path)
     except OSError:
-        return  # an archive has no folders
+        return  # the package is in an archive, without folders
 
 
 def _files(folder: str) -> Iterator[tuple[str, State]]:
     for path in source_files(folder):
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the file was deleted meanwhile
             yield path, _state(os.stat(path))
 
 
 _AT_IMPORT = dict(_files(str(ROOT)))
 RELEASE = None if _AT_IMPORT else release()
-"""`release()` at the import, of a package without source files."""
+"""`release()` at import, for a package without source files."""

@@ -1,1 +1,1 @@
-"""The public calls: of one convolution, of a network, and about what the process remembers."""
+"""Public API: calls for one convolution, for a network, and for the caches of the process."""

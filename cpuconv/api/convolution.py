@@ -1,4 +1,4 @@
-"""The calls of one convolution: conv2d, plan, explain."""
+"""Public calls for one convolution: conv2d, plan, explain."""
 
 from __future__ import annotations
 
@@ -73,53 +73,54 @@ def plan(
     y_dtype: Any = None,
     quantization: Quantization | None = None,
 ) -> Plan:
-    """Make a convolution ready to run many times: weights are packed once, and a call looks nothing up.
+    """Prepare a convolution that runs many times: pack the weights once, so that calls do no look-ups.
+
 
     Parameters
     ----------
     x_shape : (N, C, H, W)
-        Logical shape of the input, whatever its layout.
+        Logical shape of the input, in any layout.
     w : array of float32, bfloat16, float16, int8 or uint8, (K, C/groups, R, S)
     bias : array of float32, (K,), or None
-        Also of the weights' dtype where that is bfloat16 or float16, or int32 with weights of integers.
+        Bfloat16 or float16 too, if that is the dtype of the weights; int32 for integer weights.
     stride, dilation : int or (rows, columns)
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
     activation : None, a name, ("clip", lo, hi) or ("leaky_relu", slope)
         relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh. Applied after bias and residual.
     residual : bool
-        Whether calls pass an array of the output's shape to add.
+        Whether each call passes an array of the output's shape that is added to the result.
     in_layout, out_layout : str
-        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, NCHW32c, NCHW64c, or auto: the plan chooses, and its `in_layout`
-        says what.
+        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, NCHW32c, NCHW64c, or auto: the plan selects the layout and
+        returns it as `in_layout` or `out_layout`.
     threads : int, "auto" or None
-        "auto": the number that the tuner found fastest for this shape. None: `get_num_threads()`.
+        "auto": the number of threads that the tuner measured as fastest for this shape. None: `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
-        "heuristic": the cost model decides. "cached": what the tuner has stored, else the model; nothing is timed.
-        "profile": what is not stored is timed now.
+        "heuristic": the cost model selects. "cached": the tuner's stored result, else the cost model; nothing is timed.
+        "profile": candidates without a stored result are timed now.
     accuracy : "exact", "standard" or "fast"
-        Largest error: that of the direct sum; 1e-4 of the output's largest value on unit-normal data; any.
+        Maximum error: that of direct summation; 1e-4 of the largest output value on unit-normal data; unlimited.
     workspace_limit : int or None
-        Upper bound of the workspace of a call, in bytes.
+        Upper bound of the workspace of one call, in bytes.
     reproducible : bool
-        Whether results are equal to the last bit for any number of threads, on one device and state of the store.
+        Whether results are bit-identical for any number of threads, on one device and with one state of the store.
     algorithm : str or None
-        A solver's name, to choose among its candidates, or a candidate as `Plan.algorithm` prints it.
+        Name of a solver, to restrict the selection to its candidates; or a candidate as `Plan.algorithm` prints it.
     x_dtype : "uint8" or "int8", or None
-        Dtype of inputs, with weights of integers; None: uint8. Else that of the weights.
+        Dtype of the inputs, for integer weights; None: uint8. For other weights, the inputs have the weights' dtype.
     y_dtype : str, dtype of NumPy or of torch, or None
-        Dtype of results: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32 with
-        those of integers. None: that of inputs, or float32 where a quantization has no `y_scale`.
+        Dtype of the results. Bfloat16 or float16 weights: the same dtype or float32. Integer weights: uint8, int8,
+        float32 or int32. None: the dtype of the inputs, or float32 if a quantization has no `y_scale`.
     quantization : Quantization or None
-        Scales and zero points of integers; None for floats, and where the result is int32 sums of integers without
-        zero points.
+        Scales and zero points of integers. None for floating-point types, and for int32 sums of integers without zero
+        points.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type; the message says which, what it must be and what it was.
+        An argument has a wrong value or type; the message names it, the expected value and the actual value.
     WorkspaceError
-        No algorithm meets the workspace limit.
+        No algorithm fits the workspace limit.
     """
     options = Options(
         stride, padding, dilation, groups, activation, bool(residual), in_layout, out_layout,
@@ -168,21 +169,21 @@ def explain(
     types: str | Types = ALL_F32,
     **options: Unpack[ExplainOptions],
 ) -> Explanation:
-    """Explain which algorithm `plan` would take for these arguments, and why; compile nothing.
+    """Explain which algorithm `plan` would select for these arguments, and why; compile nothing.
 
     Parameters
     ----------
     x_shape : (N, C, H, W)
     w_shape : (K, C/groups, R, S)
     types : str or Types
-        Types of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
+        Element types of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
     bias, stride, padding, dilation, groups, residual, options
-        As those of `plan`, which also says what is raised.
+        As for `plan`, which also documents the errors.
 
     Returns
     -------
     Explanation
-        A table of every candidate, which prints itself, and has `.to_dict()`.
+        A table of all candidates. It prints itself, and has `.to_dict()`.
     """
     if not isinstance(types, (str, Types)):
         raise ArgumentTypeError(must("types", "a string such as 'u8:s8:u8', or a Types", describe(types)))
@@ -190,7 +191,7 @@ def explain(
     asked = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
     problem = asked.problem(x_shape, w_shape)
     choice = asked.choose(problem)
-    from cpuconv.conv.choice import explain as explaining  # and with it tables
+    from cpuconv.conv.choice import explain as explaining  # deferred, because it imports the report tables
 
     return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
 
@@ -260,64 +261,64 @@ def conv2d(
 ) -> Any:
     """Compute activation(convolution of `x` and `w` + bias + residual) in one call.
 
-    Plans and packed weights are remembered. Weights are recognised by their content, which every call reads, so that a
-    change in place counts at once; a read-only NumPy array that owns its memory is read only once. Weights that change
-    on every call are packed on every call and not remembered.
+    Plans and packed weights are cached. Every call hashes the content of the weights, so changes in place take effect
+    immediately; a read-only NumPy array that owns its memory is read only once. Weights that change on every call are
+    packed on every call and not cached.
 
     Parameters
     ----------
     x : array of float32, bfloat16, float16, uint8 or int8
-        The physical array of `in_layout`: NumPy of any strides, a torch tensor, or a CPU object with `__dlpack__` or
-        `__array__`. Read in place, never written.
+        The array as stored, in `in_layout`: NumPy with any strides, a torch tensor, or a CPU object with `__dlpack__`
+        or `__array__`. Read in place, never written.
     w : array of the dtype of `x`, or of int8 or uint8 where `x` is of integers, (K, C/groups, R, S)
-        As `x`; a `torch.nn.Parameter` too. Gradients are not recorded.
+        Any kind of array that `x` may be, or a `torch.nn.Parameter`. Gradients are not recorded.
     bias : array of float32, (K,), or None
-        Also of the weights' dtype where that is bfloat16 or float16, or int32 with weights of integers.
+        Bfloat16 or float16 too, if that is the dtype of the weights; int32 for integer weights.
     stride, dilation : int or (rows, columns)
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
-        Groups of channels; C is depthwise.
+        Number of channel groups; C for a depthwise convolution.
     activation : None, a name, ("clip", lo, hi) or ("leaky_relu", slope)
         relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh. Applied after bias and residual.
     residual : array of the result's dtype or None
-        Added before the activation; the output's shape in `out_layout`.
+        Added before the activation; has the output's shape, in `out_layout`.
     in_layout, out_layout : str
         NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, NCHW32c or NCHW64c.
     out : numpy.ndarray, torch.Tensor or None
-        Array to write to: C-contiguous, of the result's dtype.
+        Array to write to: C-contiguous, with the dtype of the result.
     threads : int, "auto" or None
-        "auto": the number that the tuner found fastest for this shape. None: `get_num_threads()`.
+        "auto": the number of threads that the tuner measured as fastest for this shape. None: `get_num_threads()`.
     strategy : "cached", "heuristic" or "profile"
-        "cached": what the tuner has stored, else the cost model's choice; nothing is timed. "heuristic": the cost
-        model's choice. "profile": what is not stored is timed now.
+        "cached": the tuner's stored result, else the cost model; nothing is timed. "heuristic": the cost model selects.
+        "profile": candidates without a stored result are timed now.
     accuracy : "exact", "standard" or "fast"
-        Largest error: that of the direct sum; 1e-4 of the output's largest value on unit-normal data; any.
+        Maximum error: that of direct summation; 1e-4 of the largest output value on unit-normal data; unlimited.
     workspace_limit : int or None
-        Upper bound of the workspace of a call, in bytes.
+        Upper bound of the workspace of one call, in bytes.
     reproducible : bool
-        Whether results are equal to the last bit for any number of threads, on one device and state of the store.
+        Whether results are bit-identical for any number of threads, on one device and with one state of the store.
     y_dtype : str, dtype of NumPy or of torch, or None
-        Dtype of the result: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32
-        with those of integers. None: that of `x`, or float32 where a quantization has no `y_scale`.
+        Dtype of the result. Bfloat16 or float16 weights: the same dtype or float32. Integer weights: uint8, int8,
+        float32 or int32. None: the dtype of `x`, or float32 if a quantization has no `y_scale`.
     quantization : Quantization or None
-        Scales and zero points of integers; None for floats, and where the result is int32 sums of integers without
-        zero points.
+        Scales and zero points of integers. None for floating-point types, and for int32 sums of integers without zero
+        points.
 
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`; or a new array, a tensor if `x` is one. N = 0 gives an empty result.
+        `out`, or a new array; a torch tensor if `x` is one. N = 0 gives an empty result.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type; the message says which, what it must be and what it was.
+        An argument has a wrong value or type; the message names it, the expected value and the actual value.
     WorkspaceError
-        No algorithm meets the workspace limit.
+        No algorithm fits the workspace limit.
     """
     count = wanted_threads(None) if threads is None else threads
     added = residual is not None
-    asked = (  # in the order of `Options`
+    asked = (  # in the field order of `Options`
         stride, padding, dilation, groups, activation, added, in_layout, out_layout,
         count, strategy, accuracy, workspace_limit, reproducible,
     )  # fmt: skip
@@ -327,12 +328,12 @@ def conv2d(
     else:
         x_element = as_operand(x, "x")[1]
         weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, added)
-    try:  # as bytes, in which 1, 1.0 and True differ
+    try:  # serialised, because 1, 1.0 and True are equal as keys but differ as bytes
         key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, PLAIN)
         if given is not FLOAT32_CALL:
             key += given.key
         layer = session.current.remembered.get(key)
-    except (TypeError, ValueError):  # an argument of another type, such as NumPy's integers
+    except (TypeError, ValueError):  # an argument of another type, such as a NumPy integer
         key = layer = None
     if layer is None:
         layer = _layer(key, x, weight, Options(*asked, types=given.types), given)
@@ -345,7 +346,7 @@ def conv2d(
 
 @default_environment()
 def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed) -> Layer:
-    """The layer of a call, remembered under `key`; without a key, under the problem and the options that decide."""
+    """The layer of a call, cached under `key`; without a key, under the problem, threads, strategy and limits."""
     check_rank(weight)
     channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)
     x_shape = logical_shape(as_view(x, "x", options.types.x), _concrete(options.in_layout), channels, "x")
@@ -371,7 +372,7 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
 
 
 def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Typed) -> Layer:
-    """The layer of kernel calls by a template, remembered under `key`."""
+    """The layer that runs the kernel calls of a template, cached under `key`."""
     here, problem, kin = session.current, found.problem, LayerWeights.of(found.template)
     numbers = given.numbers(None, problem.k)
     plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, ending=kin.blank)

@@ -1,4 +1,4 @@
-"""Layer: what `conv2d` remembers of a call: a plan that is given weights each time."""
+"""Layer: the cached plan of a `conv2d` call, which receives the weights at each call."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cpuconv.problem.arrays import inside
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 
-_MOST_CHANGES = 4  # calls in a row with new weights, after which new weights are not remembered
-_MOST_ENDINGS = 16  # of calls with other weights, biases or scales
+_MOST_CHANGES = 4  # consecutive calls with new weights, after which new weights are not cached
+_MOST_ENDINGS = 16  # cached epilogues, one per combination of weights, bias and scales
 
 
 class LayerWeights:
-    """Packed weights of former calls, and endings: of a layer, or of all that a template gives the kernel calls of.
+    """Packed weights and epilogues of former calls, for one layer or for all layers of a template.
 
     Attributes
     ----------
     entries : dict
-        By the weights' fingerprint.
+        Cache entries of packed weights, by fingerprint of the weights.
     blank : numpy.ndarray or None
-        The ending of a layer, which runs put theirs in the place of.
+        Placeholder epilogue of the layer; each run replaces it by its own.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class LayerWeights:
 
     @classmethod
     def of(cls, template: Template) -> LayerWeights:
-        """What all that run the kernel calls of a template share."""
+        """The instance that all layers with the kernel calls of one template share."""
         made: LayerWeights = template.shared.setdefault("weights", cls())
         return made
 
@@ -54,8 +54,10 @@ class LayerWeights:
         bias: np.ndarray | None,
         quantization: Quantization | None,
     ) -> np.ndarray:
-        """The ending of integer sums of weights with the fingerprint `name`; remembered, as to sum up the weights takes
-        longer than many a run."""
+        """Return the epilogue block for integer sums of the weights with fingerprint `name`.
+
+        It is cached, because summing up the weights takes longer than many runs.
+        """
         content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
         key = name, content, quantization
         ending = self._endings.get(key)
@@ -70,12 +72,12 @@ class LayerWeights:
 class Layer:
     """A plan, and the packed weights of its calls.
 
-    Weights that change on every call would push others out of memory. So after a few changes in a row, weights are
-    remembered only when they come a second time.
+    Weights that change on every call would evict other cache entries. Therefore, after more than four consecutive
+    changes, new weights are cached only when they occur a second time.
     """
 
     def __init__(self, plan: Plan, session: Session, kin: LayerWeights | None = None) -> None:
-        """`kin`: what layers of other sizes know of weights; None: this is the first."""
+        """`kin`: weights shared with layers of other input sizes; None for the first layer."""
         self.plan, self.kin = plan, kin or LayerWeights()
         self._session = session
         self._threads = plan.problem.threads
@@ -85,7 +87,7 @@ class Layer:
         self._candidate = plan.candidate
 
     def solves(self, problem: ConvProblem) -> bool:
-        """Whether this is a layer of the problem, for any number of threads."""
+        """Whether this layer solves the problem, for any number of threads."""
         own = self.plan.problem
         return own == replace(problem, threads=own.threads)
 
@@ -98,7 +100,7 @@ class Layer:
         weight: np.ndarray,
         quantization: Quantization | None = None,
     ) -> Any:
-        """The plan's result for raw weights (K, C/groups, R, S), of integers less their zero points, and `bias` (K)."""
+        """Run the plan with raw weights (K, C/groups, R, S), minus zero points if integer, and `bias` (K,)."""
         name = self._session.fingerprint(weight, self._threads)
         entry = self._entries.get(name)
         packed = None if entry is None else entry.use()
@@ -127,18 +129,20 @@ class Layer:
 
 
 class TemplateLayer(Layer):
-    """A layer whose kernel calls are those of a template, until its size has come so often that kernels of its own are
-    worth compiling."""
+    """A layer that runs the kernel calls of a template.
 
-    often = 64  # runs
+    A size that has occurred often enough gets its own plan, as compiling kernels for it pays off.
+    """
+
+    often = 64  # runs of one size, after which it is planned by itself
 
     def __init__(self, plan: Plan, session: Session, kin: LayerWeights, leave: Callable[[], object]) -> None:
-        """`leave` makes the next call of the size plan it by itself."""
+        """`leave` is called after `often` runs; it makes the next call plan this size without the template."""
         super().__init__(plan, session, kin)
         self._left, self._leave = self.often, leave
 
     def run(self, *arguments: Any) -> Any:
-        """As `Layer.run`."""
+        """Run as `Layer.run`, and count the runs."""
         self._left -= 1
         if not self._left:
             self._leave()

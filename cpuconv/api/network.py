@@ -1,4 +1,4 @@
-"""The calls that make a network ready to run: compile, load."""
+"""Public calls that prepare a network to run: compile, load."""
 
 from __future__ import annotations
 
@@ -47,70 +47,70 @@ def compile(
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
 ) -> Model:
-    """Make a network ready to run: read, rewritten, laid out, placed in memory and recorded.
+    """Prepare a network to run: read, rewrite, plan layouts, assign memory and record the program.
 
     Parameters
     ----------
     source : path, bytes, onnx.ModelProto or Graph
-        An ONNX model, opset 6 or newer; or what has been read from one.
+        An ONNX model, opset 6 or newer; or the graph that was read from one.
     threads : int, "auto" or None
-        Most threads of a run. "auto": of 1, 2, 4, … and all cores as many as are fastest for this network and these
-        sizes, by the model of its operators; with strategy "profile" as timed on random data. None:
+        Maximum number of threads of a run. "auto": the fastest of 1, 2, 4, … and all cores for this network and these
+        sizes, by the cost model of its operators; with strategy "profile", as timed on random data. None:
         `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
-        How convolutions are chosen, as for `plan`.
+        How algorithms of convolutions are selected, as for `plan`.
     input_shapes : mapping of str to sequence of int, or None
-        Sizes of inputs by name, one for each axis as the model has them (images as (N, C, H, W)), where it leaves them
-        open. Those that stay open are taken from the arrays of a run.
+        Sizes of inputs by name, one per axis as the model has them (images as (N, C, H, W)), where the model leaves
+        them open. Sizes that remain open are taken from the arrays of each run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
     precision : "float32", "bfloat16" or "auto"
-        With "bfloat16" what is multiplied, and tensors between operators, may be rounded to bfloat16 where that is
-        faster by the models; sums and functions are computed in float32. Inputs and outputs stay as the model has them.
-        "auto": the fastest of float32, bfloat16, bytes and mixtures of them whose measured error is within `tolerance`
-        for all `samples`; `Model.precision_table` tells.
+        "bfloat16": operands of multiplications and intermediate tensors may be rounded to bfloat16 where the cost
+        models predict a gain; sums and functions are computed in float32. Inputs and outputs keep their dtypes. "auto":
+        the fastest of float32, bfloat16, int8 and mixtures of them whose measured error is within `tolerance` for all
+        `samples`; `Model.precision_table` reports the selection.
     node_precisions : mapping of str to str, or None
-        Other precisions of some nodes, by their names in the model; a node without one goes by its first output. Nodes
-        that are computed together take the strictest of theirs.
+        Other precisions of single nodes, by their names in the model; an unnamed node is identified by its first
+        output. Nodes that are fused take the strictest precision among theirs.
     tolerance : float or None
-        Of "auto": most error of the outputs for any sample, relative RMS (the largest of all outputs) or what `metric`
-        says; by the spread of the samples' errors, others are expected to err by at most 1.5 times as much. None: 0.01.
+        For "auto": maximum error of the outputs for any sample, as relative RMS (the largest of all outputs) or as
+        `metric` computes it. Unseen inputs are predicted, from the spread of the samples' errors, to have at most 1.5
+        times this error. None: 0.01.
     samples : iterable of (mapping of str to array, or array), path, or None
-        Of "auto": feeds such as the network will run on; a network of one input takes arrays. A path is that of an .npz
-        file, of a folder of such, arrays by input name; of arrays with one more axis than inputs, each holds one sample
-        behind another. Times are those of the first sample's sizes. Bytes are weighed with 8 samples or more: their
-        errors are measured on each half of fewer than 33, with what bytes stand for from the other half, too.
+        For "auto": representative feeds; a network of one input also takes plain arrays. A path names an .npz file of
+        arrays by input name, or a folder of such files. Arrays with one axis more than the inputs hold one sample per
+        index of the first axis. Times are those of the first sample's sizes. Int8 is a candidate with 8 samples or
+        more. With fewer than 33, errors on each half are also measured with calibration on the other half.
     metric : callable or None
-        Of "auto": ``metric(reference_outputs, outputs) -> float``, of dicts of arrays by output name, takes the place
-        of relative RMS; from 0 on.
+        For "auto": ``metric(reference_outputs, outputs) -> float``, at least 0, on dicts of arrays by output name. It
+        replaces relative RMS.
     progress : callable or None
-        Of "auto": ``progress(what, done, total)`` is told how far it is; a total of 0 is not known.
+        For "auto": ``progress(what, done, total)`` is called to report progress; a total of 0 means unknown.
     strict : bool
-        Whether to refuse operators that run through ONNX's reference evaluator.
+        Whether to reject operators that run through ONNX's reference evaluator.
     skip_passes : sequence of str
-        Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
+        Names of rewrites to skip (`cpuconv.graph.passes.NAMES`), to find the cause of a difference.
     idle_bytes : int or None
-        Most bytes of memory for values in between that runs leave for the next ones, of whatever sizes, beside those of
-        one run: what a peak of runs at once took is given back. None: 256 MiB. What 256 runs have not used goes in any
-        case.
+        Maximum memory for intermediate tensors, in bytes, that finished runs of any sizes keep for later ones, in
+        addition to the memory of one run. Memory beyond it, from a peak of concurrent runs, is released. None: 256 MiB.
+        Memory that 256 runs have not used is always released.
 
     Returns
     -------
     Model
-        Call it with an array, or its `run` with a dict; arrays are of the shapes and dtypes that its `inputs` state.
+        Call it with an array, or its `run` with a dict; arrays have the shapes and dtypes that its `inputs` state.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type; `input_shapes` among them, where it does not fit the model.
+        An argument has a wrong value or type, or `input_shapes` do not fit the model.
     SourceError
-        The model cannot be read, is wrong in itself, asks for too much memory or time, or has an operator that `strict`
-        refuses.
+        The model cannot be read, is invalid, needs too much memory or time, or has an operator that `strict` rejects.
 
     Warns
     -----
     CpuconvWarning
-        Some operators run through ONNX's reference evaluator; it names them. Or precisions follow from one sample.
+        Some operators run through ONNX's reference evaluator; the message names them. Or only one sample was given.
     """
     check_options(strategy, accuracy, None, False)
     auto = precision == AUTO
@@ -123,7 +123,7 @@ def compile(
         named = precision_named(precision, more=[AUTO])
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
             check_left_out(name, f"where precision is not {AUTO!r}", value)
-    from cpuconv.graph import passes  # what `load` does not need
+    from cpuconv.graph import passes  # deferred: `load` does not need it
     from cpuconv.reading.onnx_reader import read
 
     unknown = [name for name in skip_passes if name not in passes.NAMES]
@@ -164,7 +164,7 @@ def compile(
         metric or relative_rms,
         progress,
     )
-    if chosen.graph is not graph:  # of whose weights integers were made
+    if chosen.graph is not graph:  # the weights of this one were quantised
         chosen = chosen._replace(graph=replace(chosen.graph, defaults={}))
         made["source"] = lambda: chosen.graph
     return compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made).with_table(
@@ -183,29 +183,29 @@ def load(
     idle_bytes: int | None = None,
     trust_kernels: bool = False,
 ) -> Model:
-    """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
+    """Prepare a saved network to run; weights are read from the memory-mapped file, which processes share.
 
-    With the options that it was saved with, and on the same CPU, it runs exactly as before: equal arrays give equal
-    bits. Else layouts and algorithms are chosen anew, which a warning says and which takes the time that it takes
-    `compile`. The package onnx is needed only for operators that run through ONNX's reference evaluator.
+    With the options that it was saved with, and on the same CPU, results are bit-identical for equal inputs. Otherwise
+    a warning is issued, and layouts and algorithms are selected again, which takes as long as in `compile`. The package
+    onnx is needed only for operators that run through ONNX's reference evaluator.
 
     Parameters
     ----------
     path : path
         A file that `Model.save` wrote.
     threads : int or None
-        Most threads of a run. None: as many as it was saved with, but no more than there are cores.
+        Maximum number of threads of a run. None: the saved number, but at most the number of cores.
     strategy, accuracy, precision : str or None
-        As for `compile`. None: as it was saved with, and so are precisions of single nodes; with a precision stated,
-        there are none.
+        As for `compile`. None: the saved value; for `precision`, also the saved precisions of single nodes. A given
+        precision discards these.
     input_shapes : mapping of str to sequence of int, or None
         Sizes of inputs, where the saved network leaves them open.
     idle_bytes : int or None
         As for `compile`.
     trust_kernels : bool
-        Whether to run machine code that the file holds (`Model.save(kernels=True)`), where it fits this CPU and these
-        sources. Only for files that come from whom you trust: it is code, and can do whatever this process can.
-        Otherwise it is ignored; kernels are those of the cache, of the package's pack, or compiled.
+        Whether to run machine code from the file (`Model.save(kernels=True)`), if it fits this CPU and this version's
+        sources. Use it only for files from a trusted origin: the code can do whatever this process can. Otherwise the
+        code is ignored, and kernels come from the cache folder, the package's kernel pack, or the compiler.
 
     Returns
     -------
@@ -216,13 +216,13 @@ def load(
     ArgumentError, ArgumentTypeError
         An argument has a wrong value or type.
     SourceError
-        The file cannot be read, is no saved model, damaged, or of a newer version.
+        The file cannot be read, is not a saved model, is damaged, or is of a newer version.
 
     Warns
     -----
     CpuconvWarning
-        The model was saved on another CPU, by a version that packs weights otherwise, or with another number of
-        threads, strategy, accuracy or precision: what was chosen for it is not followed.
+        The model was saved on another CPU, by a version with another packing of weights, or with another number of
+        threads, strategy, accuracy or precision: its saved layouts and algorithms are not used.
     """
     saved = Saved(path, trust_kernels=trust_kernels)
     settings = saved.settings
@@ -247,13 +247,13 @@ def load(
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
-    """As many threads as are fastest for a feed."""
+    """The number of threads that is fastest for a feed."""
     model.run(feed)
     return model.threads
 
 
 def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
-    """Valid precisions of nodes from a user's value."""
+    """Validate precisions of nodes that a user gave."""
     if stated is not None and not isinstance(stated, Mapping):
         raise ArgumentTypeError(must("node_precisions", "a dict of precisions by node, or None", kind_of(stated)))
     return {
@@ -262,7 +262,7 @@ def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _idle_bytes(wanted: int | None) -> int:
-    """A valid limit from a user's value."""
+    """Validate the limit of idle memory that a user gave, in bytes."""
     if wanted is None:
         return IDLE_BYTES
     if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
@@ -273,7 +273,7 @@ def _idle_bytes(wanted: int | None) -> int:
 
 
 def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, object]]) -> None:
-    """Warn if what a saved model chose is not followed; `changed` are options with their values when saved and now."""
+    """Warn if the saved layouts and algorithms are not used; `changed`: options with their saved and current values."""
     if not saved.fits:
         warnings.warn(
             f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
@@ -292,7 +292,7 @@ def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, objec
 
 
 def _again(source: object, graph: Graph) -> Callable[[], Graph]:
-    """What gives the graph of a source again: it is kept where it came from memory, and read again from a file."""
+    """Return a function that gives the graph of a source: from memory, or by reading the file again."""
     if not isinstance(source, (str, os.PathLike)):
         return lambda: graph
     path = os.path.abspath(source)
@@ -312,7 +312,7 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """What changes when a file does."""
+    """Identity of a file's content: device, inode, size and modification time; empty if the file is missing."""
     try:
         found = os.stat(path)
     except OSError:

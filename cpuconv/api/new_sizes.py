@@ -1,4 +1,4 @@
-"""Finds and makes templates for convolutions whose input sizes change from call to call."""
+"""Find and make templates for convolutions whose input sizes change from call to call."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from cpuconv.problem.arguments import Pads, padding, pair
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import wanted_threads
 
-PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
+PLAIN = 2  # marshal format version in which equal values of equal types serialise to equal bytes
 
 
 class NewSize:
-    """A convolution of some sizes, and the templates of their class.
+    """A convolution of given input sizes, and the templates of their class of sizes.
 
     Parameters
     ----------
     options : Options
     x_shape : (N, C, H, W)
     key : hashable
-        The arguments of the convolution except the shape of its input and the values of its weights.
+        All arguments of the convolution except the shape of its input and the values of its weights.
     """
 
     def __init__(self, options: Options, x_shape: Sequence[int], key: Hashable) -> None:
@@ -40,7 +40,7 @@ class NewSize:
 
     @classmethod
     def asked(cls, options: Options, x_shape: Sequence[int], key: Hashable) -> NewSize | None:
-        """None where each size is decided by itself."""
+        """Return the size, or None if templates cannot be used and each size is planned by itself."""
         able = (
             options.algorithm is None
             and wanted_threads(options.threads) != AUTO
@@ -55,19 +55,19 @@ class NewSize:
     def of_plan(
         cls, options: Options, x_shape: Any, w_shape: Sequence[int], types: tuple[Hashable, ...]
     ) -> NewSize | None:
-        """As `asked`, as by a call of `conv2d`; None too where arguments are to be looked at first."""
+        """As `asked`, with the key of a call of `conv2d`; None also if the arguments need validation first."""
         if type(x_shape) is not tuple or any(type(size) is not int or size <= 0 for size in x_shape):
             return None
         fields = {**vars(options), "threads": wanted_threads(options.threads)}
         del fields["algorithm"], fields["types"]
         try:
             key = w_shape, marshal.dumps(tuple(fields.values()), PLAIN), *types
-        except ValueError:  # an argument of another type than Python's own
+        except ValueError:  # an argument that is not of a built-in type
             return None
         return cls.asked(options, x_shape, key) if len(x_shape) == len(w_shape) == 4 else None
 
     def find(self) -> Evaluated | None:
-        """The kernel calls by a template that is there, if the class is settled; None: decide by the size."""
+        """The kernel calls of an existing template, if the class has settled; None: plan this size by itself."""
         found = self.of.find(self.sizes, _seconds)
         if found is None or self._is_cached and is_stored(found.problem):
             return None
@@ -76,7 +76,7 @@ class NewSize:
         return found
 
     def chosen(self, problem: ConvProblem, choice: Choice) -> Evaluated | None:
-        """The kernel calls by a template that gives the bits of a choice, perhaps a new one; None: there is none."""
+        """The kernel calls of a (possibly new) template with the same rounding as a choice; None if impossible."""
         if choice.decided_by not in MODELLED or self._is_cached and is_stored(problem):
             return None
         own, asked, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
@@ -111,5 +111,5 @@ def _seconds(problem: ConvProblem, candidate: Candidate) -> float:
 
 
 def choice_of(found: Evaluated) -> Choice:
-    """The choice of a template."""
+    """The choice that a template stands for, as decided by the model."""
     return Choice(found.template.candidate, "model")

@@ -1,4 +1,4 @@
-"""Options: what a convolution is asked for beside its arrays."""
+"""Options: the non-array arguments of a convolution call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpuconv.runtime.threads import maximum_threads, wanted_threads
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments that `conv2d`, `plan` and `explain` have in common, and the types; `plan` says what each may be."""
+    """The arguments that `conv2d`, `plan` and `explain` share, and the types; see `plan` for their values."""
 
     stride: Any = 1
     padding: Any = 0
@@ -39,11 +39,11 @@ class Options:
 
     @property
     def limits(self) -> Limits:
-        """What a choice must keep to."""
+        """Limits that the selected algorithm must satisfy."""
         return Limits(self.accuracy, self.workspace_limit, self.reproducible)
 
     def problem(self, x_shape: Sequence[int], w_shape: Sequence[int]) -> ConvProblem:
-        """The problem of these shapes, its layouts and threads decided.
+        """The problem for these shapes, with its layouts and number of threads resolved.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class Options:
         problem = problem_from_arguments(
             x_shape, w_shape, self.stride, self.padding, self.dilation, self.groups,
             activation=self.activation, residual=self.residual, in_layout=in_layout, out_layout=out_layout,
-            threads=maximum_threads() if isinstance(threads, str) else threads,  # "auto": decided below
+            threads=maximum_threads() if isinstance(threads, str) else threads,  # "auto": resolved below
             types=self.types,
         )  # fmt: skip
         if AUTO in wanted:
@@ -67,8 +67,8 @@ class Options:
         return problem
 
     def choose(self, problem: ConvProblem, weight: Fingerprint | None = None) -> Choice:
-        """The candidate for `problem`; one that reads a packed form of `weight` that exists is preferred."""
-        if problem.n == 0:  # nothing will run: any algorithm will do
+        """Select a candidate for `problem`; prefer one that reads an existing packed form of `weight`."""
+        if problem.n == 0:  # an empty batch runs nothing, so any algorithm will do
             return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
         if self.algorithm is None and self.strategy != "profile":
             choice = by_class.choose_in_class(problem, self.strategy, self.limits)
@@ -80,9 +80,9 @@ class Options:
 
 
 def tuner_for(strategy: str) -> select.Tuner | None:
-    """What times candidates during a call, for strategy "profile"; else None."""
+    """The module that times candidates during a call, for strategy "profile"; otherwise None."""
     if strategy != "profile":
         return None
-    from cpuconv.tuning import profile  # and with it all of the tuner
+    from cpuconv.tuning import profile  # deferred, because it imports the whole tuner
 
     return profile

@@ -1,4 +1,4 @@
-"""The arguments of `compile` for `precision="auto"`, checked: tolerance, samples, metric."""
+"""Validation of the arguments of `compile` for `precision="auto"`: tolerance, samples, metric."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Graph
 
 AUTO = "auto"
-TOLERANCE = 0.01  # where none is stated
+TOLERANCE = 0.01  # default tolerance, relative RMS error
 _KINDS = "a list of feeds, each a dict of arrays by input name, an .npz file or a folder of such"
 
 Feeds = list[Mapping[str, Any]]
 
 
 def check_left_out(name: str, where: str, value: object) -> None:
-    """See that an argument is not given.
+    """Check that an argument is not given.
 
     Raises
     ------
     ArgumentError
-        It is.
+        It is given.
     """
     if value is not None:
         raise ArgumentError(must(name, f"left out {where}", "given"))
 
 
 def tolerance_of(given: object) -> float:
-    """A valid tolerance from a user's value.
+    """Validate a user's tolerance; None gives the default.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        It is no finite number above 0.
+        It is not a finite number above 0.
     """
     if given is None:
         return TOLERANCE
@@ -51,24 +51,24 @@ def tolerance_of(given: object) -> float:
 
 
 def check_callable(name: str, given: object, of: str) -> None:
-    """See that an argument, if it is given, can be called; `of` says with what.
+    """Check that an argument, if given, is callable; `of` describes the callable's arguments.
 
     Raises
     ------
     ArgumentTypeError
-        It cannot.
+        It is not callable.
     """
     if given is not None and not callable(given):
         raise ArgumentTypeError(must(name, f"a callable of {of}, or None", kind_of(given)))
 
 
 def feeds_of(samples: Any, graph: Graph) -> Feeds:
-    """The feeds that a user's `samples` stand for; whether they fit is yet to be seen.
+    """Convert a user's `samples` to a list of feeds; shapes and dtypes are not checked here.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        There are none, or they are something else.
+        There are no samples, or they are of another type.
     """
     if samples is None:
         raise ArgumentError(must("samples", f"{_KINDS}, for precision={AUTO!r}", "left out"))
@@ -84,7 +84,7 @@ def feeds_of(samples: Any, graph: Graph) -> Feeds:
 
 
 def _feed(at: int, sample: Any, graph: Graph) -> Mapping[str, Any]:
-    """A sample as a dict: a network of one input takes its array."""
+    """A sample as a dict; for a network of one input, the sample may be the array itself."""
     if isinstance(sample, Mapping):
         return sample
     if len(graph.inputs) != 1:
@@ -94,14 +94,14 @@ def _feed(at: int, sample: Any, graph: Graph) -> Mapping[str, Any]:
 
 
 def _of_path(path: Path, graph: Graph) -> Feeds:
-    """The feeds of a file; or of the files of a folder, in the order of their names."""
+    """The feeds of a file, or of all .npz files of a folder in alphabetical order."""
     if path.is_dir():
         return [feed for file in sorted(path.glob("*.npz")) for feed in _of_file(file, graph)]
     return _of_file(path, graph)
 
 
 def _of_file(path: Path, graph: Graph) -> Feeds:
-    """The feed of a file; several, one behind another, where arrays have one more axis than the inputs."""
+    """The feed of a file; several feeds, stacked along the first axis, if arrays have one axis more than the inputs."""
     from cpuconv.quantizing.data.samples import feed_of
 
     feed = feed_of(path, graph.inputs, "samples", "an .npz file that can be read, or a folder of such")

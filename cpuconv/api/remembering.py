@@ -1,4 +1,4 @@
-"""The calls about what a process remembers and what is tuned beside it: caches, their limit, background tuning."""
+"""Public calls for the caches of the process and for background tuning: clear, limit, tune."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def clear_cache() -> None:
-    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that you hold stay.
+    """Clear the plans and packed weights that `conv2d` caches, and free workspaces; plans that you own stay valid.
 
     Read-only weights are read again at their next call.
     """
@@ -20,39 +20,39 @@ def clear_cache() -> None:
 
 
 def set_cache_limit(limit: int) -> None:
-    """Set how many bytes of plans and packed weights `conv2d` may remember.
+    """Set the maximum size of the plans and packed weights that `conv2d` caches.
 
     Parameters
     ----------
     limit : int
-        Bytes, 0 or more; by default a quarter of the machine's memory, at most 2 GiB. What was used least recently is
-        forgotten first.
+        Size in bytes, 0 or more; by default a quarter of the machine's memory, at most 2 GiB. The least recently used
+        entries are evicted first.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        `limit` is negative or no integer.
+        `limit` is negative or not an integer.
     """
     session.current.remembered.resize(integer(limit, "limit", 0))
 
 
 def tune_in_background(effort: str = "quick") -> Background:
-    """Start a process of low priority that tunes shapes which programs on this machine asked for and nobody tuned.
+    """Start a low-priority process that tunes the untuned shapes that programs on this machine have requested.
 
-    It ends with this process, or by `.stop()`; a second call returns the one that runs. Calls of `conv2d` use what it
-    finds within seconds, as do plans made later.
+    It ends with this process, or by `.stop()`; a second call returns the running one. `conv2d` calls use its results
+    within seconds, as do plans made later.
 
     Parameters
     ----------
     effort : "quick", "normal" or "exhaustive"
-        Effort spent on a shape.
+        Tuning effort per shape.
 
     Raises
     ------
     ValueError
-        `effort` is another.
+        `effort` has another value.
     OSError
-        There is no cache folder that the process could share with this one.
+        There is no cache folder for sharing results between the two processes.
     """
     global _background
     from autotune.paths import store_path

@@ -1,4 +1,4 @@
-"""Calls of other types than float32: what their arrays say of the problem, and weights as kernels take them."""
+"""Typed convolution calls: problem types and kernel-ready weights from arrays that are not all float32."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
 
-_CHECKED = 256  # calls whose quantization is known to suit them
+_CHECKED = 256  # cached successful checks of a quantization
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What arrays say of a problem's types.
+    """Types of a problem, derived from its arrays.
 
     Attributes
     ----------
     types : Types
     quantization : Quantization or None
-        Of a problem with integer sums.
+        Scales and zero points, for a problem with integer sums.
     """
 
     types: Types = ALL_F32
@@ -38,11 +38,11 @@ class Typed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What plans of it depend on."""
+        """The part of a plan's cache key that depends on types and quantization."""
         return self.types, 0 if self.quantization is None else self.quantization.x_zero_point
 
     def numbers(self, weight: np.ndarray | None, k: int) -> Numbers | None:
-        """Of weights as kernels take them, or of none that are known yet; None where sums are floats."""
+        """Quantization numbers of kernel-ready weights; zeros if `weight` is None; None for floating-point sums."""
         if not self.types.sum.integer:
             return None
         if weight is None:
@@ -56,24 +56,24 @@ FLOAT32_CALL = Typed()
 def typed(
     x: Element, weight: np.ndarray, y: Element | None, quantization: Any, residual: bool
 ) -> tuple[np.ndarray, Typed]:
-    """Weights as kernels take them, of bytes less their zero points, and what they and the input say.
+    """Return the weights as kernels read them (integers minus zero points), and the types of the problem.
 
     Parameters
     ----------
     x : Element
-        Of the input.
+        Element type of the input.
     weight : array, (K, C/groups, R, S)
-        As users give it.
+        Weights as given by the user.
     y : Element or None
-        That is asked for.
+        Requested element type of the result.
     quantization : Quantization or None
     residual : bool
-        Whether one is added.
+        Whether a residual is added.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        They do not go together.
+        The types are incompatible.
     """
     w = OF_DTYPE[weight.dtype]
     types = types_of(x, w, y, quantization)
@@ -95,7 +95,7 @@ def check_rank(weight: np.ndarray) -> None:
 
 
 def bias_view(bias: Any, problem: ConvProblem, given: Typed = FLOAT32_CALL) -> np.ndarray | None:
-    """The bias, checked: float32 (widened where it is of 16 bits), or int32 where sums are integers; None as it is."""
+    """Check the bias: float32 (16-bit floats are widened), or int32 for integer sums; None stays None."""
     if bias is None:
         return None
     x = problem.types.x
@@ -117,7 +117,7 @@ def _check(quantization: Quantization, types: Types, w: Element, k: int, residua
 
 
 def _signed(weight: np.ndarray, w: Element, quantization: Quantization | None) -> np.ndarray:
-    """`signed`, remembered: what it gives is read-only, so that its content is read once."""
+    """`signed`, cached. Its result is read-only, so its content is hashed only once."""
     points = 0 if quantization is None else quantization.w_zero_point
     if w == S8 and not (any(points) if isinstance(points, tuple) else points):
         return weight

@@ -1,1 +1,1 @@
-"""One convolution, from arguments to a plan that runs."""
+"""A single convolution, from its arguments to an executable plan."""

@@ -1,4 +1,4 @@
-"""The kernel calls of a convolution whose operands lie in the memory of a network."""
+"""Kernel calls of a convolution whose operands are in the memory of a network."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ def steps_of(
     view: Hashable = None,
     quantization: Quantization | None = None,
 ) -> list[Step]:
-    """The kernel calls of a convolution.
+    """Bind the kernel calls of a convolution.
 
     Parameters
     ----------
     asked : Convolution
     operands : Operands
     constants : Constants
-        Keep the packed weights and the bias.
+        Stores the packed weights and the bias.
     space : Space
         Workspace of the calls.
     name : str
-        Of the constant that the weights are.
+        Name of the constant that holds the weights.
     weight : numpy.ndarray, (K, C/groups, R, S)
-        Of any strides; of integers less their zero points.
+        Any strides; integer weights have their zero points subtracted.
     bias : numpy.ndarray, (K,), or None
     view : hashable
-        Tells views of one constant apart, which may be packed in the same form.
+        Distinguishes views of one constant that are packed in the same form.
     quantization : Quantization or None
-        Of integers.
+        Scales and zero points of integers.
     """
     problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
     closed = asked.target.limits.closed
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
-    named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}  # may be in workspace
+    # Placeholder bases, as operands may be in the workspace of the network.
+    named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}
     recipe = _assembled(problem, candidate, Operands(**named), closed)
     packing = candidate.packing(problem, closed)
     numbers = None if quantization is None else Numbers.of(weight, quantization)
@@ -70,16 +71,16 @@ def steps_of(
 
 
 _BASES = {name: Ref(name) for name in ("x", "y", "residual")}
-_assembled = remembered(64)(assemble)  # a network repeats some of its layers
+_assembled = remembered(64)(assemble)  # cached, as networks repeat layers
 
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
-    """float32 weights as the problem has them."""
+    """The float32 weights in the problem's element type."""
     return balanced(weight) if problem.types.w == BF16 else weight
 
 
 def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
-    """Weights (K, C/groups, R, S) with every `joined` groups as one, zeros between them."""
+    """Merge every `joined` groups of weights (K, C/groups, R, S) into one, with zeros between them."""
     if joined == 1:
         return weight
     k, c, *taps = weight.shape
@@ -90,7 +91,7 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
 
 
 def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
-    """A step with other bases in its addresses; `alone`: run by one worker."""
+    """Replace the symbolic bases in a step's addresses; `alone`: one worker runs it."""
     args = dict(step.args)
     for name, value in step.args.items():
         if type(value) is Ref and value.name in known:

@@ -1,7 +1,7 @@
-"""The numbers that kernels read to end a sum: bias, scales, zero points and clamps, as `Ending.rows` names them.
+"""The epilogue's data: bias, scales, zero points and clamps, in the order of `Ending.rows`.
 
-Problems with sums of floats have a bias alone (`padded_bias`). The others have a block of int32 and float32,
-[group][vector of the group][row][lanes], where solvers whose vectors hold channels of several groups see one group.
+Problems with float sums have only a bias (`padded_bias`). The others have a block of int32 and float32,
+[group][vector of the group][row][lanes]. For solvers whose vectors hold channels of several groups, it has one group.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization, bounds
 from cpuconv.runtime.float_environment import default_environment
 
-_BEYOND = 8  # vectors behind the last: tiles may load rows of vectors that they do not store
-_UNIT = Quantization(x_scale=1.0, w_scale=1.0)  # of sums that nobody scales
+_BEYOND = 8  # padding vectors at the end: tiles may load rows of vectors that they do not store
+_UNIT = Quantization(x_scale=1.0, w_scale=1.0)  # for sums without scales
 _DIVISOR = "divisor"
 
 
 class Numbers(NamedTuple):
-    """What an ending's rows are made from.
+    """The numbers from which the epilogue's rows are computed.
 
     Attributes
     ----------
     quantization : Quantization or None
-        None of sums that are the result.
+        None if the int32 sums are the result.
     sums, below : array, (K,)
-        Of the weights of each output channel, less their zero points, and of those of them that are below zero; int64.
+        Per output channel: sum of all weights minus zero points, and sum of the negative ones; int64.
     """
 
     quantization: Quantization | None
@@ -45,12 +45,12 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, weight: np.ndarray, quantization: Quantization | None) -> Numbers:
-        """Those of weights of integers less their zero points, (K, C/groups, R, S)."""
+        """Compute the sums of integer weights minus zero points, (K, C/groups, R, S)."""
         return cls(quantization, *(each.sum((1, 2, 3), dtype=np.int64) for each in (weight, np.minimum(weight, 0))))
 
 
 def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
-    """The word that padding is filled with: the zero point in each of its elements."""
+    """The 32-bit group that padding is filled with: the zero point in each of its elements."""
     if quantization is None:
         return 0
     word = np.full(F32.bytes // problem.types.x.bytes, quantization.x_zero_point, problem.types.x.dtype)
@@ -65,21 +65,21 @@ def ending_block(
     numbers: Numbers | None = None,
     closed: bool = False,
 ) -> np.ndarray:
-    """What the kernels of a candidate read to end the sums of a problem.
+    """Build the epilogue data that the kernels of a candidate read.
 
     Parameters
     ----------
     bias : array, (K,), or None
-        float32; int32 too where sums are integers.
+        float32; also int32 for integer sums.
     numbers : Numbers or None
-        Of a problem with integer sums.
+        Quantization numbers, for a problem with integer sums.
     closed : bool
-        Whether they are kernels of the closed set.
+        Whether the kernels are from the closed set.
 
     Raises
     ------
     ArgumentError
-        A bias that must be rounded to sums is not finite.
+        A bias that must be rounded to integers is not finite.
     """
     if not problem.types.sum.integer:
         return padded_bias(problem.k, bias, problem.groups)
@@ -90,7 +90,7 @@ def ending_block(
 
 
 def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> np.ndarray:
-    """Rows of K numbers in vectors; of lanes that are no channel a divisor is 1, all else 0."""
+    """Arrange rows of K numbers in vectors; lanes without a channel are 1 in the divisor's row, otherwise 0."""
     per = k // groups
     vectors = divide(per, lanes)
     block = aligned((groups * vectors + _BEYOND, len(rows), lanes), np.int32)
@@ -105,13 +105,16 @@ def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> n
 def _rows(
     problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers, added: tuple[int, int] = (0, 0)
 ) -> dict[str, np.ndarray]:
-    """The rows of `Ending.rows`, of K numbers each; kernels have `added` numbers to those of the input, one where
-    weights are at least zero, the other where they are below."""
+    """Compute the rows of `Ending.rows`, K numbers each.
+
+    Kernels add `added` to the integer input before they multiply: the first number for non-negative weights, the second
+    for negative ones.
+    """
     scales, k = numbers.quantization or _UNIT, problem.k
     scaled = problem.types.y == F32
     whole = integer_bias(bias, scales, k) if bias is not None and not (scaled and bias.dtype == F32.dtype) else 0
     plain, below = (scales.x_zero_point + each for each in added)
-    start = whole - plain * numbers.sums - (below - plain) * numbers.below  # modulo 2^32, as sums are
+    start = whole - plain * numbers.sums - (below - plain) * numbers.below  # modulo 2^32, like the sums
     values: dict[str, Callable[[], Any]] = {
         "scale": lambda: scales.ratio() if ending.short else scales.product(),
         "shift": lambda: 0.0 if bias is None or not scaled or bias.dtype != F32.dtype else bias,
@@ -130,12 +133,12 @@ def _rows(
 
 
 def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
-    """A bias in units of sums, as int64: rint(bias / (x_scale · w_scale)) of floats, clamped to int32.
+    """Convert a bias to units of the integer sums, as int64: rint(bias / (x_scale · w_scale)), clamped to int32.
 
     Raises
     ------
     ArgumentError
-        It has a NaN or an infinity.
+        The bias has a NaN or an infinity.
     """
     if bias.dtype == S32.dtype:
         return bias.astype(np.int64)
@@ -147,7 +150,7 @@ def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
 
 
 def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[Any, Any]:
-    """The least and the largest number of the result, in its own unit: one, or one for each channel."""
+    """Lower and upper bound of the result in its own unit: one value, or one per channel."""
     least, most = scales.clamp(problem.types.y)
     if not ending.short or problem.activation is None:
         return least, most

@@ -1,4 +1,4 @@
-"""A hash of all that a candidate executes: where two versions of the sources give the same, they run the same code."""
+"""Hash of all that a candidate executes: versions of the sources with equal hashes run the same code."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 
 def kernels_hash(problem: ConvProblem, candidate: Candidate) -> str:
-    """Hash of the kernel calls of a candidate for C-contiguous arrays; empty where it is not known.
+    """Hash of the kernel calls of a candidate for C-contiguous arrays; empty if unknown.
 
-    Of each call count the LLVM IR of its kernels, whatever they and their values are called, the words of its argument
-    block, in order, and the number of its parts. Nothing is compiled.
+    The hash includes, per call, the LLVM IR of its kernels without the names of functions and values, its argument
+    words in order, and the number of its parts. Nothing is compiled.
     """
     key = f"{candidate.sources} {current().name} {problem.key} {candidate}"
     return kept(hashlib.sha256(key.encode()).hexdigest()[:20], lambda: _computed(problem, candidate))
 
 
 def same_kernels(row: Row) -> bool:
-    """Whether a row of this device was timed with the kernel calls of today, whatever its sources."""
+    """Whether a row of this device was timed with the current kernel calls, even if its sources have changed."""
     if not row.kernels or row.device != fingerprint().key:
         return False
     try:
         return row.kernels == kernels_hash(ConvProblem.parse(row.problem), Candidate.parse(row.candidate))
-    except (ValueError, LookupError, TypeError, ArithmeticError):  # what no solver of these sources wrote
+    except (ValueError, LookupError, TypeError, ArithmeticError):  # the row is not from a solver of these sources
         return False
 
 
@@ -45,7 +45,7 @@ def _computed(problem: ConvProblem, candidate: Candidate) -> str:
 
 
 def _told(step: Step) -> tuple[Any, ...] | None:
-    """What identifies a call; None where Numba compiles its kernel."""
+    """The identity of a call; None if Numba compiles its kernel."""
     words = [_word(step.args[name]) for name in step.kernel.fields]
     driver = _ir_hash(step.kernel, step.tile)
     return (driver, step.parts, words) if driver else None

@@ -1,6 +1,6 @@
-"""The least work of an algorithm on a problem: the roofline's operations and bytes.
+"""Minimum work of an algorithm on a problem: operations and bytes for the roofline.
 
-Solvers say what products and weights they count; activations are the same for all.
+Solvers define the operations and weights that they count; activations are the same for all.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from cpuconv.elements import BF16, F16, F32, S8, S16, U8, Element
 from cpuconv.problem.problem import ConvProblem
 
 DTYPES: dict[Element, str] = {F32: DTYPE, F16: "float16", BF16: "bfloat16", U8: "int8", S8: "int8", S16: "int16"}
-"""What roofs call the data type that an element is multiplied as."""
+"""Data type by element, as roofs name the type in which it is multiplied."""
 
 
 def work(problem: ConvProblem, candidate: Candidate) -> Work:
-    """The operations and bytes of a candidate on a problem."""
+    """Operations and bytes of a candidate on a problem."""
     flops, weights = candidate.solver.least_work(problem, candidate.params)
     element = candidate.solver.multiplies or problem.types.x
     return Work(flops, touched_bytes(problem), weights, problem.out_bytes, DTYPES[element])
 
 
 def work_of(problem: ConvProblem, name: str) -> Work | None:
-    """The same for a candidate's name; None for a name that no solver has."""
+    """Operations and bytes of a candidate given by name; None if no solver has this name."""
     try:
         return work(problem, Candidate.parse(name))
-    except (ValueError, ArithmeticError):  # no such solver or parameters, or none that make sense
+    except (ValueError, ArithmeticError):  # unknown solver, or invalid parameters
         return None
 
 
 def touched_bytes(problem: ConvProblem) -> int:
-    """Bytes of the rows and columns of the input that some output reads; strides may skip others."""
+    """Size of the input rows and columns that some output reads, in bytes; strides may skip others."""
     counts = []
     sizes = (problem.h, problem.w), (problem.oh, problem.ow), (problem.r, problem.s)
     for size, outputs, taps, step, gap, pad in zip(

@@ -1,8 +1,8 @@
-"""Plan: a convolution ready to run — weights packed, kernels compiled, arguments bound.
+"""Plan: an executable convolution, with packed weights, compiled kernels and bound arguments.
 
-What a call still does: check the arrays, write their addresses into the argument blocks, and start the program.
-Several threads may call one plan at once: each takes a context (argument blocks) of its own from a pool that grows to
-the number of callers, and a workspace from the pool of the process.
+A call checks the arrays, writes their addresses into the argument blocks, and starts the program. Several threads may
+call one plan concurrently. Each takes its own context (argument blocks) from a pool, which grows to the number of
+concurrent callers, and a workspace from the pool of the process.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
-_MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
+_BYTES_BESIDE = 24 << 10  # approximate size of a plan's Python objects, in bytes
+_MOST_VIEWS = 8  # pairs of strides of input and residual with cached contexts
 
 
 class _Context:
-    """One caller's argument blocks and program."""
+    """Argument blocks and program of one caller."""
 
     def __init__(self, calls: Recipe | Evaluated, ending: np.ndarray, fill: int) -> None:
         self.ending = ending.copy()
-        self.ended = False  # whether a call has put another ending there
+        self.ended = False  # whether a call has overwritten the plan's epilogue
         self.workspace_bytes = calls.workspace
-        kept: list[Any] = [self.ending]  # objects whose addresses the blocks hold
+        kept: list[Any] = [self.ending]  # objects whose addresses are in the argument blocks
         known = {"bias": address(self.ending), "fill": fill}
         bound = calls.bound if isinstance(calls, Evaluated) else partial(_bound, calls)
         self._patches, self._program = bound(known, kept)
-        self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
+        self._addresses = dict.fromkeys(("w", "workspace"), 0)  # addresses of the previous call, as they rarely change
         self._x, self._y, self._residual = (self._patches.get(name, []) for name in ("x", "y", "residual"))
 
     def run(self, x: int, y: int, residual: int, weight: int, workspace: int) -> None:
-        """Run on these addresses."""
+        """Write the addresses into the argument blocks, and run the program."""
         for block, index, offset in self._x:
             block[index] = x + offset
         for block, index, offset in self._y:
@@ -73,7 +73,7 @@ class _Context:
 
 
 def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
-    """As `Evaluated.bound`, of steps."""
+    """Bind the steps of a recipe, like `Evaluated.bound`."""
     steps = with_kernels(
         lambda: (kernel for step in recipe.steps for kernel in step.kernels()),
         lambda: [bind(step, kept, known) for step in recipe.steps],
@@ -86,7 +86,7 @@ def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patc
 
 
 def _strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array of elements of `size` bytes, as NumPy gives them."""
+    """Byte strides of a C-contiguous array with elements of `size` bytes, as in NumPy."""
     return tuple(size * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -98,16 +98,16 @@ class Plan:
     problem : ConvProblem
     candidate : Candidate
     algorithm : str
-        The candidate, solver and parameters, as one line.
+        The candidate as text: solver and parameters.
     in_layout, out_layout : str
-        What `x` must be in, and what the result is in.
+        Layouts of `x` and of the result.
     packing : Packing
-        The form of its packed weights.
+        The form of the packed weights.
     packed_weight_bytes : int
     workspace_bytes : int
-        Workspace of one call.
+        Workspace of one call, in bytes.
     nbytes : int
-        Bytes that it holds beside weights, roughly.
+        Approximate size of the plan without weights, in bytes.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class Plan:
         evaluated: Evaluated | None = None,
         ending: np.ndarray | None = None,
     ) -> None:
-        """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
-        the session. `numbers`: of integers; their sums are of weights that each run gets where it gets an
-        ending. `evaluated`: the kernel calls of the problem, of the chosen candidate; None: they are assembled.
-        `ending`: what `ending_block` gives, where it is known."""
+        """`weight`: packed in the candidate's form; None if each run passes its own. `workspaces`: default is the pool
+        of the session. `numbers`: for integers; the sums of the weights do not matter if each run passes an epilogue.
+        `evaluated`: the kernel calls of the chosen candidate; None: they are assembled here. `ending`: the result of
+        `ending_block`, if it exists."""
         self.problem = problem
         self.algorithm = str(choice.candidate) if evaluated is None else evaluated.template.name
         self.decided_by = choice.decided_by
@@ -160,33 +160,33 @@ class Plan:
         return f"<cpuconv.Plan {self.problem.key}: {self.algorithm}>"
 
     def explain(self) -> Explanation:
-        """Every candidate of this problem, and what decided."""
-        from cpuconv.conv.choice.explain import explain  # and with it tables
+        """List all candidates of this problem, and the reason for the selection."""
+        from cpuconv.conv.choice.explain import explain  # deferred, because it imports the report tables
 
         return explain(self.problem, self._limits, self.algorithm, self.decided_by)
 
     def __call__(self, x: A, *, residual: Any = None, out: Any = None) -> A:
-        """activation(convolution of `x` + bias + residual).
+        """Compute activation(convolution of `x` + bias + residual).
 
         Parameters
         ----------
         x : array
-            Of the plan's dtype (float32, or as it was made) and shape in `in_layout`; any strides, read in place. Tail
-            channels of blocks are zero.
+            Array of the plan's input dtype and shape in `in_layout`; any strides, read in place. Padding channels of
+            the last block are zero.
         residual : array
-            Of the output's dtype and shape in `out_layout`; given exactly when the plan was made with `residual=True`.
+            Array of the output's dtype and shape in `out_layout`; required if and only if the plan has `residual=True`.
         out : numpy.ndarray or torch.Tensor
-            C-contiguous, of the output's dtype and shape, overlapping no input; made when None.
+            C-contiguous array of the output's dtype and shape, not overlapping an input; allocated if None.
 
         Returns
         -------
         numpy.ndarray or torch.Tensor
-            `out`; or a new array, a tensor if `x` is one (on memory that they share).
+            `out`, or a new array; a torch tensor (sharing the memory) if `x` is one.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            An array has a wrong shape, dtype or place in memory.
+            An array has a wrong shape or dtype, or overlaps another one.
         """
         result: A = self.run(x, residual, out)
         return result
@@ -194,9 +194,9 @@ class Plan:
     def run(
         self, x: Any, residual: Any, out: Any, ending: np.ndarray | None = None, weight: np.ndarray | None = None
     ) -> Any:
-        """As `__call__`, with `ending` and packed `weight` in place of the plan's own for this call.
+        """Run as `__call__`, but with the given `ending` and packed `weight` instead of the plan's own.
 
-        An ending is what `ending_block` gives, or where sums are floats a float32 bias (K).
+        An ending is a result of `ending_block`; for float sums, a float32 bias (K,).
         """
         source = x
         if type(x) is not np.ndarray or x.dtype is not self._x_dtype or (x_address := address(x)) % self._x_aligned:
@@ -226,7 +226,7 @@ class Plan:
                 and residual is None
                 and x_strides is None
                 and (y_address - x_address >= self._x_bytes or x_address - y_address >= target.nbytes)
-            ):  # not plainly right: look closer
+            ):  # the fast check failed: check in detail
                 check_out(target, self._y_shape, (x, residual), self.problem.types.y)
         if not target.size:
             return result
@@ -258,7 +258,7 @@ class Plan:
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts
-        if len(views) >= _MOST_VIEWS:  # strides that never come back must not hold memory
+        if len(views) >= _MOST_VIEWS:  # limits the memory of strides that do not recur
             for key in list(views)[1 : len(views) - _MOST_VIEWS + 2]:
                 views.pop(key, None)
         return views.setdefault((x_strides, residual_strides), [])

@@ -1,4 +1,4 @@
-"""From a problem and a candidate to kernel calls: the solver's own steps, with reorders where layouts differ."""
+"""From a problem and a candidate to kernel calls: the solver's steps, and reorders where layouts differ."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from cpuconv.solvers.shared.base import contiguous
 from cpuconv.solvers.shared.solver import Solver
 from layouts import Strides
 
-_WIDEST_VECTOR = 16  # floats
-_DRIVEN = frozenset(("block", "chunk", "parts"))  # parameters of candidates that are words
+_WIDEST_VECTOR = 16  # float32 lanes
+_DRIVEN = frozenset(("block", "chunk", "parts"))  # candidate parameters that are only argument words of drivers
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver with its parameters; as text, its name in the store and in `plan.algorithm`."""
+    """A solver with its parameters; the text form is its name in the store and in `plan.algorithm`."""
 
     solver: Solver
     params: Any
@@ -48,43 +48,43 @@ class Candidate:
 
     @property
     def accuracy(self) -> str:
-        """The strictest accuracy class that admits it."""
+        """The strictest accuracy class that the candidate satisfies."""
         rule = self.solver.accuracy
         return rule if isinstance(rule, str) else rule(self.params)
 
     @property
     def sources(self) -> str:
-        """Hash of the sources of its kernels and of the reorders around it."""
+        """Hash of the sources of its kernels and of the reorders."""
         return _sources(self.solver)
 
     @property
     def rounding(self) -> str:
-        """The beginning of its name; candidates that share it give results that are equal to the last bit."""
+        """A prefix of its name; candidates with the same prefix give bit-identical results."""
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.rounding)
         return f"{self.solver.name}({fields}"
 
     @property
     def micro_kernels(self) -> dict[str, int]:
-        """The parameters that its micro-kernels depend on; other ones are words of its driver."""
+        """The parameters that its micro-kernels depend on; the others are argument words of the driver."""
         return {name: value for name, value in vars(self.params).items() if name not in _DRIVEN}
 
     def same_micro_kernels(self, other: Candidate) -> bool:
-        """Whether `micro_kernels` are those of another candidate of the solver."""
+        """Whether another candidate of the solver has the same `micro_kernels`."""
         others = vars(other.params)
         return not any(value != others[name] and name not in _DRIVEN for name, value in vars(self.params).items())
 
     def packing(self, problem: ConvProblem, closed: bool = False) -> Packing:
-        """The form that its weights are packed in; `closed`: for kernels of the closed set."""
+        """The form of its packed weights; `closed`: for kernels of the closed set."""
         return self.solver.packing(problem, self.params, replace(current(), closed=closed))
 
     @classmethod
     def parse(cls, text: str) -> Candidate:
-        """The candidate of that name.
+        """Parse a candidate's name.
 
         Raises
         ------
         ValueError
-            No solver has that name, or its parameters are others.
+            No solver has this name, or the parameters do not match its parameters.
         """
         solver = BY_NAME.get(text.partition("(")[0])
         if solver is None or not text.endswith(")"):
@@ -97,7 +97,7 @@ class Candidate:
 
 
 def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
-    """Whether all micro-kernels that a candidate calls for a problem are of the closed sets."""
+    """Whether all micro-kernels that a candidate calls for a problem are in the closed sets."""
     return _in_closed_set(problem, candidate, current())
 
 
@@ -115,7 +115,7 @@ def _in_closed_set(problem: ConvProblem, candidate: Candidate, isa: Isa) -> bool
 
 @dataclass(frozen=True)
 class Recipe:
-    """The steps of one call, and the workspace they share."""
+    """The steps of one call, and the size of their common workspace in bytes."""
 
     steps: list[Step]
     workspace: int
@@ -123,13 +123,13 @@ class Recipe:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays among the arguments."""
+        """Size of the arrays among the arguments, in bytes."""
         return sum(step.nbytes for step in self.steps)
 
 
 @functools.cache
 def current_sources() -> frozenset[str]:
-    """`Candidate.sources` of every solver."""
+    """`Candidate.sources` of all solvers."""
     return frozenset(map(_sources, BY_NAME.values()))
 
 
@@ -139,14 +139,14 @@ def _sources(solver: Solver) -> str:
 
 
 def effective_threads(problem: ConvProblem) -> int:
-    """Threads worth waking for this much work; all where sizes are followed, as `parts_each` decides for each size."""
+    """Number of threads worth using; with symbolic sizes all, as `parts_each` decides for each size."""
     if problem.threads == 1 or is_followed(problem.flops):
         return problem.threads
     return problem.threads if problem.flops > partition.SERIAL_FLOPS else 1
 
 
 def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
-    """A bias of `k` floats as kernels read it, zeros for None: by whole vectors from the first filter of each group."""
+    """Pad a bias of `k` floats (None: zeros), as kernels read whole vectors from the first filter of each group on."""
     filters = k // groups
     read = k - filters + divide(filters, _WIDEST_VECTOR) * _WIDEST_VECTOR
     padded = aligned(divide(read, _WIDEST_VECTOR) * _WIDEST_VECTOR)
@@ -170,28 +170,29 @@ def dense(problem: ConvProblem) -> tuple[Strides, Strides]:
 def operands_of(
     problem: ConvProblem, x_strides: Strides | None = None, residual_strides: Strides | None = None
 ) -> Operands:
-    """The arrays of a call, of these byte strides (None: C-contiguous in the problem's layouts)."""
+    """The arrays of a call, with these byte strides (None: C-contiguous in the problem's layouts)."""
     dense_x, dense_y = dense(problem)
     residual = Operand(Ref("residual"), residual_strides or dense_y) if problem.residual else None
     return Operands(Operand(Ref("x"), x_strides or dense_x), Operand(Ref("y"), dense_y), residual)
 
 
 class OutsideClosedSetError(Exception):
-    """A candidate calls strips that are not of the closed set."""
+    """A candidate calls strips that are not in the closed set."""
 
 
 def assemble(
     problem: ConvProblem, candidate: Candidate, operands: Operands | None = None, closed: bool = False
 ) -> Recipe:
-    """Steps for these operands (None: C-contiguous in the problem's layouts).
+    """Assemble the steps for these operands (None: C-contiguous in the problem's layouts).
 
-    The input and the residual may have any strides of their layout. Images of the output may lie apart; its other axes
-    are contiguous. `closed`: GEMM strips are of the closed set (`kernels/products/closed/closed_set.py`).
+    The input and the residual may have any strides of their layout. Images of the output may have any distance; its
+    other axes are contiguous. `closed`: GEMM strips are from the closed set
+    (`kernels/products/closed/closed_set.py`).
 
     Raises
     ------
     OutsideClosedSetError
-        `closed`, and the candidate calls others.
+        `closed` is set, and the candidate calls other strips.
     """
     isa = replace(current(), closed=True) if closed else current()
     if effective_threads(problem) != problem.threads:
@@ -200,7 +201,7 @@ def assemble(
     steps: list[Step] = []
     if operands is None:
         operands = operands_of(problem)
-    elif problem.n == 1:  # how far apart images lie says nothing
+    elif problem.n == 1:  # the stride between images is irrelevant
         operands = _alone(problem, operands)
     need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
     types = problem.types
@@ -229,7 +230,7 @@ def assemble(
 
 
 def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
-    """Workspace of a call with C-contiguous operands."""
+    """Workspace of a call with C-contiguous operands, in bytes."""
     return assemble(problem, candidate).workspace
 
 
@@ -238,7 +239,7 @@ def _size(layout: str, shape: tuple[int, int, int, int], element: Element) -> in
 
 
 def _alone(problem: ConvProblem, operands: Operands) -> Operands:
-    """The operands of one image with the distance between images that contiguous ones have."""
+    """The operands of one image, with the image stride of contiguous arrays."""
     x, y = dense(problem)
 
     def normal(operand: Operand, n: int) -> Operand:
@@ -249,7 +250,7 @@ def _alone(problem: ConvProblem, operands: Operands) -> Operands:
 
 
 def _same(a: Strides, b: Strides) -> bool:
-    """Whether views differ at most in how far apart their images lie."""
+    """Whether two views are equal except for the stride between images."""
     return a._replace(n=0) == b._replace(n=0)
 
 
@@ -264,9 +265,9 @@ def _moved(
     element: Element,
     whole: bool = False,
 ) -> Operand:
-    """The operand with contiguous images in `layout`: as it is, or through a reorder into the workspace.
+    """Return the operand with contiguous images in `layout`; append a reorder into the workspace if needed.
 
-    `whole`: images follow one another.
+    `whole`: images are adjacent, too.
     """
     wanted = _contiguous(layout, shape, element)
     if operand.strides == wanted or not whole and _same(operand.strides, wanted):
@@ -277,7 +278,7 @@ def _moved(
 
 
 def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
-    """Tail lanes of the last channel block to zero."""
+    """Set the padding lanes of the last channel block to zero."""
     element = problem.types.y
     blocks, valid = divmod(problem.k, isa.block(element))
     args: Args = {

@@ -1,7 +1,7 @@
-"""`reorder`: an activation from one layout to another, and from one element type to another, as fast as memory allows.
+"""`reorder`: convert an activation between layouts and element types, at the speed of memory.
 
-The programs of former calls are kept. A call with the same shape and strides checks its arrays, writes two addresses
-into an argument block and starts the program.
+Programs of former calls are cached. A call with the same shape and strides checks its arrays, writes two addresses into
+an argument block and starts the program.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_ALIGNED, _FLOAT32 = F32.bytes, F32.name  # names of this module: every call asks for them
+_ALIGNED, _FLOAT32 = F32.bytes, F32.name  # module globals, as every call uses them
 _ELEMENTS = tuple(TABLE.values())
-_BECOME = (F32, BF16, F16, U8, S8)  # what elements of another type can become
-_PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
-_MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
+_BECOME = (F32, BF16, F16, U8, S8)  # possible target types of a conversion
+_PARALLEL_BYTES = 1 << 18  # below this, one thread finishes before others have started
+_MOST_BOUND = 256  # cached programs; the least recently used is evicted first
 
 
 @overload
@@ -78,44 +78,45 @@ def reorder(
     zero_point: int | None = None,
     out: Any = None,
 ) -> Any:
-    """The activation `x` in another layout, or of another dtype.
+    """Convert the activation `x` to another layout or dtype.
 
     Parameters
     ----------
     x : array
-        float32, bfloat16 (that of ml_dtypes), float16, uint8, int8, int16 or int32 (NumPy's, or a torch tensor), in
-        `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for "NHWC", (N, ceil(C/b), H, W, b) for
+        float32, bfloat16 (of ml_dtypes), float16, uint8, int8, int16 or int32 (NumPy array or torch tensor), in
+        `src_layout`, with any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for "NHWC", (N, ceil(C/b), H, W, b) for
         "NCHW<b>c".
     src_layout : str
         Layout of `x`: one of `layouts.NAMES`, or an alias.
     dst_layout : str
         Layout of the result.
     channels : int
-        C. Needed only where `src_layout` is blocked and its last block is not full.
+        C. Needed only if `src_layout` is blocked and its last block is partial.
     dtype : str or dtype
-        Of the result: float32, bfloat16, float16, uint8 or int8; None: that of `x`.
+        Dtype of the result: float32, bfloat16, float16, uint8 or int8; None: that of `x`.
     scale : float
-        What one step of integers stands for, where floats become integers, q = clip(rint(x / scale) + zero_point), or
-        integers floats, (q - zero_point) · scale; both in float32. Halves are rounded to even, as where a float is
-        rounded to bfloat16 or float16; NaN becomes the least integer.
+        Quantisation step. Floats become integers by q = clip(rint(x / scale) + zero_point), and integers become floats
+        by (q - zero_point) · scale; both in float32. Ties are rounded to even, also from float to bfloat16 or float16;
+        NaN becomes the smallest integer.
     zero_point : int
-        The integer that stands for 0; None: 0.
+        The integer that represents 0; None: 0.
     out : numpy.ndarray or torch.Tensor
-        C-contiguous, of the result's shape and dtype, overlapping `x` nowhere; made when None.
+        C-contiguous array of the result's shape and dtype, not overlapping `x`; allocated if None.
 
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`, or a new C-contiguous array (a tensor if `x` is one); channels that fill up a last block are zero,
-        whatever `x` holds there, and whatever the zero point.
+        `out`, or a new C-contiguous array (a torch tensor if `x` is one). Padding channels of the last block are zero,
+        regardless of their values in `x` and of the zero point.
 
     Raises
     ------
     ArgumentTypeError
-        `x` or `out` is no array of these dtypes, `channels` or `zero_point` no integer, or `scale` no number.
+        `x` or `out` is not an array of these dtypes, `channels` or `zero_point` is not an integer, or `scale` is not a
+        number.
     ArgumentError
-        A layout or dtype is unknown, `x` has not its rank or not so many `channels`, `out` has a wrong shape or
-        overlaps `x`, or a `scale` is missing, out of place, or not above 0.
+        A layout or dtype is unknown, `x` has a wrong rank or number of `channels`, `out` has a wrong shape or overlaps
+        `x`, or a `scale` is missing, superfluous, or not above 0.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def reorder(
             and target.dtype is move.dtype
             and target.flags.carray
             and (end - start >= move.x_span > 0 or start - end >= target.nbytes and move.x_span)
-        ):  # not plainly right: look closer
+        ):  # the fast check failed: check in detail
             check_out(target, move.shape, (x,), move.written)
     if target.size:
         move.run(start, end, change)
@@ -156,17 +157,17 @@ def reorder(
 
 
 class _Change(NamedTuple):
-    """The bits of a scale, and a zero point."""
+    """The bits of a scale, and a zero point, as kernels read them."""
 
     scale: int
     zero_point: int
 
 
 def _asked(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _Change | None]:
-    """The element that is written, by name, and what makes it of those that are read; None: it is the same."""
+    """The name of the output element, and the numbers of the conversion; None if the element type stays the same."""
     try:
         return _remembered_change(read, dtype, scale, zero_point)
-    except TypeError:  # of what has no hash
+    except TypeError:  # an argument is not hashable
         return _change(read, dtype, scale, zero_point)
 
 
@@ -189,7 +190,7 @@ _remembered_change = functools.lru_cache(maxsize=_MOST_BOUND, typed=True)(_chang
 
 
 class _Move:
-    """A reorder between two views, bound; several threads may run it at once, each with a program of its own."""
+    """A bound reorder between two views; several threads may run it concurrently, each with its own program."""
 
     def __init__(
         self,
@@ -210,14 +211,14 @@ class _Move:
         self._dense = contiguous(source.name, logical, self._read) == source.strides(strides)
         self.x_span = (
             self._read.bytes * math.prod(shape) if self._dense else 0
-        )  # bytes, without gaps and running forward
+        )  # size in bytes of a dense input; 0 if it has gaps or negative strides
         self._views = logical, source.strides(strides), source, target
         size = max(self._read.bytes * math.prod(shape), self.written.bytes * math.prod(self.shape))
         self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
         self._free: list[_Bound] = []
 
     def run(self, x: int, y: int, change: _Change | None) -> None:
-        """Move from address `x` to address `y`."""
+        """Convert from address `x` to address `y`."""
         try:
             bound = self._free.pop()
         except IndexError:
@@ -229,7 +230,7 @@ class _Move:
         self._free.append(bound)
 
     def _bind(self) -> _Bound:
-        """A program; argument blocks start with the addresses of what is read and of what is written."""
+        """Bind a program; its argument blocks start with the input and the output address."""
         space = Space()
         steps = self._steps(space)
         workspace = aligned(space.size, np.uint8)
@@ -243,7 +244,7 @@ class _Move:
         return _Bound(program, bound[0].block.data, bound[-1].block.data, change)
 
     def _steps(self, space: Space) -> list[Step]:
-        """One step where elements stay as they are; else some, through memory in between."""
+        """One step if the element type stays the same; otherwise several, through the workspace."""
         shape, strides, source, target = self._views
         read, written, isa = self._read, self.written, current()
 
@@ -264,8 +265,8 @@ class _Move:
         if read == written:
             return [move(x, target, read, last=True)[0]]
         steps: list[Step] = []
-        whole = shape[1] % target.block == 0  # else what fills up the last block is set to zero at the end
-        if not self._dense or whole and source != target and read.bytes < written.bytes:  # the fewer bytes are moved
+        whole = shape[1] % target.block == 0  # else the padding of the last block is set to zero by a last step
+        if not self._dense or whole and source != target and read.bytes < written.bytes:  # reorder the smaller type
             step, x = move(x, target, read, last=False)
             steps.append(step)
             source = target
@@ -277,7 +278,7 @@ class _Move:
 
 
 class _Bound(NamedTuple):
-    """A program with the blocks of its first and last step, and that of the one that changes elements."""
+    """A program with the argument blocks of its first step, its last step, and its conversion step."""
 
     program: Program
     first: memoryview
@@ -285,11 +286,11 @@ class _Bound(NamedTuple):
     change: memoryview | None
 
 
-_moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here
+_moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only global state of this module
 
 
 def _logical_shape(shape: tuple[int, ...], layout: Layout, channels: int | None) -> tuple[int, int, int, int]:
-    """(N, C, H, W) of an `x` of that physical shape."""
+    """(N, C, H, W) of an `x` with this physical shape."""
     if len(shape) != layout.rank:
         raise ArgumentError(must("x", f"of rank {layout.rank} for {layout}", f"of rank {len(shape)}, {shape}"))
     of = dict(zip(layout.axes, shape, strict=True))

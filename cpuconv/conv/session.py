@@ -1,4 +1,4 @@
-"""What a process remembers between calls, in one object."""
+"""Session: all state that a process caches between calls, in one object."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from cpuconv.origin import ROOT
 from cpuconv.problem.problem import ConvProblem
 
 TABLES = ROOT / "wisdom"
-"""Device tables that come with the package, each found by its device's fingerprint."""
+"""Device tables shipped with the package, each found by its device's fingerprint."""
 
 
 class Session:
-    """What calls remember for later calls.
+    """Caches and logs of a process.
 
     Attributes
     ----------
     remembered : Remembered
-        `conv2d`'s layers by arguments and packed weights by content and form, together within one bound on bytes.
+        Cache of `conv2d`'s layers, by arguments, and of packed weights, by content and form, with one common limit.
     weights : Weights
-        The packed weights among these.
+        The packed weights in this cache.
     workspaces : Workspaces
     choices : Choices
-        Which candidate runs which problem.
+        Selected candidates by problem.
     size_classes : SizeClasses
-        Templates of convolutions that met several sizes.
+        Templates of convolutions that occurred with several sizes.
     tiers : autotune.wisdom.tiers.Tiers
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
-        Problems that calls asked for and nobody tuned.
+        Requested problems without tuning results.
     attended : bool
-        Whether anything is kept for later processes, compiled kernels aside.
+        Whether the session stores data for later processes, in addition to compiled kernels.
     """
 
     def __init__(
         self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True, device: str | None = None
     ) -> None:
-        """Start with nothing remembered.
+        """Start with empty caches.
 
         Parameters
         ----------
         limit : int or None
-            Bytes of layers and packed weights; None: `default_limit()`.
+            Maximum size of layers and packed weights, in bytes; None: `default_limit()`.
         tables : Path
             The folder of shipped tables.
         attended : bool
-            Whether a daemon thread writes the untuned log to the store and notices what has been tuned, and layouts of
-            networks are kept on disk.
+            Whether a daemon thread writes the untuned log to the store and checks for new tuning results, and whether
+            layouts of networks are stored on disk.
         device : str or None
-            The key of the device whose rows decide; None: this machine.
+            The key of the device whose tuning results are used; None: this machine.
         """
         self.remembered = Remembered(default_limit() if limit is None else limit)
         self.weights = Weights(self.remembered)
@@ -74,31 +74,33 @@ class Session:
 
     @lazy
     def fingerprint(self) -> Fingerprinter:
-        """Computes fingerprints of weights; made at first use, which asks for the instruction set."""
+        """Computes fingerprints of weights; created at first use, as it queries the instruction set."""
         return Fingerprinter()
 
     @property
     def device(self) -> str:
-        """The key of the device whose rows in the store, in wisdom and in tables decide."""
+        """The key of the device whose rows in the store, in wisdom and in tables are used."""
         return self._device or fingerprint().key
 
     def clear(self) -> None:
-        """Forget layers, packed weights that nobody holds, and what was read of arrays; free workspaces."""
+        """Clear layers, packed weights without other owners, and fingerprints of read-only arrays; free workspaces."""
         self.remembered.clear()
         self.size_classes.clear()
-        if "fingerprint" in vars(self):  # it has been made
+        if "fingerprint" in vars(self):  # it has been created
             self.fingerprint.forget()
         self.workspaces.clear()
 
     def forget_choices(self) -> None:
-        """Forget what was read from the store and other wisdom, and all choices."""
+        """Clear cached rows of the store and of other wisdom, and all selections."""
         self.tiers.forget()
         self.choices.clear()
         self.size_classes.clear()
 
     def forget_problem(self, problem: ConvProblem) -> None:
-        """Forget the choices of a problem, and its layers for any number of threads; and all templates, as a class may
-        follow it."""
+        """Clear the selections of a problem, its layers for any number of threads, and all templates.
+
+        Templates are cleared because a class of sizes may depend on the problem.
+        """
         self.choices.drop(problem)
         self.size_classes.clear()
         for key, value in self.remembered.items():
@@ -111,7 +113,7 @@ def _never(problem: ConvProblem) -> bool:
 
 
 current = Session()
-"""The session of this process; tests put another here."""
+"""The session of this process; tests replace it."""
 
 
 def _flush() -> None:

@@ -1,4 +1,4 @@
-"""A convolution for all sizes of a class: its kernel calls as functions of batch, height and width."""
+"""Templates of a convolution: its kernel calls as functions of batch, height and width, for a class of sizes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from cpuconv.solvers import why_not
 
 Sizes = tuple[int, int, int]  # batch, height, width
 Padding = Callable[[Any, Any], Pads]
-"""The padding that is asked for, of a height and a width."""
+"""The requested padding as a function of height and width."""
 Patches = dict[str, list[tuple[memoryview, int, int]]]
-"""By base: argument block, place in it, and offset of each address."""
+"""Addresses to write, by base: argument block, index in it, and offset."""
 
 Seconds = Callable[[ConvProblem, Candidate], float]
-UNABLE = (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError)  # of code that takes no size
+UNABLE = (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError)  # raised by code without symbolic sizes
 
 
 class Evaluated(NamedTuple):
-    """The kernel calls of a template for some sizes.
+    """The kernel calls of a template for given sizes.
 
     Attributes
     ----------
     template : Template
     problem : ConvProblem
     workspace : int
-        Bytes of workspace.
+        Size of the workspace, in bytes.
     numbers : list
-        What the words are computed from.
+        The numbers from which argument words are computed.
     """
 
     template: Template
@@ -49,11 +49,11 @@ class Evaluated(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of argument blocks and tables."""
+        """Size of argument blocks and tables, in bytes."""
         return 2 * self.template.word_bytes
 
     def bound(self, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
-        """Addresses to be written, and the program; those of `known` bases are there, of what `kept` holds."""
+        """Bind the calls: fill in `known` bases, owned by `kept`; return later addresses, and the program."""
         words, tables = self.template.table.words(self.numbers)
         known = {**known, TABLES: address(tables)}
         blocks, patches = words.words, {}
@@ -72,12 +72,12 @@ class Evaluated(NamedTuple):
 
 
 class Template:
-    """The kernel calls of a candidate for all sizes that answer as one does.
+    """The kernel calls of a candidate for all sizes with the same comparison results.
 
     Parameters
     ----------
     problem : ConvProblem
-        Of one of the sizes.
+        The problem for one of the sizes.
     padding : Padding
     candidate : Candidate
 
@@ -87,12 +87,12 @@ class Template:
     threads : int
     word_bytes : int
     shared : dict
-        What those who run its calls share.
+        Data that the users of the template share.
 
     Raises
     ------
     TypeError
-        The candidate's calls do not follow from sizes, or it cannot run the problem.
+        The candidate's calls cannot be computed from symbolic sizes, or it cannot run the problem.
     """
 
     def __init__(self, problem: ConvProblem, padding: Padding, candidate: Candidate) -> None:
@@ -112,34 +112,34 @@ class Template:
         self.word_bytes = sum(step.nbytes for step in recipe.steps) + 8 * sum(len(step.args) for step in recipe.steps)
 
     def evaluated(self, problem: ConvProblem) -> Evaluated | None:
-        """The calls for other sizes; None where they answer some question in another way."""
+        """The calls for other sizes; None if some comparison has another result."""
         found = self._function(_sizes(problem))
         return None if found is None else Evaluated(self, problem, found[0], found[1:])
 
 
 class Algorithm(NamedTuple):
-    """A candidate for one size of a class, and seconds of each of its operations there."""
+    """A candidate for one size of a class, and its seconds per operation there."""
 
     candidate: Candidate
     rounding: str
     rate: float
 
     def seconds(self, problem: ConvProblem) -> float:
-        """An estimate for another size, in proportion to its operations."""
+        """Estimate the time for another size, in proportion to its operations."""
         operations: float = self.candidate.solver.least_work(problem, self.candidate.params)[0]
         return self.rate * operations
 
 
 class SizedProblem:
-    """The problem of a convolution for all sizes that are padded as one is, and the algorithm that it is computed by.
+    """A convolution problem for all sizes with the same padded axes, and the algorithm per size.
 
     Parameters
     ----------
     problem : ConvProblem
-        Of one of the sizes.
+        The problem for one of the sizes.
     padding : Padding
     algorithms : sequence of Algorithm
-        Of which each size takes the one with the least estimate; none: sums are exact, and any gives the same bits.
+        Each size uses the one with the lowest estimate; empty: sums are exact, and all give the same bits.
     """
 
     def __init__(self, problem: ConvProblem, padding: Padding, algorithms: Sequence[Algorithm]) -> None:
@@ -151,8 +151,10 @@ class SizedProblem:
             self._function = trace.function([*sized.pads, *seconds])
 
     def __call__(self, sizes: Sizes) -> tuple[ConvProblem, str | None] | None:
-        """The problem for other sizes, and its `Candidate.rounding`; None where they are padded in another way, or
-        smaller than the kernel."""
+        """The problem for other sizes, and its `Candidate.rounding`.
+
+        None if other axes are padded, or if the input is smaller than the kernel.
+        """
         found = self._function(sizes)
         if found is None:
             return None
@@ -168,7 +170,7 @@ def _sizes(problem: ConvProblem) -> Sizes:
 
 
 def _sized(problem: ConvProblem, trace: Trace, padding: Padding) -> ConvProblem:
-    """The problem with sizes that a trace follows."""
+    """The problem with symbolic sizes of a trace."""
     sizes: list[Any] = trace.inputs
     n, h, w = sizes
     made = ConvProblem(
@@ -187,18 +189,18 @@ def is_padded(problem: ConvProblem) -> tuple[bool, bool]:
 
 
 class SizeClass:
-    """The templates of a class of sizes of one convolution.
+    """The templates of one convolution for a class of sizes.
 
     Parameters
     ----------
     pool : list of Template
-        Those of all classes of the convolution.
+        The templates of all classes of the convolution.
     """
 
-    _first = 3  # how many sizes a class has met when it counts as one of ever new sizes
-    _enough = 2  # sizes in a row that templates served well, after which none is searched for
-    _near = 1.1  # most of a template's estimate, over the best one's, or over the highest of these for each operation
-    _most = 6  # templates
+    _first = 3  # number of different sizes after which a class is treated as having ever new sizes
+    _enough = 2  # consecutive sizes that templates served well, after which candidates are no longer searched
+    _near = 1.1  # maximum ratio of a template's estimate to the best one's, or of its time per operation to the highest
+    _most = 6  # templates per class
     _most_in_pool = 24
     _most_apart = 1024
 
@@ -216,7 +218,7 @@ class SizeClass:
         return len(self._made) >= self._most or len(self._pool) >= self._most_in_pool
 
     def find(self, sizes: Sizes, seconds: Seconds) -> Evaluated | None:
-        """The kernel calls for some sizes by the template that is fastest by the model; None: search by the sizes."""
+        """The kernel calls for given sizes by the template that is fastest by the model; None: search candidates."""
         is_settled = len(self._served) >= self._enough or self._is_full
         if not is_settled or sizes in self._apart:
             return None
@@ -229,12 +231,14 @@ class SizeClass:
         return None
 
     def like(self, problem: ConvProblem, rounding: str | None, seconds: Seconds) -> tuple[Evaluated, float] | None:
-        """The kernel calls for a problem by the template of any class that gives the bits of `rounding` and is fastest
-        by the model, and its estimate."""
+        """The kernel calls for a problem by a template of any class with this `rounding`, and the time estimate.
+
+        The template that is fastest by the model is used.
+        """
         return None if _sizes(problem) in self._apart else _best(problem, rounding, self._pool, seconds)
 
     def serves(self, found: tuple[Evaluated, float] | None, problem: ConvProblem, least: float) -> bool:
-        """Whether what `like` gave is about as good as the best candidate, which takes `least` seconds; noted."""
+        """Whether the result of `like` is about as fast as the best candidate (`least` seconds); record it if so."""
         self._rate = max(self._rate, least / problem.flops)
         if found is None or found[1] > self._near * least:
             return False
@@ -244,8 +248,10 @@ class SizeClass:
         return True
 
     def add(self, problem: ConvProblem, padding: Padding, candidate: Candidate) -> Evaluated | None:
-        """The kernel calls for a problem by a new template of a candidate; None: there can be none, or it is not worth
-        making yet."""
+        """The kernel calls for a problem by a new template of a candidate.
+
+        None if that is impossible, or not worthwhile yet.
+        """
         sizes = _sizes(problem)
         if len(self._seen) < self._first:
             self._seen.add(sizes)
@@ -261,15 +267,17 @@ class SizeClass:
         return template.evaluated(problem)
 
     def decide(self, problem: ConvProblem, padding: Padding, asked: Callable[[], Sequence[Algorithm] | None]) -> None:
-        """Decide for sizes that are padded as those of a problem: `asked` gives the algorithms, None where each size is
-        decided by itself."""
+        """Select the algorithms for sizes with the padded axes of a problem.
+
+        `asked` returns the algorithms, or None if each size is decided by itself.
+        """
         padded = is_padded(problem)
         if padded not in self._problems:
             algorithms = asked()
             self._problems[padded] = None if algorithms is None else SizedProblem(problem, padding, algorithms)
 
     def leave_out(self, sizes: Sizes) -> None:
-        """Serve these sizes no more: they come often."""
+        """Exclude these sizes from templates, as they occur often."""
         if len(self._apart) < self._most_apart:
             self._apart.add(sizes)
 
@@ -277,8 +285,7 @@ class SizeClass:
 def _best(
     problem: ConvProblem, rounding: str | None, templates: Sequence[Template], seconds: Seconds
 ) -> tuple[Evaluated, float] | None:
-    """The kernel calls for a problem by the fastest template that can and gives the bits of `rounding` (None: any), and
-    its estimate."""
+    """The kernel calls for a problem by the fastest template with this `rounding` (None: any), and its estimate."""
     alike = [(seconds(problem, each.candidate), each) for each in templates if rounding in (None, each.rounding)]
     alike.sort(key=operator.itemgetter(0))
     for estimate, template in alike:

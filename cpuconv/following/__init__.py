@@ -1,1 +1,1 @@
-"""Numbers that remember what they were computed from, so that what is made for some sizes can be made for others."""
+"""Symbolic sizes: numbers with a record of their computation, so that results for some sizes serve others."""

@@ -1,6 +1,6 @@
-"""Python functions that compute what a trace of sizes computed, for other sizes.
+"""Compile a trace of sizes to a Python function that computes its results for other sizes.
 
-Interpreting the steps of a network takes some ten times as long: each is a call, and most are of no use any more.
+Interpreting the trace takes about ten times as long: each step is a call, and most results are not needed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-MAX_DEPTH = 12  # expressions within one another: Python's parser takes some hundred
+MAX_DEPTH = 12  # nested expressions; Python's parser allows about a hundred
 _INFIX = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
     operator.mod: "%", operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
@@ -22,20 +22,20 @@ Function = Callable[[Sequence[int]], "list[Any] | None"]
 def emitted(
     count: int, steps: Sequence[Any], answers: Mapping[int, bool], results: Sequence[Any], is_size: Callable[..., bool]
 ) -> Function:
-    """A function of the sizes that a trace follows: what `results` are then, None where an answer is another one.
+    """Compile a function of a trace's sizes: it returns `results`, or None if a comparison has another answer.
 
     Parameters
     ----------
     count : int
-        Sizes.
+        Number of sizes.
     steps : sequence of (function or None, operands)
-        What was computed, as a trace keeps it.
+        The computations, as a trace stores them.
     answers : mapping of int to bool
-        Of the steps that are questions, by place.
+        Answers of the steps that are comparisons, by place.
     results : sequence of object
         Sizes, each with its `place`, and constants.
     is_size : callable
-        Tells them apart.
+        Whether a result is a size.
     """
     return _Emitter(count, steps, answers, results, is_size).function()
 
@@ -52,11 +52,11 @@ class _Emitter:
         self._count, self._steps, self._answers = count, steps, answers
         self._results, self._is_size = results, is_size
         self._namespace: dict[str, Any] = {}
-        self._texts: dict[int, tuple[str, int]] = {at: (f"v{at}", 0) for at in range(count)}  # with depth
+        self._texts: dict[int, tuple[str, int]] = {at: (f"v{at}", 0) for at in range(count)}  # expression and depth
         self._uses = self._counted()
 
     def _counted(self) -> dict[int, int]:
-        """How often each step that is needed is read."""
+        """Number of readers of each step that is needed."""
         uses: dict[int, int] = {}
         for result in self._results:
             if self._is_size(result):

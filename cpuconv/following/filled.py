@@ -1,4 +1,4 @@
-"""Values that hold sizes, with other sizes or numbers in their place."""
+"""Replace the symbolic sizes in values by other sizes or by numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from cpuconv.following.sizes import SIZES, is_followed, sizes_array
 
-Number = Callable[[Any], Any]  # gives what takes the place of a size
+Number = Callable[[Any], Any]  # returns the replacement of a size
 
 
 def filled(value: Any, number: Number) -> Any:
-    """The same value with `number(size)` in the place of each size that is followed, in order."""
+    """Replace each symbolic size in a value by `number(size)`, in order."""
     if is_followed(value):
         return number(value)
     if isinstance(value, (tuple, list)):
@@ -27,7 +27,7 @@ def filled(value: Any, number: Number) -> Any:
 
 
 def held(fill: Callable[[Number], object]) -> list[Any]:
-    """The sizes that `fill` asks for, in order."""
+    """Collect the sizes that `fill` replaces, in order."""
     found: list[Any] = []
 
     def noted(size: Any) -> Any:

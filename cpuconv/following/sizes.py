@@ -1,12 +1,12 @@
-"""Sizes that remember what they were computed from, so that a graph made for some sizes can be made for others.
+"""Symbolic sizes: numbers with a record of their computation, so that a graph made for some sizes serves others.
 
-A `Size` is a number in the place of an int (or of a float that was made of one). Sums, products and quotients of sizes
-are sizes; what is asked of one, such as whether it equals another, is noted with the answer. Whatever needs the number
-itself, such as NumPy, a format or a hash, gets it, and it is noted that it must be that number. What a program computed
-from sizes therefore holds for all others that give the same answers: `Trace.numbers` says whether these do, and what
-the sizes are then.
+A `Size` replaces an int (or a float computed from one). Sums, products and quotients of sizes are sizes. The result of
+each comparison of sizes is recorded. Code that needs the number itself, such as NumPy, formatting or hashing, gets it,
+and the trace records that the size must equal this number. Results computed from sizes are therefore valid for all
+other sizes with the same recorded answers. `Trace.numbers` checks these answers, and computes all numbers for other
+sizes.
 
-Constants that hold sizes, as shapes of Reshape do, are arrays of objects (`sizes_array`).
+Constants that contain sizes, such as shapes for Reshape, are arrays of objects (`sizes_array`).
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ import numpy as np
 from cpuconv.following.emitted import emitted
 
 INT64 = np.dtype(np.int64)
-SIZES = np.dtype(object)  # of a constant that holds sizes
-_INTERPRETED = 8  # calls of a function before it is emitted: that takes as long as some 20 save
+SIZES = np.dtype(object)  # dtype of a constant that contains sizes
+_INTERPRETED = 8  # interpreted calls before a function is compiled, which costs as much as about 20 calls save
 
 
 class _Step(NamedTuple):
-    """One number that was computed: a function of earlier numbers."""
+    """One computed number: a function of earlier numbers."""
 
-    function: Callable[..., Any] | None  # None: a constant, which `operands` holds
+    function: Callable[..., Any] | None  # None: a constant, stored in `operands`
     operands: tuple[Any, ...]
 
 
 class Trace:
-    """What was computed from some sizes, and what was asked of it.
+    """Computations on symbolic sizes, and the answers of comparisons.
 
     Parameters
     ----------
     numbers : sequence of int
-        The sizes that everything follows from.
+        The sizes from which everything is computed.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._count = len(numbers)
         self._steps: list[_Step] = []
-        self._answers: dict[int, bool] = {}  # of the steps that are questions, by place
+        self._answers: dict[int, bool] = {}  # answers of the steps that are comparisons, by place
         self._known: dict[Hashable, int] = {}
         self._made: dict[int, Size] = {}
         self._strict = False
         self.inputs = [self._size(at, number) for at, number in enumerate(numbers)]
 
     def numbers(self, inputs: Sequence[int]) -> list[Any] | None:
-        """All numbers for other sizes, by their places; None where something that was asked has another answer."""
+        """Compute all numbers for other sizes, by place; None if a comparison has another answer."""
         numbers: list[Any] = list(inputs)
         answers = self._answers
         try:
@@ -70,14 +70,14 @@ class Trace:
         return numbers
 
     def forked(self, numbers: Sequence[Any]) -> Trace:
-        """A trace that goes on from here by itself, for other sizes; `numbers` are what `numbers` gave for these."""
+        """Copy the trace, to continue it separately for other sizes; `numbers`: the result of `numbers` for these."""
         made = Trace(numbers[: self._count])
         made._steps, made._answers, made._known = [*self._steps], {**self._answers}, {**self._known}
         return made
 
     @contextlib.contextmanager
     def strictly(self) -> Iterator[None]:
-        """Meanwhile what needs the very number of a size raises `TypeError`; then what was asked is not noted."""
+        """Raise `TypeError` in this context where code needs a size's number; answers are then not recorded."""
         before, self._strict, answers = self._strict, True, {**self._answers}
         try:
             yield
@@ -92,23 +92,23 @@ class Trace:
         return self._size(place, number)
 
     def function(self, results: Sequence[Any]) -> Callable[[Sequence[int]], list[Any] | None]:
-        """A function of other sizes: what `results` are then, or None as of `numbers`.
+        """Make a function of other sizes that returns `results`, or None if an answer differs, as `numbers`.
 
-        `results` are sizes of this trace, or any other objects, which stay what they are.
+        `results` are sizes of this trace, or other objects, which are returned unchanged.
         """
         return _Evaluated(self, results)
 
     def emitted(self, results: Sequence[Any]) -> Callable[[Sequence[int]], list[Any] | None]:
-        """The same as a Python function, which takes a quarter of the time."""
+        """Compile `function` to Python code, which takes a quarter of the time."""
         return emitted(self._count, self._steps, self._answers, results, is_followed)
 
     def computed(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """A function of sizes and plain numbers, as a size."""
+        """Apply a function to sizes and plain numbers, and record the result as a size."""
         number = function(*map(_plain, operands))
         return self._size(self._place(_Step(function, self._places(operands))), number)
 
     def asked(self, function: Callable[..., Any], *operands: Any) -> bool:
-        """The answer to a question of sizes and plain numbers, which is noted."""
+        """Answer a comparison of sizes and plain numbers, and record the answer."""
         answer = bool(function(*map(_plain, operands)))
         self._answers[self._place(_Step(function, self._places(operands)))] = answer
         return answer
@@ -123,7 +123,7 @@ class Trace:
         return tuple(each.place if type(each) is Size else self._place(_Step(None, (each,))) for each in operands)
 
     def _place(self, step: _Step) -> int:
-        """Of a step, the same for equal ones."""
+        """The place of a step; equal steps share one."""
         key = (step.function, step.operands) if step.function else (None, _told(step.operands[0]))
         place = self._known.get(key)
         if place is None:
@@ -133,9 +133,9 @@ class Trace:
 
 
 class _Evaluated:
-    """Results of a trace for other sizes: interpreted at first, as many serve few sizes, then by an emitted function.
+    """Results of a trace for other sizes: interpreted in the first calls, then computed by a compiled function.
 
-    Several threads may call it.
+    Most traces serve only few sizes. Several threads may call it.
     """
 
     def __init__(self, trace: Trace, results: Sequence[Any]) -> None:
@@ -151,12 +151,12 @@ class _Evaluated:
                 known = trace.numbers(sizes)
                 return None if known is None else [known[each.place] if is_followed(each) else each for each in results]
             self._emitted = trace.emitted(results)
-            self._source = None  # after what takes its place is there
+            self._source = None  # only after its replacement is set
         return self._emitted(sizes)
 
 
 def _told(constant: Any) -> Hashable:
-    """What equals that of another constant where both are the same: 1, 1.0 and True are not, nor 0.0 and -0.0."""
+    """A key that is equal for identical constants only: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     return type(constant), repr(constant)
 
 
@@ -177,7 +177,7 @@ def _asks(function: Callable[..., Any]) -> Any:
 
 
 def _needs(function: Callable[..., Any]) -> Any:
-    """What depends on the very number."""
+    """Make a method that needs the number itself."""
 
     def method(self: Size, *others: Any) -> Any:
         return function(self.exact(), *others)
@@ -190,13 +190,15 @@ def _not_equal_zero(number: Any) -> bool:
 
 
 class Size:
-    """A number that a trace follows. It passes for one of its type, but is none: what is written in C asks for it.
+    """A number whose computation a trace records.
+
+    `isinstance` accepts it as an int or float, but C code gets the number by `__index__` or `__float__`.
 
     Attributes
     ----------
     trace : Trace
     place : int
-        Where `Trace.numbers` has it.
+        Index in the result of `Trace.numbers`.
     """
 
     __slots__ = ("_number", "place", "trace")
@@ -209,7 +211,7 @@ class Size:
         return type(self._number)
 
     def exact(self) -> Any:
-        """The number, which others must equal from now on."""
+        """The number itself; the trace records that other sizes must equal it."""
         if self.trace._strict:
             raise TypeError("the very number of a size is needed")
         self.trace.asked(operator.eq, self, self._number)
@@ -222,7 +224,7 @@ class Size:
         raise TypeError("a size that is followed cannot be kept")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # NumPy asks whether it is an array
+        if name.startswith("__"):  # NumPy queries array interfaces
             raise AttributeError(name)
         return getattr(self.exact(), name)
 
@@ -256,12 +258,12 @@ def _plain(value: Any) -> Any:
 
 # --- caches ---------------------------------------------------------------------------------------------------------
 
-_traces = 0  # that are being made, by any thread
+_traces = 0  # traces being recorded, by all threads
 
 
 @contextlib.contextmanager
 def following() -> Iterator[None]:
-    """Meanwhile `remembered` functions compute anew: they would ask sizes for hashes."""
+    """Bypass the caches of `remembered` functions in this context, as they would hash sizes."""
     global _traces
     _traces += 1
     try:
@@ -271,7 +273,7 @@ def following() -> Iterator[None]:
 
 
 def remembered(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: `functools.lru_cache` of a function of sizes; nothing is looked up while sizes are followed."""
+    """Decorator: `functools.lru_cache` for a function of sizes; the cache is bypassed while sizes are traced."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         known = functools.lru_cache(maxsize)(function)
@@ -285,11 +287,11 @@ def remembered(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorated
 
 
-# --- where sizes are ------------------------------------------------------------------------------------------------
+# --- helpers for sizes ------------------------------------------------------------------------------------------------
 
 
 def sizes_array(sizes: Iterable[Any]) -> np.ndarray:
-    """Sizes as a constant: of int64, or of objects where one of them is followed."""
+    """Make a constant of sizes: int64, or objects if one of them is symbolic."""
     sizes = list(sizes)
     followed = any(type(size) is Size for size in sizes)
     array = np.empty(len(sizes), SIZES) if followed else np.array(sizes, INT64)
@@ -299,22 +301,22 @@ def sizes_array(sizes: Iterable[Any]) -> np.ndarray:
 
 
 def now(size: Any) -> Any:
-    """The number that a size is now, without a note: for choices that are right for any other, if slower."""
+    """The current number of a size, without a record: for choices that are valid, if slower, for other sizes."""
     return _plain(size)
 
 
 def least(first: Any, *others: Any) -> Any:
-    """The least of some numbers; of sizes that are followed a size, of which nothing is asked."""
+    """The minimum of numbers; symbolic if one of them is, without a recorded comparison."""
     return applied(min, first, *others)
 
 
 def greatest(first: Any, *others: Any) -> Any:
-    """The greatest of some numbers, as `least`."""
+    """The maximum of numbers, as `least`."""
     return applied(max, first, *others)
 
 
 def applied(function: Callable[..., Any], *operands: Any) -> Any:
-    """A function of numbers; where one is a size that is followed, a size, for others of which it is called again."""
+    """Apply a function to numbers; if one is a symbolic size, the result is a size, and the call is recorded."""
     hidden = (*function.args, *function.keywords.values()) if isinstance(function, functools.partial) else ()
     if any(type(each) is Size for each in hidden):
         raise TypeError("a function holds a size that is followed")
@@ -323,7 +325,7 @@ def applied(function: Callable[..., Any], *operands: Any) -> Any:
 
 
 def item(numbers: Any, at: int) -> Any:
-    """An element of a tuple, or of what is followed as one."""
+    """An element of a tuple, or of a symbolic tuple."""
     return applied(operator.getitem, numbers, at)
 
 
@@ -333,29 +335,29 @@ def items_of(numbers: Any) -> list[Any]:
 
 
 def is_followed(size: Any) -> TypeGuard[Any]:
-    """Whether a size is one that a trace follows."""
+    """Whether a size is symbolic."""
     return type(size) is Size
 
 
 def own(value: Hashable) -> Hashable:
-    """What equals that of another value where both are the same; a size that is followed equals only itself."""
+    """A key that is equal for equal values; a symbolic size equals only itself."""
     return (Size.__name__, value.place) if type(value) is Size else value
 
 
 def bits(array: np.ndarray) -> Hashable:
-    """What equals that of another array where all elements are the same, bit by bit; as `own` of sizes."""
+    """A key that is equal for bit-identical arrays; symbolic sizes as in `own`."""
     return array.tobytes() if array.dtype != SIZES else tuple(map(own, array.ravel().tolist()))
 
 
 class Affine(NamedTuple):
-    """An array of int64 that follows from sizes by sums and products.
+    """An int64 array that is an affine function of sizes.
 
     Attributes
     ----------
     base : numpy.ndarray
-        Its elements where all sizes are 0.
+        The array for sizes of 0.
     terms : tuple of (Size, numpy.ndarray)
-        What is added for each unit of a size.
+        Symbolic sizes with their coefficients.
     """
 
     base: np.ndarray
@@ -363,22 +365,22 @@ class Affine(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of an array."""
+        """Shape of the array."""
         return self.base.shape
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element, in bytes."""
         return self.base.itemsize
 
     @property
     def nbytes(self) -> int:
-        """As of an array."""
+        """Size of the array, in bytes."""
         return self.base.nbytes
 
 
 def affine(make: Callable[..., np.ndarray], *sizes: Any) -> Any:
-    """`make(*sizes)`, an array that depends on them by sums and products alone."""
+    """Call `make(*sizes)`, which must be affine in the sizes."""
     followed = [at for at, size in enumerate(sizes) if type(size) is Size]
     if not followed:
         return make(*sizes)

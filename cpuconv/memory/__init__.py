@@ -1,1 +1,1 @@
-"""Memory that kernels work in, and files that are mapped into memory."""
+"""Memory of kernels, and memory-mapped files."""

@@ -1,4 +1,4 @@
-"""Arrays that start on a cache line."""
+"""Arrays that are aligned to cache lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from cpuconv.problem.arrays import address
 
 ALIGNMENT = 64
-"""Bytes of a cache line."""
+"""Size of a cache line, in bytes."""
 
 
 def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray:
-    """Uninitialised array that starts on a cache line."""
+    """Allocate an uninitialised array, aligned to a cache line."""
     dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)

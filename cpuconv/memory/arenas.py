@@ -1,9 +1,9 @@
-"""Arenas: memory that runs of a model take while they last, whichever sizes they are of.
+"""Arenas: memory of a model's runs, for any sizes.
 
-There are as many as runs at once. A run takes the one that ran last if it is large enough, so that its pages are there
-and in the caches; the system gives pages at their first touch, 2 MB in 0.1 to 5 ms. Where none is large enough, a new
-one takes the place of one that is too small. What is not touched takes no memory: an arena asks for twice as much as
-its run, for larger ones.
+There are as many arenas as concurrent runs. A run takes the most recently used one if it is large enough, so that its
+pages are mapped and in the caches; the system maps pages at their first touch, 2 MB in 0.1 to 5 ms. If none is large
+enough, a new one replaces one that is too small. Untouched memory takes no physical memory: an arena therefore reserves
+twice the size of its run, for larger runs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import weakref
 from cpuconv.memory.large_pages import ADVICE, PAGE, large
 from cpuconv.problem.arrays import address
 
-_WINDOW = 256  # runs: what none of so many took was for a peak that is over
-_AHEAD = 256 << 20  # most bytes that are asked for beyond what a run needs
-_OVERSIZE = 4  # times what runs of a window needed at most: such an arena was for a size that is over
+_WINDOW = 256  # runs per window; arenas that no run of a window took were for a past peak
+_AHEAD = 256 << 20  # maximum number of bytes reserved beyond the needs of a run
+_OVERSIZE = 4  # maximum ratio of an arena's used size to the largest size in the window
 
 
 class Arena:
@@ -25,7 +25,7 @@ class Arena:
     Attributes
     ----------
     memory : numpy.ndarray
-        Bytes, of which runs have touched the first `used` at most.
+        The memory as bytes; runs have touched at most the first `used`.
     address : int
     """
 
@@ -37,7 +37,7 @@ class Arena:
 
 
 class _Living(set[weakref.ref[Arena]]):
-    """The arenas that live, and how often the bytes of all of them have changed; it does not hold the pool."""
+    """Weak references to the existing arenas, and a counter of changes of their total size; does not own the pool."""
 
     changes = 0
 
@@ -47,38 +47,38 @@ class _Living(set[weakref.ref[Arena]]):
 
 
 class Arenas:
-    """A pool; several threads may use it at once, and none waits for another.
+    """A pool of arenas; several threads may use it concurrently without waiting.
 
-    How many there are is told by those that live: one that is not given back, because its run was interrupted, goes
-    with its last reference.
+    The number of arenas is that of the existing objects: an arena that an interrupted run did not return is freed with
+    its last reference.
 
     Parameters
     ----------
     most_idle : int
-        Most bytes of those that no run has, beside the one that ran last.
+        Maximum size of unused arenas, in bytes, without the most recently used one.
     """
 
     def __init__(self, most_idle: int = 0) -> None:
         self._most_idle = most_idle
-        self._free: list[Arena] = []  # the one that ran last is the last
+        self._free: list[Arena] = []  # the most recently used one is the last
         self._living = _Living()
-        self._runs = self._spare = self._needed = 0  # of the window; arenas that none took, and the largest size
+        self._runs = self._spare = self._needed = 0  # window statistics: runs, minimum of unused arenas, largest size
 
     def __len__(self) -> int:
         return len(self._living)
 
     @property
     def changes(self) -> int:
-        """How often `nbytes` has changed."""
+        """Number of changes of `nbytes`."""
         return self._living.changes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them, as far as runs may have touched them."""
+        """Size of all arenas, in bytes, as far as runs may have touched them."""
         return sum(arena.used for arena in [each() for each in tuple(self._living)] if arena is not None)
 
     def take(self, size: int) -> Arena:
-        """At least `size` bytes, until they are given back."""
+        """Take an arena of at least `size` bytes, until it is returned."""
         try:
             arena = self._free.pop()
         except IndexError:
@@ -95,12 +95,12 @@ class Arenas:
         return arena
 
     def _larger(self, small: Arena, size: int) -> Arena:
-        """One that is large enough; a new one in the place of `small` where there is none."""
+        """Find an arena that is large enough; otherwise allocate one in place of `small`."""
         passed: list[Arena] = []
         while self._free:
             try:
                 arena = self._free.pop()
-            except IndexError:  # another thread has it
+            except IndexError:  # another thread took it
                 break
             if arena.memory.nbytes >= size:
                 self._free += [small, *passed]
@@ -115,7 +115,7 @@ class Arenas:
         return arena
 
     def give_back(self, arena: Arena) -> None:
-        """Let the next run take an arena; those that are too many or too large go."""
+        """Return an arena for later runs; free surplus or too large arenas."""
         self._free.append(arena)
         self._runs += 1
         if self._runs >= _WINDOW:
@@ -124,16 +124,16 @@ class Arenas:
             self._shrink()
 
     def _end_window(self) -> None:
-        """Free what the window did not need."""
+        """Free arenas that the window did not need."""
         free, most = self._free, max(PAGE, _OVERSIZE * self._needed)
         del free[: self._spare]
         for arena in [each for each in free if each.used > most]:
-            with contextlib.suppress(ValueError):  # another thread has it
+            with contextlib.suppress(ValueError):  # another thread took it
                 free.remove(arena)
         self._runs, self._spare, self._needed = 0, len(free), 0
 
     def _shrink(self) -> None:
-        """Free what is beyond the limit: the ones that ran longest ago."""
+        """Free the least recently used arenas beyond the limit."""
         left = self._most_idle
         for at, arena in enumerate(reversed(self._free[:-1])):
             left -= arena.used
@@ -142,5 +142,5 @@ class Arenas:
                 break
 
     def release(self) -> None:
-        """Free those that no run has."""
+        """Free all unused arenas."""
         self._free.clear()

@@ -1,8 +1,8 @@
-"""Memory in large pages, for what lasts and is read or written whole in every run.
+"""Memory in large pages, for long-lived data that every run reads or writes completely.
 
-With pages of 4 KB a network touches tens of thousands of them, and their addresses leave the CPU's table of pages
-(TLB) before they are used again; and prefetchers stop at the end of a page. Linux gives pages of 2 MB to memory that
-asks for them (transparent huge pages, `madvise`). Elsewhere memory is as any other.
+With pages of 4 KB a network touches tens of thousands of pages, so their addresses are evicted from the TLB before they
+are reused. Hardware prefetchers stop at the end of a page, too. Linux provides pages of 2 MB on request (transparent
+huge pages, `madvise`). On other systems, memory is allocated as usual.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
 
 PAGE = 2 << 20
-"""Bytes of a large page."""
+"""Size of a large page, in bytes."""
 
 CHUNK = 16 * PAGE
-"""Bytes that a pool asks for at once, at least; the system gives them as they are first used."""
+"""Minimum allocation of a pool, in bytes; the system maps pages at first use."""
 
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
-"""What Linux is told of such memory; None elsewhere."""
+"""Argument of `madvise` for large pages on Linux; None on other systems."""
 
 
 def large(size: int, advice: int | None = ADVICE) -> np.ndarray:
-    """`size` uninitialised bytes, in large pages from the start of one on; below half a page, or without `advice` that
-    the system takes, on a cache line."""
+    """Allocate `size` uninitialised bytes in large pages, aligned to one.
+
+    Below half a page, or if large pages are unavailable, they are aligned to a cache line.
+    """
     if advice is None or size < PAGE // 2:
         return aligned(size, np.uint8)
     try:
         memory = mmap.mmap(-1, (divide(size, PAGE) + 1) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(advice)
-    except OSError:  # a kernel without large pages, or no memory: whatever NumPy makes of it
+    except OSError:  # a kernel without large pages, or out of memory, which NumPy then reports
         return aligned(size, np.uint8)
     raw = np.frombuffer(memory, np.uint8)
     start = -address(raw) % PAGE
@@ -45,10 +47,10 @@ def large(size: int, advice: int | None = ADVICE) -> np.ndarray:
 
 
 class Pool:
-    """Arrays one after another in large pages, in the order in which they are asked for.
+    """Arrays placed one after another in large pages, in the order of allocation.
 
-    The room of arrays that are gone is given to later ones, and a chunk is freed with the last array in it. To be asked
-    by one thread at a time; arrays may go in any.
+    Memory of deleted arrays is reused, and a chunk is freed with its last array. Only one thread at a time may
+    allocate; any thread may delete arrays.
     """
 
     def __init__(self, advice: int | None = ADVICE) -> None:
@@ -57,7 +59,7 @@ class Pool:
         self._advice = advice
 
     def take(self, size: int) -> np.ndarray:
-        """`size` uninitialised bytes that start on a cache line."""
+        """Allocate `size` uninitialised bytes, aligned to a cache line."""
         self._reclaim()
         whole = max(divide(size, ALIGNMENT), 1) * ALIGNMENT
         for chunk in reversed(self._chunks):
@@ -74,7 +76,7 @@ class Pool:
         return owner[:size]
 
     def _reclaim(self) -> None:
-        """Take back the room of arrays that are gone, and let go of chunks without arrays."""
+        """Reclaim the memory of deleted arrays, and free empty chunks."""
         while self._gone:
             chunk, start, stop = self._gone.popleft()
             chunk.give(start, stop)
@@ -84,7 +86,7 @@ class Pool:
 
 @dataclass(eq=False)
 class _Chunk:
-    """Memory of a pool, and the spans of it that are free: starts and ends, in order and apart."""
+    """Memory of a pool, and its free spans: starts and ends, in ascending order and not adjacent."""
 
     memory: np.ndarray
     free: list[tuple[int, int]] = field(init=False)
@@ -97,7 +99,7 @@ class _Chunk:
         return self.free == [(0, self.memory.size)]
 
     def take(self, size: int) -> int | None:
-        """Where the first free span of that size starts, which is taken; None where there is none."""
+        """Take the first free span of this size, and return its start; None if there is none."""
         for at, (start, stop) in enumerate(self.free):
             if stop - start >= size:
                 self.free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
@@ -105,7 +107,7 @@ class _Chunk:
         return None
 
     def give(self, start: int, stop: int) -> None:
-        """Make a span free again, and one with those beside it."""
+        """Free a span, and merge it with adjacent free ones."""
         at = bisect(self.free, (start, stop))
         if at < len(self.free) and self.free[at][0] == stop:
             stop = self.free.pop(at)[1]

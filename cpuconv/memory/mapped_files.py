@@ -1,7 +1,7 @@
-"""Files mapped into memory, and arrays that are lent from them or from bytes that a caller holds.
+"""Memory-mapped files, and arrays borrowed from them or from a caller's bytes object.
 
-What outlives the making of a program copies lent arrays (`own`), and their pages go back when they have been read
-(`let_go`), to be read from the file again when other sizes need them. Lent arrays need not be aligned.
+Data that outlives the building of a program copies borrowed arrays (`own`). The pages of borrowed arrays are released
+after reading (`let_go`), and read from the file again when needed. Borrowed arrays need not be aligned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cpuconv.memory.passing import is_passing
 
 
 class Mapped(Pages):
-    """A file in memory, page by page as it is read; it may be renamed or removed meanwhile.
+    """A memory-mapped file, loaded page by page as it is read; it may be renamed or removed meanwhile.
 
     Attributes
     ----------
@@ -31,12 +31,12 @@ class Mapped(Pages):
 
     @classmethod
     def of(cls, file: BinaryIO, path: Path) -> Mapped:
-        """Map a whole file, which may be closed then.
+        """Map a whole file, which may be closed afterwards.
 
         Raises
         ------
         OSError, ValueError
-            It is empty, or cannot be mapped.
+            The file is empty, or cannot be mapped.
         """
         status = os.fstat(file.fileno())
         if not status.st_size:
@@ -52,7 +52,7 @@ class Mapped(Pages):
     def changed(self) -> bool:
         """Whether the file was written to since it was mapped.
 
-        Of one that was removed, or whose name another file has taken, nobody tells.
+        False if unknown: the file was removed, or another file has taken its name.
         """
         try:
             now = _state(os.stat(self.name))
@@ -66,12 +66,12 @@ def _state(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def contents(path: Path) -> memoryview:
-    """A file's content: mapped, or read where that is impossible. No descriptor stays open.
+    """Content of a file: mapped, or read if that is impossible. No descriptor stays open.
 
     Raises
     ------
     OSError
-        It is no regular file, cannot be read, or does not fit into memory.
+        It is not a regular file, cannot be read, or does not fit into memory.
     """
     with open_regular(path) as file:
         try:
@@ -84,11 +84,11 @@ def contents(path: Path) -> memoryview:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
 
 
-# --- lent arrays ----------------------------------------------------------------------------------------------------
+# --- borrowed arrays ------------------------------------------------------------------------------------------------
 
 
 def lender(array: np.ndarray) -> bytes | Mapped | None:
-    """The file or the bytes of a model that an array is a view of; None: others have its memory."""
+    """The file or the bytes object of a model that an array is a view of; None if there is none."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         under = base.obj if isinstance(base, memoryview) else base.base
@@ -99,28 +99,28 @@ def lender(array: np.ndarray) -> bytes | Mapped | None:
 
 
 def own(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of a lent one, and of one that keeps others' memory."""
+    """Return the array, or a copy if it is borrowed or shares a chunk with other arrays."""
     return array if lender(array) is None and not is_passing(array) else np.array(array, order="C")
 
 
 def let_go(arrays: Iterable[np.ndarray]) -> None:
-    """Give back the memory that files of lent arrays take; they can still be read."""
+    """Release the pages of the files that arrays are borrowed from; they remain readable."""
     give_back(files_of(arrays))
 
 
 def give_back(files: Iterable[Mapped]) -> None:
-    """Give back the memory that files take; they can still be read."""
+    """Release the memory pages of files; they remain readable."""
     for each in files:
         each.give_back()
 
 
 def check_unchanged(arrays: Iterable[np.ndarray]) -> None:
-    """See that the files of lent arrays are as they were.
+    """Check that the files of borrowed arrays have not changed.
 
     Raises
     ------
     SourceError
-        One was written to.
+        A file was written to.
     """
     for each in files_of(arrays):
         if each.changed:
@@ -128,5 +128,5 @@ def check_unchanged(arrays: Iterable[np.ndarray]) -> None:
 
 
 def files_of(arrays: Iterable[np.ndarray]) -> set[Mapped]:
-    """The files that arrays are lent from."""
+    """The files that arrays are borrowed from."""
     return {found for array in arrays if isinstance(found := lender(array), Mapped)}

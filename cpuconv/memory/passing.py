@@ -1,7 +1,7 @@
-"""Memory in large pages for arrays of many sizes that go soon, such as weights that are folded and then packed.
+"""Memory in large pages for short-lived arrays of many sizes, such as weights that are folded and then packed.
 
-NumPy asks for large pages for arrays of 4 MB and more; smaller ones are given page after page of 4 KB, which takes five
-times as long: 66 ms for 100 MB, on a Zen 4 that is a guest, against 13.
+NumPy requests large pages for arrays of 4 MB and more. Smaller arrays get pages of 4 KB, which takes five times as
+long: 66 ms for 100 MB instead of 13 ms, on a virtual machine with Zen 4.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cpuconv.memory.large_pages import CHUNK, large
 from cpuconv.problem.integers import divide
 
 SMALL = 1 << 16
-"""Bytes below which an array is NumPy's own."""
+"""Size in bytes below which NumPy allocates an array."""
 
 
 class _Chunk(np.ndarray):
-    """Memory that several arrays share."""
+    """Memory shared by several arrays."""
 
 
 class _Passing(threading.local):
-    """The chunk that a thread's arrays are taken from; it is freed with the last of them, and no room is used again."""
+    """The chunk from which a thread's arrays are allocated; it is freed with the last of them, and never reused."""
 
     def __init__(self) -> None:
         self._chunk: Callable[[], _Chunk | None] = lambda: None
@@ -49,12 +49,12 @@ _passing = _Passing()
 
 
 def passing(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array, beside others that the thread asked for; what lasts is to be copied (`is_passing`)."""
+    """Allocate an uninitialised array in the thread's chunk; copy it if it is to last (`is_passing`)."""
     return _passing.take(shape, dtype)
 
 
 def is_passing(array: np.ndarray) -> bool:
-    """Whether an array keeps others' memory."""
+    """Whether an array shares its chunk with other arrays, and so keeps their memory allocated."""
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base

@@ -1,7 +1,7 @@
-"""Workspaces: memory that calls need while they run.
+"""Workspaces: scratch memory of calls.
 
-There are as many as calls that run at once, each as large as the largest call needed: layers that run one after another
-find their workspace in the caches, and memory does not grow with the number of shapes.
+There are as many as concurrent calls, each as large as the largest call needed. Layers that run one after another
+therefore find their workspace in the caches, and memory does not grow with the number of shapes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 from cpuconv.memory.large_pages import large
 from cpuconv.problem.arrays import address
 
-_MOST_KEPT = 256 << 20  # bytes of those that nobody uses; what is beyond is freed after its call
+_MOST_KEPT = 256 << 20  # maximum size of unused workspaces, in bytes; others are freed after their call
 
 
 class Workspace:
-    """Memory on a cache line, and its address."""
+    """Memory aligned to a cache line, and its address."""
 
     __slots__ = ("address", "memory")
 
@@ -24,13 +24,13 @@ class Workspace:
 
 
 class Workspaces:
-    """A pool; several threads may use it at once."""
+    """A pool of workspaces; several threads may use it concurrently."""
 
     def __init__(self) -> None:
         self._free: list[Workspace] = []
 
     def take(self, size: int) -> Workspace:
-        """At least `size` bytes, for the caller until it gives them back."""
+        """Take a workspace of at least `size` bytes, until it is returned."""
         try:
             workspace = self._free.pop()
         except IndexError:
@@ -38,7 +38,7 @@ class Workspaces:
         return workspace if workspace.memory.nbytes >= size else Workspace(large(size))
 
     def give_back(self, workspace: Workspace) -> None:
-        """Let the next caller take the workspace."""
+        """Return a workspace to the pool."""
         size = workspace.memory.nbytes
         if self._free:
             size += sum(other.memory.nbytes for other in self._free)
@@ -46,5 +46,5 @@ class Workspaces:
             self._free.append(workspace)
 
     def clear(self) -> None:
-        """Free those that nobody uses."""
+        """Free all unused workspaces."""
         self._free.clear()

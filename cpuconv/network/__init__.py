@@ -1,17 +1,16 @@
-"""How a network runs: sizes, layouts, memory, recordings, and what callers do with it.
+"""Running a network: sizes, layouts, memory, recordings, and the model that callers use.
 
-A graph (`cpuconv.graph`) goes through these in turn:
+A graph (`cpuconv.graph`) passes through these packages in turn:
 
-- `sizes`: the graph is made ready for inputs of certain sizes, and rewritten by `graph.passes`.
-- `selection`: every node gets an offer (`graph.lowering`), which says how its operands lie; copies go where they must.
-- `running`: tensors get places in an arena, nodes become kernel calls, these a recording.
-- `saved`: all of this as one file.
+- `sizes`: specialises the graph for inputs of given sizes, and rewrites it by `graph.passes`.
+- `selection`: selects an offer (`graph.lowering`) per node, which fixes the form of its operands; inserts copies.
+- `running`: assigns tensors to memory of an arena, lowers nodes to kernel calls, and these to a recording.
+- `saved`: reads and writes all of this as one file.
 
-A *program* is what runs for inputs of certain sizes. A `program_builder` goes from a network's `definition` through
-these rooms to each, on as many threads as are fastest (`thread_count`); the `dynamic_suffix` is what runs after it, for
-sizes that it finds. `programs` asks for each when it is needed first, and remembers it. `compiling` puts all of that
-together into a `model`, which is what callers see. `reports` say what became of a network and where its time goes;
-`problems` lists the convolutions that a warmup tunes; `ports` are inputs and outputs, and the checks of arrays.
-`interpret` computes any graph by the operators' references, which results are compared with, and `folding` bounds what
-is computed of constants.
+A *program* is what runs for inputs of given sizes. A `program_builder` makes each one from a network's `definition` by
+these packages, with the fastest number of threads (`thread_count`). The `dynamic_suffix` runs after a program, for
+sizes that are known only then. `programs` builds each program at first use, and caches it. `compiling` combines these
+parts into a `model`, which callers use. `reports` show the layouts, algorithms and times of a network. `problems` lists
+the convolutions that a warmup tunes. `ports` are inputs and outputs, with the validation of arrays. `interpret`
+computes any graph by the operators' references, for comparison. `folding` limits the cost of constant folding.
 """

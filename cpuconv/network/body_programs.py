@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan as programs: compiled once for each size that they meet, and run again and again."""
+"""Bodies of If, Loop and Scan as programs: compiled once per input sizes, and run repeatedly."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from cpuconv.network.sizes.specialise import sized
 
 
 class Program(Protocol):
-    """What runs a body for inputs of certain sizes."""
+    """An executable body for inputs of given sizes."""
 
     @property
     def executable(self) -> Executable:
-        """Its kernels."""
+        """The kernel calls of the program."""
 
     @property
     def tail(self) -> Tail | None:
-        """What runs behind them."""
+        """The dynamic suffix, which runs after the kernels."""
 
 
 class BodyPrograms(Protocol):
@@ -41,28 +41,28 @@ class BodyPrograms(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of those that are kept."""
+        """Size of the cached programs, in bytes."""
 
     def find(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
-        """The one for inputs of these shapes."""
+        """The program for inputs of these shapes."""
 
     def remember(self, made: Any) -> None:
-        """Remember one, as large as it is now."""
+        """Cache a program with its current size."""
 
     def kernels(self) -> frozenset[str]:
-        """Names of the kernels that they call."""
+        """Names of the kernels that the programs call."""
 
 
 Part = Callable[[Graph], BodyPrograms]
 
 
 class Bodies:
-    """The bodies of a network's nodes; each is forgotten with the graph that it is.
+    """The bodies of a network's control-flow nodes; each is dropped with its graph.
 
     Parameters
     ----------
     part : callable
-        Gives the programs of a body. Packed weights are shared with the network.
+        Returns the programs of a body. Packed weights are shared with the network.
     """
 
     def __init__(self, part: Part) -> None:
@@ -71,16 +71,16 @@ class Bodies:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of their programs."""
+        """Size of the bodies' programs, in bytes."""
         return sum(each.nbytes for body in list(self._made.values()) for each in body.programs)
 
     def kernels(self) -> frozenset[str]:
-        """Names of the kernels that their programs call."""
+        """Names of the kernels that the bodies' programs call."""
         found = [each.kernels() for body in list(self._made.values()) for each in body.programs]
         return frozenset().union(*found)
 
     def bound(self, graph: Graph) -> Graph:
-        """The graph, bodies of its nodes run by programs."""
+        """The graph, with bodies of its control-flow nodes run by programs."""
         if not any(map(is_control, graph.nodes)):
             return graph
         flows = {op: Flow(sized, partial(self._body, op == "Loop")) for op in BODIES}
@@ -93,7 +93,7 @@ class Bodies:
 
 
 class ProgramBody:
-    """A body that programs run; several threads may run it at once.
+    """A body that is run by programs; several threads may run it concurrently.
 
     Attributes
     ----------
@@ -102,19 +102,19 @@ class ProgramBody:
 
     def __init__(self, graph: Graph, changing: int, part: Part) -> None:
         self.ends, self._part = Ends.of(graph, changing), part
-        self._programs: dict[tuple[tuple[int, np.dtype], ...], BodyPrograms] = {}  # by ranks and types of inputs
+        self._programs: dict[tuple[tuple[int, np.dtype], ...], BodyPrograms] = {}  # by rank and dtype of each input
 
     @property
     def programs(self) -> list[BodyPrograms]:
-        """Those for each rank and type of its inputs."""
+        """The programs for each combination of ranks and dtypes of the inputs."""
         return list(self._programs.values())
 
     def step(self) -> ProgramStep:
-        """Runs of it, in one thread."""
+        """Runs of the body in one thread."""
         return ProgramStep(self)
 
     def programs_for(self, inputs: Sequence[np.ndarray]) -> BodyPrograms:
-        """The programs for inputs of such ranks and types."""
+        """The programs for the ranks and dtypes of these inputs."""
         kind = tuple((array.ndim, array.dtype) for array in inputs)
         programs = self._programs.get(kind)
         if programs is None:
@@ -124,7 +124,7 @@ class ProgramBody:
 
 
 class _Side:
-    """A caller of a program, and the arrays that it has the addresses of."""
+    """A caller of a program, and the arrays whose addresses it has."""
 
     __slots__ = ("caller", "given", "written")
 
@@ -137,8 +137,8 @@ class _Side:
 class ProgramStep:
     """Runs of a body by its programs.
 
-    As long as shapes stay, two callers take turns: carried values trade memory, so that each of them has the right
-    addresses every other time. Callers and the memory of a run are taken once for all runs.
+    While shapes stay the same, two callers alternate. Carried values swap their memory in each run, so each caller has
+    the right addresses every second run. Callers and the arena are taken once for all runs.
     """
 
     def __init__(self, body: ProgramBody) -> None:
@@ -150,13 +150,13 @@ class ProgramStep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None or issubclass(kind, CpuconvError):  # after any other nothing is taken again
+        if kind is None or issubclass(kind, CpuconvError):  # after any other error, callers are not reused
             self._end()
 
     def run(
         self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None], stop: Stop | None
     ) -> list[np.ndarray]:
-        """As `Step` says."""
+        """Run the body once, as specified by `Step`."""
         if self._made is None:
             self._begin(inputs)
         if len(self._sides) < 2:
@@ -182,13 +182,13 @@ class ProgramStep:
                 written[at] = output
                 caller.place(f"output {at}", output)
         caller.run(stop)
-        made = [array for array in written if array is not None]  # all of them by now
+        made = [array for array in written if array is not None]  # none is None here
         for at, array in self._constants:
             made[at][...] = array
         return made
 
     def _begin(self, inputs: Sequence[np.ndarray]) -> None:
-        """Take the program for these inputs, callers of it and memory."""
+        """Take the program for these inputs, and an arena."""
         self._programs = self._body.programs_for(inputs)
         self._shapes, self._dtypes = tuple(array.shape for array in inputs), [array.dtype for array in inputs]
         made = self._programs.find(self._shapes)
@@ -200,7 +200,7 @@ class ProgramStep:
         self._arena = None if made.tail is not None else executable.arenas.take(executable.run_bytes)
 
     def _caller(self) -> Caller | None:
-        """One more caller; None where sizes are found in the run."""
+        """Take one more caller; None if the program has a dynamic suffix."""
         if self._made is None or self._arena is None:
             return None
         executable = self._made.executable
@@ -209,7 +209,7 @@ class ProgramStep:
         return caller
 
     def _run_with_tail(self, inputs: Sequence[np.ndarray], stop: Stop | None) -> list[np.ndarray]:
-        """A run in which sizes are found."""
+        """Run a program that has a dynamic suffix."""
         graph, made = self._body.ends.graph, self._made
         assert made is not None and made.tail is not None
         outputs = arrays_for(made.executable.outputs, {}, inputs)
@@ -219,7 +219,7 @@ class ProgramStep:
         return [results[name] for name in graph.outputs]
 
     def _end(self) -> None:
-        """Give back what was taken."""
+        """Return the callers and the arena."""
         made, self._made = self._made, None
         if made is None:
             return

@@ -1,4 +1,4 @@
-"""From a graph to a model: its definition, the builder of its programs, and the program of sizes that are fixed."""
+"""Compile a graph to a model: its definition, the builder of its programs, and the program if sizes are fixed."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def compiled(
     auto: bool = False,
     early: bool = False,
 ) -> Model:
-    """The model of a graph, with its program where all sizes are fixed.
+    """Make the model of a graph, with its program if all sizes are fixed.
 
     Parameters
     ----------
     graph : Graph
-        What was read, or of a saved model its `graph`.
+        The graph that was read; for a saved model, its `graph`.
     target : Target
     shapes : mapping of str to sequence of int
-        Of inputs by name, where the graph leaves them open.
+        Sizes of inputs by name, where the graph leaves them open.
     options : Rewriting or None
     source : callable or None
-        Gives the graph again, for `save`, when it has been let go of.
+        Returns the graph again, for `save`, after it has been released.
     saved : Saved or None
-        The saved model that it is of.
+        The saved model that the graph belongs to.
     packed : Packed or None
-        What other models have packed already; None: its own.
+        Packed weights to share with other models; None: new ones.
     auto : bool
-        Whether each program takes as many threads as are fastest, at most the target's.
+        Whether each program uses the fastest number of threads, at most the target's.
     early : bool
-        Whether to make a program for usual sizes where sizes are open, so that the first run waits for less.
+        Whether to build a program for common sizes if sizes are open, so that the first run waits less.
     """
     graph = restarted(graph)
     if source is None and graph.defaults:
@@ -85,7 +85,7 @@ def _model(
             _prepare(programs.builder)
 
     def reopened(names: Collection[str]) -> Opened:
-        """The network with some defaults as inputs, made from what was read; weights that stay are shared."""
+        """Recompile the original graph with some defaults as inputs; unchanged packed weights are shared."""
         graph = definition.original()
         shapes = {name: sizes(value) for name, value in definition.inputs.items() if value.concrete}
         again = Definition(graph.opened(names), shapes, definition.settings, None, None)
@@ -95,22 +95,22 @@ def _model(
 
 
 def _prepare(builder: ProgramBuilder) -> None:
-    """Make a program for usual sizes, the first time on a machine: its kernels stay on disk.
+    """Build a program for common sizes, the first time on a machine: its kernels stay in the cache folder.
 
-    Not where input elements decide sizes, where candidates would be timed, or for a saved model, which has its layouts,
-    as long as there are kernels.
+    Skipped if input elements decide sizes, and if candidates would be timed. Also skipped for a saved model, which has
+    its layouts, unless no kernels exist yet.
     """
     definition, no_kernels = builder.definition, nothing_is_there()
     if definition.shape_inputs or builder.target.strategy == "profile":
         return
     if definition.saved is not None and not no_kernels:
         return
-    from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes alone
+    from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes only
 
     for shapes in usual_shapes([*definition.inputs.values()], builder.fits):
         if not no_kernels and builder.is_laid_out(shapes):
             return
-        with contextlib.suppress(CpuconvError), expecting(_usual):  # too large for the memory, perhaps
+        with contextlib.suppress(CpuconvError), expecting(_usual):  # the shapes may exceed the memory
             if no_kernels:
                 compile_with_small_tiles(builder.kernels(shapes))
             builder.build(Key(shapes), {})
@@ -125,11 +125,11 @@ def _programs(definition: Definition, target: Target, packed: Packed, making: Lo
     settings = definition.settings
 
     def part(graph: Graph) -> Model:
-        """A part of the network that runs for sizes which are found when it runs; packed weights are shared."""
+        """A part of the network for sizes that are known only at run time; packed weights are shared."""
         return _model(Definition(graph, {}, settings, None, None, part=True), target, packed, making, auto=False)
 
     def body(graph: Graph) -> Programs:
-        """A body of a node; packed weights are shared."""
+        """The programs of a node's body; packed weights are shared."""
         made = Definition(graph, {}, settings, None, None, part=True, body=True)
         return _programs(made, target, packed, making, auto=False)
 
@@ -137,6 +137,6 @@ def _programs(definition: Definition, target: Target, packed: Packed, making: Lo
 
 
 def _usual() -> list[Wanted]:
-    """What nearly every network calls, and what takes long to compile."""
+    """Kernels that nearly every network calls and that take long to compile."""
     lanes = current().lanes
     return [(LAUNCHER, None), (convolve, ConvolveTile(lanes, RowTile(lanes, BLOCKED)))]

@@ -1,4 +1,4 @@
-"""The definition of a network, before sizes are known: what was compiled or loaded, and what programs are made from."""
+"""The definition of a network, before sizes are known: the compiled or loaded graph from which programs are built."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class Definition:
     ----------
     name : str
     inputs : mapping of str to Value
-        Its inputs, with the sizes that are stated.
+        Inputs, with the sizes that are stated.
     outputs : mapping of str to Value
-        Its outputs, as far as they are known before sizes are.
+        Outputs, as far as they are known without sizes.
     order : tuple of str
-        Its outputs as they are listed, where one may occur twice.
+        Names of the outputs as the model lists them; a name may occur twice.
     defaults : mapping of str to Value
-        What is stated of the constants that may be fed.
+        Types and shapes of the constants that may be fed.
     shape_inputs : tuple of str
-        Those inputs whose elements decide sizes.
+        Names of the inputs whose elements decide sizes.
     settings : Settings
     saved : Saved or None
-        The saved model that it is of.
+        The saved model that the graph belongs to.
     graph : Graph or None
-        Rewritten as far as that holds for all sizes; None once it has been let go of.
+        The graph, with the rewrites that are valid for all sizes; None after it was released.
     notes : list of Note
-        Of those rewrites.
+        Notes on these rewrites.
     templates : Templates
-        Of its graph, rewritten for sizes.
+        Templates of the graph, rewritten for sizes.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class Definition:
         part: bool = False,
         body: bool = False,
     ) -> None:
-        """Hold what was compiled or loaded.
+        """Store the compiled or loaded graph, and rewrite it as far as possible without sizes.
 
         Parameters
         ----------
         graph : Graph
         shapes : mapping of str to sequence of int
-            Of inputs by name, where the graph leaves them open.
+            Sizes of inputs by name, where the graph leaves them open.
         settings : Settings
         source : callable or None
-            Gives the graph again, when it has been let go of.
+            Returns the graph again, after it has been released.
         saved : Saved or None
         part : bool
-            Whether it is a part of another network, which has warned of operators without kernels.
+            Whether this is a part of another network, which has already warned about operators without kernels.
         body : bool
-            Whether elements of inputs decide no sizes, as those of a body differ in each run; sizes that depend on them
-            are found in the run.
+            Whether this is the body of a control-flow node. Then elements of inputs decide no sizes, as they differ in
+            each run; sizes that depend on them are determined at run time.
         """
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
         self._part = part
@@ -89,28 +89,28 @@ class Definition:
         self.notes: list[Note] = []
         self.templates = Templates(self.inputs)
         if not self.is_fixed:
-            from cpuconv.graph import passes  # what was saved with all sizes fixed needs no rewrites
+            from cpuconv.graph import passes  # deferred: models saved with fixed sizes need no rewrites
 
             watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
             self.graph = lasting(passes.apply_without_sizes(graph, skip, watch), graph)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether one program is all there will be."""
+        """Whether one program suffices: all sizes are fixed."""
         return not self.shape_inputs and all(value.concrete for value in self.inputs.values())
 
     @property
     def follows(self) -> bool:
-        """Whether choices of the saved model are followed: for this CPU, with the same options."""
+        """Whether the choices of the saved model are used: it was saved for this CPU, with the same options."""
         return self.saved is not None and self.saved.fits and self.saved.settings == self.settings
 
     def fixed_shapes(self) -> Shapes:
-        """The sizes of the inputs, where model and arguments state them all.
+        """The sizes of the inputs, if the model and the arguments state all of them.
 
         Raises
         ------
         SourceError
-            Some are open, or elements decide sizes.
+            Some sizes are open, or elements of inputs decide sizes.
         """
         if self.shape_inputs:
             raise SourceError(
@@ -123,36 +123,36 @@ class Definition:
         return tuple(sizes(value) for value in self.inputs.values())
 
     def graph_for(self, shapes: Shapes) -> Graph:
-        """The graph, if a program for inputs of these shapes can be made.
+        """The graph, if a program for inputs of these shapes can be built.
 
         Raises
         ------
         ArgumentError
-            They do not fit what is stated of the inputs, or each other.
+            The shapes do not fit the stated inputs, or each other.
         """
         named = dict(zip(self.inputs, shapes, strict=True))
-        if self.graph is None:  # all sizes are fixed, and the program is made
+        if self.graph is None:  # all sizes are fixed, and the program is built
             wrong = next(name for name, shape in named.items() if shape != sizes(self.inputs[name]))
             raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {sizes(self.inputs[wrong])}", named[wrong]))
         for name, value in self.inputs.items():
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
-        bound_inputs(self.graph, named, "feed")  # equal symbols, equal sizes
+        bound_inputs(self.graph, named, "feed")  # equal symbols must have equal sizes
         return self.graph
 
     def prepared(
         self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray], *, noted: bool
     ) -> tuple[Prepared, Decisions | None]:
-        """The graph for a program; and what a saved model chose for it, if that is to be followed.
+        """The graph for a program, and the saved model's decisions for it, if these are used.
 
         Parameters
         ----------
         shapes : tuple of tuple of int
-            Of all inputs.
+            Shapes of all inputs.
         shape_arrays : mapping of str to numpy.ndarray
             Arrays of the inputs whose elements decide sizes.
         noted : bool
-            Whether to tell what the rewrites did.
+            Whether to record notes on the rewrites.
         """
         if self.saved is not None:
             program = None if shape_arrays else self.saved.program(shapes)
@@ -170,12 +170,12 @@ class Definition:
         return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
 
     def original(self) -> Graph:
-        """The graph as it was read.
+        """The graph as it was read, without rewrites.
 
         Raises
         ------
         SourceError
-            It is not there any more.
+            It is no longer available.
         """
         if self.saved is not None:
             self.saved.check_graph()
@@ -184,7 +184,7 @@ class Definition:
         return _once(self._source())
 
     def let_go(self) -> None:
-        """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
+        """Release the graph after all programs are built, so that raw weights are not stored next to packed ones."""
         self.graph = None
 
 
@@ -195,7 +195,7 @@ def _once(graph: Graph) -> Graph:
 
 
 def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Parts | None:
-    """What `prepared` gives, where kernels run nothing but known operators."""
+    """The result of `prepared`, or None if some operator runs through ONNX's evaluator."""
     made = prepared(graph, shapes, options, noted=False, quiet=quiet)
     if any(node.meaning is not None and not is_control(node) for node in made.graph.nodes):
         return None

@@ -1,4 +1,4 @@
-"""The nodes that `sizes.cutting` cut off, which run after a program: by references, or as a network of their own."""
+"""The dynamic suffix: nodes that `sizes.cutting` cut off run after the program, by references or as a network."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 
 
 class Network(Protocol):
-    """What a tail asks of a network."""
+    """The interface of a network that a suffix uses."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its programs."""
+        """Size of its programs, in bytes."""
 
     @property
     def has_run(self) -> bool:
         """Whether it can be explained."""
 
     def run(self, feed: Mapping[str, np.ndarray], *, stop: Stop | None) -> dict[str, np.ndarray]:
-        """Its outputs."""
+        """Run the network and return its outputs."""
 
     def profile(self, feed: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """Its operators, timed."""
+        """Time its operators."""
 
     def explain(self) -> Explanation:
-        """What became of it."""
+        """Explain its layouts and algorithms."""
 
 
 class Tail:
-    """What runs behind a program.
+    """The part of a network that runs after a program.
 
     Parameters
     ----------
     parts : Stages
     outputs : sequence of str
-        Of the whole network, in order.
+        Names of the outputs of the whole network, in order.
     ready : callable
-        Makes what is a network of its own, when its first inputs are known.
+        Compiles the native part of the suffix to a network, when its first inputs are known.
     is_shared : bool
-        Whether that network is also of other tails.
+        Whether other suffixes use the same network.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Tail:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of programs for sizes that were found, where no other tail has them."""
+        """Size of the programs of the suffix, in bytes; 0 if they are shared with other suffixes."""
         return 0 if self._model is None or self._is_shared else self._model.nbytes
 
     def finished(self, arrays: Mapping[str, np.ndarray], stop: Stop | None = None) -> dict[str, np.ndarray]:
-        """All outputs of the network, from its inputs and what the program computed; `stop` may end it."""
+        """All outputs of the network, from its inputs and the program's outputs; `stop` may end the run."""
         found = self._found(arrays, stop=stop)
         if self._rest is not None:
             found |= self._native(found).run({name: found[name] for name in self._rest.inputs}, stop=stop)
@@ -74,7 +74,7 @@ class Tail:
         return {name: np.array(found[name], order="C") if name in mine else found[name] for name in self._outputs}
 
     def profiles(self, arrays: Mapping[str, np.ndarray], runs: int) -> list[Profile]:
-        """The nodes that references run, and those that kernels run then."""
+        """Time the nodes that references compute, and those that kernels compute afterwards."""
         from cpuconv.network.reports.profile import of_references
 
         rows: dict[int, tuple[Node, list[tuple[float, int]]]] = {id(node): (node, []) for node in self._first.nodes}
@@ -86,7 +86,7 @@ class Tail:
         return made
 
     def explained(self, head: Explanation) -> Explanation:
-        """The explanation of the program, with the nodes behind it."""
+        """The explanation of the program, extended by the nodes of the suffix."""
         rows = late_rows(self._first.nodes)
         if self._rest is not None:
             known = self._model is not None and self._model.has_run
@@ -101,7 +101,7 @@ class Tail:
         return {**arrays, **results}
 
     def _native(self, arrays: Mapping[str, np.ndarray]) -> Network:
-        """The model of what runs natively; ranks and types of its inputs are known when it runs for the first time."""
+        """The model of the native part; ranks and dtypes of its inputs are known once it runs for the first time."""
         if self._model is None:
             assert self._rest is not None
             open_ = {name: arrays[name] for name in self._rest.inputs if not self._rest.value(name).concrete}

@@ -1,4 +1,4 @@
-"""Bounds on values that nodes make, and on what is computed of constants when a network is made ready."""
+"""Limits of constant folding when a network is compiled, and checks of the values that nodes produce."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
 from cpuconv.memory.room import SMALL, check_bytes, check_room
 
-MOST_STEPS = 40_000  # nodes within nodes that are computed of constants, counted each time: a second or two
-MOST_OPERATIONS = 1 << 26  # on elements, of what is computed of constants: about a second of the references
-PER_ELEMENT = 64  # more operations for each element of the constants that a model has
-_FOLDED = 0.25  # of free memory for constants that are computed, which take as much again on the way
-_CALL = 1000  # operations that a call of NumPy costs, whatever it computes
-_EVALUATOR = 1000  # operations that an element costs in ONNX's evaluator
+MOST_STEPS = 40_000  # folded nodes of bodies, counted per execution: a second or two
+MOST_OPERATIONS = 1 << 26  # element operations of folding: about a second of the references
+PER_ELEMENT = 64  # additional element operations per element of the model's constants
+_FOLDED = 0.25  # fraction of free memory for folded constants, whose computation needs as much again
+_CALL = 1000  # overhead of one NumPy call, in element operations
+_EVALUATOR = 1000  # operations per element in ONNX's evaluator
 
 
 def check_values(node: Node, values: Sequence[Value]) -> None:
-    """See that the outputs of a node may be tensors: no size is negative, axes are few, and each fits into memory.
+    """Check that a node's outputs are valid tensors: no negative size, a limited rank, and each fits into memory.
 
     Raises
     ------
     SourceError
-        One may not.
+        An output is not valid.
     """
     for value in values:
         if value.shape is not None:
@@ -43,15 +43,15 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
 
 
 def check_results(node: Node, shapes: Sequence[Sequence[Any] | None], results: Sequence[np.ndarray]) -> None:
-    """See that what a node gives is of the shapes that its rule says, as far as it says any.
+    """Check that the results of a node have the shapes that its rule predicts, as far as it does.
 
     Raises
     ------
     SourceError
-        A result is not.
+        A result has another shape.
     """
     for shape, result in zip(shapes, results, strict=False):
-        if isinstance(result, list):  # a sequence of tensors has none
+        if isinstance(result, list):  # a sequence of tensors has no shape
             continue
         value = Value(None if shape is None else tuple(shape), result.dtype)
         if not value.fits(result.shape):
@@ -62,12 +62,12 @@ def check_results(node: Node, shapes: Sequence[Sequence[Any] | None], results: S
 
 
 def _size(value: Any) -> int:
-    """Elements of a value; 0 where it is left out or its sizes are open."""
+    """Number of elements of a value; 0 if it is omitted or its sizes are open."""
     return math.prod(value.shape) if value is not None and value.concrete else 0
 
 
 def _window(node: Any, inputs: Sequence[Any], y: int) -> int:
-    """Of a convolution: a product for each output, input channel and tap; a call for each tap."""
+    """Convolution: one multiply-add per output, input channel and tap; one NumPy call per tap."""
     shape = inputs[1].shape
     return y * math.prod(shape[1:]) + _CALL * math.prod(shape[2:])
 
@@ -88,13 +88,13 @@ def _neighbours(node: Any, inputs: Sequence[Any], y: int) -> int:
 
 
 def _matrices(node: Any, inputs: Sequence[Any], y: int) -> int:
-    """A product for each output and place of the summed axis."""
+    """Matrix multiplication: one multiply-add per output and index of the summed axis."""
     shape = inputs[0].shape
     return y * shape[0 if node.attributes.get("transA") else -1] if shape else y
 
 
 def _einsum(node: Any, inputs: Sequence[Any], y: int) -> int:
-    """Each combination of the letters' places; with an ellipsis at most each of the operands' elements."""
+    """Einsum: the product of all subscripts' sizes; with an ellipsis, at most the product of the operands' sizes."""
     terms = node["equation"].replace(" ", "").partition("->")[0].split(",")
     if "." in node["equation"]:
         return math.prod(map(_size, inputs))
@@ -108,13 +108,13 @@ def _sampled(node: Any, inputs: Sequence[Any], y: int) -> int:
 
 
 def _recurrent(node: Any, inputs: Sequence[Any], y: int) -> int:
-    """The weights for each step of each sequence."""
+    """Recurrent layer: all weights per step and sequence."""
     steps, batch = inputs[0].shape[:2]
     return steps * batch * (_size(inputs[1]) + _size(inputs[2])) + 10 * _CALL * steps
 
 
 def _suppressed(node: Any, inputs: Sequence[Any], y: int) -> int:
-    """Each pair of boxes of each class."""
+    """Non-maximum suppression: each pair of boxes of each class."""
     return _size(inputs[1]) * inputs[0].shape[1]
 
 
@@ -139,15 +139,15 @@ _OPERATIONS: Mapping[str, Callable[[Any, Sequence[Any], int], int]] = {
     "TopK": _sorted,
     **dict.fromkeys(("QuantizedResize", "Resize"), _resized),
 }
-"""Operations of a node on elements, by its operator, inputs and elements of outputs, where those are not all."""
+"""Element operations by operator, from node, inputs and number of output elements; default: the elements moved."""
 
 
 _REGIONS = frozenset({"DeformConv", "MaxRoiPool", "RoiAlign"})
-"""Operators of ONNX's evaluator that take as long as their elements or attributes say, as those of windows do."""
+"""Operators of ONNX's evaluator whose time depends on elements or attributes, as for windows."""
 
 
 def operations(node: Node, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> float:
-    """How many operations on elements the reference of a node takes, about; infinite where sizes do not say it."""
+    """Estimate the element operations of a node's reference; infinite if sizes do not determine them."""
     y = sum(map(_size, outputs))
     moved = sum(map(_size, inputs)) + y
     if node.meaning is not None:
@@ -158,13 +158,12 @@ def operations(node: Node, inputs: Sequence[Value | None], outputs: Sequence[Val
 
 
 class Folding:
-    """What is computed of constants when a network is made ready: its operations, its bytes, and the nodes within nodes
-    that run.
+    """Budget of constant folding for one network: element operations, bytes, and executed nodes of bodies.
 
     Parameters
     ----------
     constants : iterable of numpy.ndarray
-        Those of the model: a large one may fold more.
+        Constants of the model; large ones increase the budget.
     """
 
     def __init__(self, constants: Iterable[np.ndarray] = ()) -> None:
@@ -173,7 +172,7 @@ class Folding:
         self._room: float | None = None
 
     def allows(self, node: Node, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> bool:
-        """Whether a node may be computed now, and count its operations; else it is left to run time."""
+        """Whether a node may be folded, and deduct its operations if so; otherwise it is left to run time."""
         taken = operations(node, inputs, outputs)
         if taken > self._operations:
             return False
@@ -186,17 +185,17 @@ class Folding:
         Raises
         ------
         SourceError
-            They do not fit beside those that are there already.
+            They do not fit into memory next to the constants folded so far.
         """
         self._add(node, sum(value.nbytes for value in values if value.concrete))
 
     def step(self, node: Node, steps: int, size: int) -> None:
-        """Count `steps` nodes of a graph within a node, which are computed once, and `size` bytes of its results.
+        """Count `steps` nodes of a body, executed once, and `size` bytes of its results.
 
         Raises
         ------
         SourceError
-            They are more than `MOST_STEPS`, as those of a `Loop` that does not end are, or do not fit into memory.
+            There are more than `MOST_STEPS`, as in a `Loop` that does not end, or the results do not fit into memory.
         """
         self._steps += steps
         if self._steps > MOST_STEPS:

@@ -1,4 +1,4 @@
-"""A graph run by the references of its operators: slow and plain. Tests compare fast results with it."""
+"""Run a graph by the NumPy references of its operators, slowly and simply. Tests compare kernel results with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpuconv.graph.stopping import Stop, check
 from cpuconv.network.folding import check_results, check_values
 from cpuconv.runtime.float_environment import default_environment
 
-Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
+Timed = Callable[[Node, float, int], None]  # called with an executed node, its seconds, and the bytes of its operands
 
 
 def interpret(
@@ -26,25 +26,25 @@ def interpret(
     timed: Timed | None = None,
     stop: Stop | None = None,
 ) -> dict[str, np.ndarray]:
-    """The outputs of a specialised graph.
+    """Compute the outputs of a specialised graph.
 
     Parameters
     ----------
     graph : Graph
-        What `specialise` returned.
+        The result of `specialise`.
     feed : Mapping[str, np.ndarray]
-        An array for every input of the graph, of its shape and dtype.
+        An array for each input of the graph, of its shape and dtype.
     wide : bool
-        Keep floats in float64 from the first operator to the last, instead of rounding every value to its dtype.
+        Compute in float64 from the first operator to the last, instead of rounding every value to its dtype.
     timed : Timed or None
-        What is told how long each node took.
+        Called with the time of each node.
     stop : Stop or None
-        What may end the run between two nodes.
+        May end the run between two nodes.
 
     Returns
     -------
     dict[str, np.ndarray]
-        Array by name of output; floats are float64 if `wide`.
+        Arrays by output name; floats are float64 if `wide`.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def interpret(
     ArgumentTypeError
         An input is of another dtype.
     RunStopped
-        `stop` said so.
+        `stop` ended the run.
     """
     if feed.keys() != set(graph.inputs):
         raise ArgumentError(must("feed", f"arrays for {', '.join(graph.inputs) or 'nothing'}", ", ".join(feed) or "{}"))
@@ -89,9 +89,9 @@ def interpret(
 
 
 def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[Value]:
-    """The outputs of a node whose shapes depend on elements, which are known by now.
+    """The outputs of a node whose shapes depend on elements, which are known at this point.
 
-    Of wide floats, and of an operator that the table does not know, the reference says the dtypes.
+    With `wide`, and for an operator that the table does not have, the reference determines the dtypes.
     """
     if wide or node.meaning is not None:
         return [Value()] * len(node.outputs)
@@ -110,7 +110,7 @@ def run(
     wide: bool = False,
     stop: Stop | None = None,
 ) -> list[np.ndarray]:
-    """The outputs of one node, of `dtypes`, or in the place of float types of float64; `stop` may end it."""
+    """Compute the outputs of one node, of `dtypes`; with `wide`, floats are float64. `stop` may end the run."""
     if wide:
         dtypes = [np.dtype(np.float64) if dtype is not None and is_float(dtype) else dtype for dtype in dtypes]
     return ops.meaning(node).evaluate(node, arrays, dtypes, stop)

@@ -1,4 +1,4 @@
-"""A network, ready to run: its inputs and outputs, and what callers do with it."""
+"""Model: a compiled network with its inputs and outputs, as callers use it."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """A model in which some of another one's defaults are inputs, and the arrays that these have where none is fed."""
+    """A model in which some defaults of another one are inputs, and their default arrays."""
 
     model: Model
     arrays: Mapping[str, np.ndarray]
 
 
 class Model:
-    """A network; made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it at once.
+    """A network, made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it concurrently.
 
     Attributes
     ----------
     inputs, outputs : tuple of Port
-        Names, shapes (symbols kept) and dtypes. An output that the model lists twice is there twice.
+        Names, shapes (with symbols) and dtypes. An output that the model lists twice occurs twice.
     defaults : tuple of Port
-        Inputs that have an initializer, which a feed may leave out.
+        Inputs that have an initializer, and may be omitted from a feed.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Model:
         outputs: Mapping[str, Value],
         reopened: Callable[[Collection[str]], Opened],
     ) -> None:
-        """Hold what `compiling` made, and outputs as far as they are known.
+        """Store the parts that `compiling` made, and the outputs as far as they are known.
 
-        `reopened` makes the model in which some of the defaults are inputs.
+        `reopened` compiles the model in which given defaults are inputs.
         """
         self._definition, self._programs, self._reopened = definition, programs, reopened
         self._precisions: PrecisionTable | None = None
@@ -74,12 +74,12 @@ class Model:
         raise TypeError("A cpuconv.Model cannot be pickled or copied: model.save(path) and cpuconv.load(path) do so.")
 
     def __call__(self, x: Any) -> NDArray[Any] | Any:
-        """The result for a network of one input: an array if it has one output, else a dict of them.
+        """Run a network of one input: return an array if it has one output, else a dict of arrays.
 
         Parameters
         ----------
         x : array
-            Of the input's shape and dtype. One that is not C-contiguous is copied.
+            Array of the input's shape and dtype. It is copied if it is not C-contiguous.
 
         Raises
         ------
@@ -107,17 +107,17 @@ class Model:
         Parameters
         ----------
         feed : mapping of str to array
-            An array for each input, of its shape and dtype. One that is not C-contiguous is copied. Of `defaults` any
-            may be fed too; the first feed of one compiles the network anew, with it as an input.
+            An array for each input, of its shape and dtype. Arrays that are not C-contiguous are copied. Any of
+            `defaults` may be fed too; the first feed of one recompiles the network with it as an input.
         out : mapping of str to numpy.ndarray, or None
-            C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
-            None for outputs whose sizes depend on elements.
+            C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are allocated.
+            Not possible for outputs whose sizes depend on elements.
         stop : callable or None
-            Asked between kernels, from the thread that runs, such as `is_set` of a `threading.Event`: something true
-            ends the run.
+            Called between kernels, on the running thread; a true result ends the run. An example is `is_set` of a
+            `threading.Event`.
         convert : bool
-            Whether arrays of another dtype are converted to that of their input: images of uint8, or what Python and
-            NumPy make of numbers, float64. Otherwise they are an error.
+            Whether to convert arrays of other dtypes to those of their inputs, such as uint8 images, or float64, the
+            default of Python and NumPy. Otherwise other dtypes are an error.
 
         Returns
         -------
@@ -129,18 +129,18 @@ class Model:
         ArgumentError, ArgumentTypeError
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
         SourceError
-            For these sizes the nodes do not fit together, or a run does not fit into free memory.
+            The nodes do not fit together for these sizes, or the run does not fit into free memory.
         RunStopped
-            `stop` ended it.
+            `stop` ended the run.
 
         Notes
         -----
-        Ctrl-C ends a run of the main thread in the same places as `stop`: between kernels and between nodes that
-        references compute, those in the bodies of `Loop` and `Scan` too. The arrays of `out` may have been written to;
-        the model can run again.
+        Ctrl-C ends a run of the main thread at the same points as `stop`: between kernels, and between nodes that
+        references compute, also in the bodies of `Loop` and `Scan`. The arrays of `out` may have been written to; the
+        model can run again.
 
-        NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
-        or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
+        NaN and infinities propagate to all values computed from them. Winograd and FFT convolutions spread them within
+        a tile or a channel plane of their image; `accuracy="exact"` uses neither. Denormals are not flushed to zero.
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
@@ -155,30 +155,30 @@ class Model:
                 known = dict(zip(self._definition.inputs, arrays, strict=True))
                 outputs = made.tail.finished({**known, **outputs}, stop)
         finally:
-            self._programs.remember(made)  # for another number of callers, or for other sizes that were found
+            self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
-        """Time each operator alone, and whole runs.
+        """Time each operator separately, and whole runs.
 
         Parameters
         ----------
         feed : mapping of str to array
             As for `run`.
         runs : int
-            How often each is timed; medians are reported.
+            Number of timed repetitions; medians are reported.
         watch : bool
-            Whether to note too who did what when in a run, by kernels that look at the clock before and after.
+            Whether to record a timeline of each worker in a run as well, by timestamps before and after each kernel.
 
         Returns
         -------
         Profile
-            Seconds of each operator and of whole runs; prints itself, and has `.to_dict()`.
+            Seconds per operator and per run. It prints itself, and has `.to_dict()`.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            `runs` is no integer from 1 on, or the feed is wrong, as for `run`.
+            `runs` is not an integer of at least 1, or the feed is wrong, as for `run`.
         """
         from cpuconv.network.reports.profile import combined, profile
 
@@ -197,7 +197,7 @@ class Model:
         return combined([head, *made.tail.profiles(values, int(runs))])
 
     def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
-        """The model in which the defaults that are fed are inputs; None where none is fed."""
+        """The model in which the defaults in the feed are inputs; None if it has none of them."""
         names = {port.name for port in self.defaults if port.name in feed} if isinstance(feed, Mapping) else set()
         if not names:
             return None
@@ -210,14 +210,14 @@ class Model:
         return opened
 
     def explain(self) -> Explanation:
-        """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
+        """Explain fused, folded and removed nodes, layouts and algorithms per operator, and arena and weight sizes.
 
-        It is of the sizes that the model states or that ran last.
+        It describes the sizes that the model states, or those that ran last.
 
         Returns
         -------
         Explanation
-            Prints itself, and has `.to_dict()`.
+            It prints itself, and has `.to_dict()`.
 
         Raises
         ------
@@ -229,17 +229,17 @@ class Model:
         return explanation if made.tail is None else made.tail.explained(explanation)
 
     def precision_table(self) -> PrecisionTable:
-        """How precisions were chosen: of each operator precision, error and time, and what the other one would change.
+        """Report the selection of precisions: precision, error and time per operator, and the effect of the other one.
 
         Returns
         -------
         PrecisionTable
-            Prints itself, and has `.to_dict()`.
+            It prints itself, and has `.to_dict()`.
 
         Raises
         ------
         SourceError
-            They were not chosen by samples: the model was not made by `cpuconv.compile` with ``precision="auto"``.
+            The model was not made by `cpuconv.compile` with ``precision="auto"``.
         """
         if self._precisions is None:
             wanted = "made by cpuconv.compile with precision='auto', to have a table of precisions"
@@ -247,46 +247,46 @@ class Model:
         return self._precisions
 
     def with_table(self, precisions: PrecisionTable) -> Model:
-        """The model, with the report of how its precisions were chosen."""
+        """Attach the report of the selection of precisions, and return the model."""
         self._precisions = precisions
         return self
 
     @property
     def threads(self) -> int:
-        """Most threads of a run; where the model decides, of the sizes that ran last."""
+        """Maximum number of threads of a run; where it depends on the sizes, that of the sizes that ran last."""
         return self._programs.threads
 
     @property
     def nbytes(self) -> int:
-        """Bytes of programs that are kept, and of the memory of their runs; packed weights are not counted."""
+        """Size of cached programs and of the memory of their runs, in bytes; packed weights are not counted."""
         return self._programs.nbytes
 
     @property
     def has_run(self) -> bool:
-        """Whether sizes are known that `explain` can tell of."""
+        """Whether the network has run, so that `explain` can describe its sizes."""
         return self._programs.last is not None
 
     def save(self, path: str | os.PathLike[str], *, kernels: bool = False) -> None:
         """Write the model to a file that `cpuconv.load` reads, without the package onnx.
 
-        It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
-        file of that name at once, when it is whole.
+        The file contains the network, the selected layouts and algorithms of the sizes that ran, and the weights, raw
+        and packed. It atomically replaces an existing file of that name.
 
         Parameters
         ----------
         path : path
-            Of the file, in a folder that is there.
+            Path of the file, in an existing folder.
         kernels : bool
-            Whether the machine code of the kernels goes into the file too, for `load(path, trust_kernels=True)` on a
-            CPU that has the features of this one: then nothing is compiled there. Kernels that are kept nowhere, as
-            where there is no cache folder, are left out.
+            Whether to include the machine code of the kernels, for `load(path, trust_kernels=True)` on a CPU with the
+            features of this one: then nothing is compiled there. Kernels that are not stored anywhere, such as without
+            a cache folder, are omitted.
 
         Raises
         ------
         OSError
             The file cannot be written.
         SourceError
-            The file that the model was compiled from has changed or is gone, or the network has something that cannot
+            The file that the model was compiled from has changed or is missing, or the network has a part that cannot
             be saved; the message names it.
         """
         from cpuconv.network.saved.writing import write
@@ -305,6 +305,6 @@ class Model:
                 {port.name: Value(port.shape, port.dtype) for port in self.outputs},
                 definition.order,
             )
-            settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
+            settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was determined
             names = programs.kernels() if kernels else None
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names)

@@ -1,4 +1,4 @@
-"""What a rewrite did to a graph, in words, found by comparing the graphs before and after."""
+"""Notes on rewrites: the effect of a rewrite in words, from the graphs before and after."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cpuconv.graph.ir import Graph, Node
 
 
 class Mention(NamedTuple):
-    """A node by its operator and by what the model calls it."""
+    """A reference to a node by its operator and its name in the model."""
 
     op: str
     name: str
 
     @classmethod
     def of(cls, node: Node) -> Mention:
-        """A mention of a node."""
+        """Make the reference to a node."""
         return cls(node.op, node.origin or output(node))
 
     def __str__(self) -> str:
@@ -26,15 +26,15 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Note:
-    """Nodes that became others.
+    """A replacement of nodes by others.
 
     Attributes
     ----------
     rewrite : str
     old : tuple[Mention, ...]
-        The nodes that are gone.
+        The removed nodes.
     new : tuple[Mention, ...]
-        The nodes in their place; none: they were not needed.
+        The nodes that replace them; empty if they were not needed.
     """
 
     rewrite: str
@@ -43,32 +43,31 @@ class Note:
 
     @property
     def text(self) -> str:
-        """What happened, as a sentence."""
+        """The replacement as a sentence."""
         old, new = ", ".join(map(str, self.old)), ", ".join(map(str, self.new))
         return f"{old} became {new}." if new else f"{old} went: not needed."
 
     @property
     def lost(self) -> Counter[str]:
-        """Operators that there are fewer of now."""
+        """Operators that occur less often now, with the difference."""
         return Counter(node.op for node in self.old) - Counter(node.op for node in self.new)
 
     @property
     def gained(self) -> Counter[str]:
-        """Operators that there were fewer of before."""
+        """Operators that occur more often now, with the difference."""
         return Counter(node.op for node in self.new) - Counter(node.op for node in self.old)
 
 
 def note(notes: list[Note], rewrite: str, before: Graph, after: Graph) -> None:
-    """Add what became of the nodes of `before` to notes."""
+    """Append the changes from `before` to `after` to notes."""
     notes += changes(rewrite, before, after)
 
 
 def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:
-    """What became of the nodes of `before`: a note for each change, and one for each node that only went.
+    """List the changes from `before` to `after`: a note per change, and one per node that was only removed.
 
-    A node stays in place if a node of `after` has its first output; it changed if it is another operator, has other
-    attributes or reads other constants. Nodes that are gone belong to the changed one that they led to, and so do those
-    that are new.
+    A node stays if a node of `after` has its first output. It changed if its operator or attributes differ, or it reads
+    other constants. Removed and new nodes are assigned to the changed node that is computed from them.
     """
     if before is after:
         return []
@@ -91,7 +90,7 @@ def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:
 
 
 def output(node: Node) -> str:
-    """The first output that is asked for."""
+    """The first output of a node that is used."""
     return next(filter(None, node.outputs))
 
 
@@ -102,7 +101,7 @@ def _by_output(graph: Graph) -> dict[str, Node]:
 def _differ(old: Node, before: Graph, new: Node, after: Graph) -> bool:
     if old is new:
         return False
-    from cpuconv.graph.passes.equal import frozen  # notes that were saved need no rewrites
+    from cpuconv.graph.passes.equal import frozen  # deferred: saved notes need no rewrites
 
     return (old.op, frozen(old.attributes), _constants(old, before)) != (
         new.op,
@@ -112,12 +111,12 @@ def _differ(old: Node, before: Graph, new: Node, after: Graph) -> bool:
 
 
 def _constants(node: Node, graph: Graph) -> list[str]:
-    """The names of the inputs that are constants, and which inputs there are."""
+    """The inputs of a node: names of constants, "" where omitted, "*" for others."""
     return [name if name in graph.constants or not name else "*" for name in node.inputs]
 
 
 def _led_to(graph: Graph, names: set[str], ends: set[str]) -> dict[str, list[str]]:
-    """Values by the first of `ends` that is computed from them by way of `names` alone; "" for those without."""
+    """Group values by the first of `ends` that is computed from them through `names` only; "" if there is none."""
     reached: dict[str, str] = {}
     for node in reversed(graph.nodes):
         name = output(node)

@@ -1,4 +1,4 @@
-"""What callers hand over: arrays for inputs and outputs, checked."""
+"""Ports: inputs and outputs of a network, and validation of the arrays that callers pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import as_float32_view, looks_like_nhwc
 
 _FLOAT32 = np.dtype(np.float32)
-_IMAGES = 4  # axes
+_IMAGES = 4  # axes of a batch of images
 _CONVERTIBLE = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)} | {"bool", "bfloat16"}
 _FORM = "a dict of arrays by input name"
 
@@ -27,9 +27,9 @@ class Port:
     ----------
     name : str
     shape : tuple of (int, str or None), or None
-        Sizes; a symbol, or None, where the model leaves one open. None: not even the rank is known.
+        Sizes; a symbol or None where the model leaves one open. None: the rank is unknown.
     dtype : numpy.dtype or None
-        None: not known before sizes are.
+        None: unknown until sizes are known.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Port:
 
 
 def sizes(value: Value) -> tuple[int, ...]:
-    """The sizes of a tensor of fixed sizes."""
+    """The sizes of a tensor of fixed shape."""
     return tuple(map(int, value.shape or ()))  # type: ignore[arg-type]  # concrete
 
 
 def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
-    """The arrays of a feed, in the order of the inputs, checked as far as the model states them."""
+    """The arrays of a feed in the order of the inputs, validated as far as the model states shapes and dtypes."""
     if type(feed) is not dict and not isinstance(feed, Mapping):
         names = ", ".join(f"{port.name!r}: …" for port in ports)
         form = f"{_FORM}, as in run({{{names}}})"
@@ -63,7 +63,7 @@ def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
 
 
 def converted(ports: Sequence[Port], feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The feed, arrays of numbers in the dtypes of their inputs; what else is wrong with it `fed` says."""
+    """The feed, with numeric arrays converted to the dtypes of their inputs; `fed` reports other errors."""
     if not isinstance(feed, Mapping):
         return feed
     return {**feed, **{port.name: _converted(port, feed[port.name]) for port in ports if port.name in feed}}
@@ -77,14 +77,14 @@ def _converted(port: Port, given: Any) -> Any:
 
 
 def _is_names(given: Any) -> bool:
-    """Whether an argument is a list of names, such as a session's outputs."""
+    """Whether an argument is a list of names, such as the output names of an ONNX Runtime session."""
     return isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
 
 
 def _array(port: Port, given: Any) -> np.ndarray:
-    """An array for an input, C-contiguous."""
+    """Validate an array for an input, and make it C-contiguous."""
     if type(given) is np.ndarray and given.dtype == port.dtype and given.flags.aligned:
-        array = given  # nothing to look into: a small network would notice
+        array = given  # fast path, as the checks are measurable in small networks
     elif port.dtype == _FLOAT32:
         array = _float32(given, f"feed[{port.name!r}]")
     else:
@@ -104,7 +104,7 @@ def _array(port: Port, given: Any) -> np.ndarray:
 
 
 def _float32(given: Any, label: str) -> np.ndarray:
-    """An array of float32; the error of another dtype names what converts it."""
+    """Validate a float32 array; the error for another dtype names a conversion."""
     name = str(getattr(given, "dtype", "")).removeprefix("torch.")
     if name != "float32" and name in _CONVERTIBLE:
         cast = "cast it with .astype(np.float32), or call Model.run(…, convert=True)"
@@ -115,7 +115,7 @@ def _float32(given: Any, label: str) -> np.ndarray:
 def arrays_for(
     values: Mapping[str, Value], out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """An array for each output: those given, checked, and new ones."""
+    """An array for each output: given arrays after validation, and new ones."""
     if type(out) is not dict and not isinstance(out, Mapping):
         raise ArgumentTypeError(must("out", "a dict of arrays by output name", kind_of(out)))
     for name in out:
@@ -133,7 +133,7 @@ def arrays_for(
 def _checked(
     name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray], others: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """An array that an output can be written to."""
+    """Check that an output can be written to an array."""
     label = f"out[{name!r}]"
     if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
         raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""A program, and the line from the definition of a network to it: specialised graph, layout, kernel calls."""
+"""Build a program from the definition of a network: specialise the graph, plan layouts, record kernel calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from cpuconv.runtime.float_environment import default_environment
 
 
 class Key(NamedTuple):
-    """What tells the programs of a network apart: sizes of its inputs, and the elements of those that decide sizes."""
+    """Key of a program in a network: input shapes, and the elements of the inputs that decide sizes."""
 
     shapes: Shapes
     elements: tuple[bytes, ...] = ()
@@ -60,21 +60,21 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class ShapeProgram:
-    """What runs for inputs of certain sizes.
+    """An executable program for inputs of given sizes.
 
     Attributes
     ----------
     key : Key
-        What it is for.
+        Shapes and elements that it was built for.
     shape_arrays : mapping of str to numpy.ndarray
-        Arrays of the inputs whose elements decide sizes, which it has as constants.
+        Arrays of the inputs whose elements decide sizes; they are constants of the program.
     executable : Executable
     tail : Tail or None
-        What runs after it, for sizes that it finds.
+        The dynamic suffix, which runs after the executable.
     told : callable
-        Gives `decisions`.
+        Returns `decisions`.
     explanation : Explanation or None
-        None: made when asked for.
+        None: made at first use.
     kernels : frozenset of str
         Names of the kernels that it was built with.
     """
@@ -89,30 +89,30 @@ class ShapeProgram:
 
     @lazy
     def decisions(self) -> Decisions:
-        """How each node is computed."""
+        """The selected offer and algorithm of each node."""
         return self.told()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are free once it is forgotten."""
+        """Memory that is freed when the program is dropped, in bytes."""
         return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)
 
 
 class ProgramBuilder:
-    """Builds the programs of a network, one at a time; later ones take the layouts of earlier ones about as large.
+    """Build the programs of a network, one at a time; later programs of a class of sizes reuse its layouts.
 
     Attributes
     ----------
     definition : Definition
     target : Target
     packed : Packed
-        The weights that the programs share.
+        Packed weights, shared by the programs.
     arenas : Arenas
-        The memory of runs, which they share too.
+        Memory of runs, shared by the programs.
     bodies : Bodies
-        Of its nodes, which its programs share.
+        Bodies of control-flow nodes, shared by the programs.
     auto : bool
-        Whether each class of sizes takes as many threads as are fastest, at most the target's.
+        Whether each class of sizes uses the fastest number of threads, at most the target's.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ProgramBuilder:
         *,
         auto: bool,
     ) -> None:
-        """Build none yet.
+        """Store the parts; no program is built yet.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class ProgramBuilder:
         target : Target
         packed : Packed
         part : callable
-            Makes a part of the network, which runs for sizes that are found when it runs, a network of its own.
+            Compiles a part of the network, whose sizes are known only at run time, as a network of its own.
         bodies : Bodies
         auto : bool
         """
@@ -141,36 +141,36 @@ class ProgramBuilder:
         self.definition, self.target, self.packed = definition, target, packed
         self.arenas = Arenas(target.idle_bytes)
         self.auto, self._part, self.bodies = auto, part, bodies
-        self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes, and threads
-        self._split: dict[Class, bool] = {}  # by half a class, whether it is one of its own
+        self._decisions: dict[tuple[Class, int], Decisions] = {}  # by class of sizes and number of threads
+        self._split: dict[Class, bool] = {}  # by half class: whether it has layouts of its own
         self._may_lose: dict[Class, bool] = {}
-        self._examples: dict[Class, Shapes] = {}  # sizes of each class that were asked for last
+        self._examples: dict[Class, Shapes] = {}  # the most recently requested sizes of each class
         self._representatives: dict[Class, Shapes] = {}
-        self._plans: dict[Class, NetworkPlan] = {}  # of representatives, until a template is made of them
+        self._plans: dict[Class, NetworkPlan] = {}  # layout plans of representatives, until they become templates
         suffixed = partial(_suffixed, (*definition.outputs,), part, bodies)
-        self._threads: dict[Class, int] = {}  # where each class takes as many as are fastest
+        self._threads: dict[Class, int] = {}  # fastest number of threads per class, if `auto`
         self._templates = ProgramTemplates(packed, self.arenas, suffixed)
 
     @property
     def choices(self) -> int:
-        """For how many classes of sizes layouts were chosen."""
+        """Number of classes of sizes for which layouts were selected."""
         return len(self._decisions)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the networks within programs and behind them."""
+        """Size of the networks in bodies and suffixes of programs, in bytes."""
         return self.bodies.nbytes + self._templates.nbytes
 
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
-        """The program for inputs of these shapes and elements."""
+        """Build the program for inputs of these shapes and elements."""
         with resting(), preferred(not self.definition.is_fixed), noting() as kernels:
             made = self._built(key, shape_arrays)
         return replace(made, kernels=frozenset(kernels))
 
     def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
-        whole = definition.graph_for(key.shapes)  # refuses shapes that do not fit what is stated
+        whole = definition.graph_for(key.shapes)  # raises for shapes that do not fit the inputs
         follows = not (definition.is_fixed or shape_arrays)
         if follows:
             found = self._templates.find(self._class(key), definition.templates.numbers(key.shapes))
@@ -195,7 +195,7 @@ class ProgramBuilder:
                 )
             else:
                 network_plan = self._laid_out(graph, key, decisions, target)
-                del graph  # so that what was computed of weights goes as it is packed
+                del graph  # so that folded weights are freed as they are packed
                 follows = follows and self._keeps_rounding(network_plan, key)
                 made = self._by_template(key, network_plan) if follows else None
                 if made is not None:
@@ -211,8 +211,11 @@ class ProgramBuilder:
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
     def _target_of(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Target:
-        """The target of a class of sizes: where threads are chosen, with as many as are fastest for its
-        representative, or for the first of its sizes where the network cannot have those."""
+        """The target of a class of sizes, with the fastest number of threads if `auto`.
+
+        The number is determined for the representative of the class. If the network cannot have these sizes, the first
+        requested sizes of the class decide.
+        """
         if not self.auto or self.definition.is_fixed:
             return self.target
         of = class_of(key.shapes)
@@ -225,12 +228,12 @@ class ProgramBuilder:
         return replace(self.target, threads=self._threads[of])
 
     def _keeps_rounding(self, plan: NetworkPlan, key: Key) -> bool:
-        """Whether all algorithms give the bits of those of the class: others are of this size alone."""
+        """Whether all algorithms round as those of the class; otherwise they apply to this size only."""
         known = self._decisions.get((self._class(key), plan.target.threads))
         return known is None or known.rounds_as(plan.decisions())
 
     def _class(self, key: Key) -> Class:
-        """The class of some sizes; half of one where what is chosen for the whole loses much there."""
+        """The class of the sizes; half a class where the class's choices lose much time by the cost model."""
         of, half = class_of(key.shapes), finer(key.shapes, [*self.definition.inputs.values()])
         for each in (of, half):
             self._examples[each] = key.shapes
@@ -241,13 +244,13 @@ class ProgramBuilder:
         return half if self._split[half] else of
 
     def _is_split(self, of: Class, half: Class) -> bool:
-        """Whether half a class is one of its own."""
+        """Whether half a class gets layouts of its own."""
         decisions = self._represented(of, self.target)
         graph = self._like(half) if decisions is not None and self._may_lose[of] else None
         return graph is not None and loss(lay_out(graph, self.target, decisions)) > WORTH_SPLITTING
 
     def _represented(self, of: Class, target: Target) -> Decisions | None:
-        """What is chosen for the representative of a class; None where it has none, or a race decides."""
+        """Decisions for the representative of a class; None if there is none, or timings of whole networks decide."""
         at = of, target.threads
         if at not in self._decisions:
             graph = self._like(of)
@@ -258,8 +261,10 @@ class ProgramBuilder:
         return self._decisions[at] if of in self._may_lose else None
 
     def _by_representative(self, key: Key, target: Target) -> ShapeProgram | None:
-        """The program by a template for the representative of a class of sizes, the first time; None where there is
-        none, or where it is no program for these sizes."""
+        """Build the program by a template for the representative of a class of sizes, the first time.
+
+        None if there is no such plan, or if the template does not apply to these sizes.
+        """
         if self._saved_decisions(key.shapes) is not None:
             return None
         of = self._class(key)
@@ -268,7 +273,7 @@ class ProgramBuilder:
         return None if plan is None else self._by_template(key, by_kernels_at_hand(plan), self._representative(of))
 
     def _by_template(self, key: Key, plan: NetworkPlan, shapes: Shapes | None = None) -> ShapeProgram | None:
-        """The program by a new template, of a plan for these sizes or for `shapes`; None where none can be made."""
+        """Build the program by a new template of a plan for these sizes or for `shapes`; None if that is impossible."""
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
         if given is not None:
@@ -278,7 +283,7 @@ class ProgramBuilder:
         return None if found is None else ShapeProgram(key, {}, *found)
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
-        """A graph laid out as a record says; by the plan that won a race; or as is chosen for its class of sizes."""
+        """Plan the layouts of a graph: by saved decisions, by the fastest timed plan, or by its class of sizes."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
         if self.definition.is_fixed:
@@ -288,8 +293,10 @@ class ProgramBuilder:
         return by_kernels_at_hand(plan)
 
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
-        """What is chosen for a class of sizes: for its representative, whatever ran before; for a size of the class
-        where the network cannot have these. None: what a race decides."""
+        """Decisions for a class of sizes, from its representative, so that they do not depend on what ran before.
+
+        If the network cannot have these sizes, a size of the class decides. None if timings of whole networks decide.
+        """
         of = self._class(key)
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
@@ -300,14 +307,14 @@ class ProgramBuilder:
         return self._decisions.setdefault((of, target.threads), plan.decisions())
 
     def is_laid_out(self, shapes: Shapes) -> bool:
-        """Whether an earlier process laid the network out for the class of these shapes, which the network can have."""
+        """Whether an earlier process stored layouts for the class of these shapes, and the network can have them."""
         of = class_of(shapes)
         self._examples[of] = shapes
         graph = self._like(of)
         return graph is not None and is_kept(graph, self.target)
 
     def _like(self, of: Class) -> Graph | None:
-        """The graph for the representative of a class; None where the network cannot have its sizes."""
+        """The graph for the representative of a class; None if the network cannot have its sizes."""
         try:
             ready = self.definition.prepared(self._representative(of), {}, noted=False)[0]
         except CpuconvError:
@@ -315,7 +322,7 @@ class ProgramBuilder:
         return self.bodies.bound(ready.graph)
 
     def _representative(self, of: Class) -> Shapes:
-        """The sizes that represent a class, as far as the network can have them."""
+        """The representative sizes of a class, adjusted to sizes that the network can have."""
         made = self._representatives.get(of)
         if made is None:
             inputs = [*self.definition.inputs.values()]
@@ -336,7 +343,7 @@ class ProgramBuilder:
         return True
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
-        """What was saved for a size of the same class, if that is to be followed."""
+        """Decisions that were saved for a size of the same class, if saved decisions are used."""
         saved = self.definition.saved
         if saved is None or not self.definition.follows:
             return None
@@ -344,8 +351,10 @@ class ProgramBuilder:
         return None if like is None else saved.decisions(like)
 
     def detailed(self, made: ShapeProgram) -> ShapeProgram:
-        """The program with what is known of each of its nodes, to be timed one by one: lowered anew where a template
-        has evaluated it."""
+        """The program with details of each node, for timing nodes one by one.
+
+        A program that a template evaluated is lowered again.
+        """
         if made.executable.works:
             return made
         graph, *_ = self.definition.prepared(made.key.shapes, {}, noted=False)[0]
@@ -354,16 +363,16 @@ class ProgramBuilder:
 
     @default_environment()
     def kernels(self, shapes: Shapes) -> list[Wanted]:
-        """What a program for inputs of these shapes would call. Nothing is kept of it."""
+        """The kernels that a program for inputs of these shapes would call; the program itself is dropped."""
         graph = self.definition.prepared(shapes, {}, noted=False)[0].graph
         network_plan = lay_out(self.bodies.bound(graph), self.target)
         works = Builder(network_plan, self.target, Packed()).works
         return [kernel for work in works for step in work.steps for kernel in step.kernels()]
 
     def explained(self, made: ShapeProgram) -> Explanation:
-        """The explanation of a program; made here where it is none yet, as a run of a new size does not wait for one.
+        """The explanation of a program, without its dynamic suffix.
 
-        What runs behind the program is left out.
+        It is made here if it does not exist, so that the first run of a new size does not wait for it.
         """
         if made.explanation is not None:
             return made.explanation
@@ -375,10 +384,10 @@ class ProgramBuilder:
 
 
 def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, tail: Graph) -> SizedSuffix:
-    """The suffix of a network, of its nodes with sizes that are followed."""
+    """Make the suffix of a network whose nodes have symbolic sizes."""
     return SizedSuffix(outputs, part, bodies.bound(tail))
 
 
 def _owned(graph: Graph) -> Graph:
-    """A graph that holds no memory of the model's file."""
+    """Copy a graph's constants out of the model's memory-mapped file."""
     return replace(graph, constants={name: own(array) for name, array in graph.constants.items()})

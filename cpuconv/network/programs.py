@@ -1,4 +1,4 @@
-"""The programs of a network, by sizes of inputs, and by the elements of those that decide sizes."""
+"""Cache of a network's programs, by input shapes and by the elements of the inputs that decide sizes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from cpuconv.conv.remembering.remembered import Remembered, default_limit
 from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
-_LEAST_SHARE = 4  # of the bytes, for programs: runs at once take what they need, whatever is forgotten
-_MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
+_LEAST_SHARE = 4  # programs keep at least 1 / 4 of the limit, as arenas of concurrent runs cannot be evicted
+_MOST_BYTES = 1 << 30  # maximum size of cached programs, in bytes, without packed weights; less on small machines
 
 
 class Programs:
-    """Makes programs when they are asked for first, and remembers them; several threads may ask at once.
+    """Build programs at first use, and cache them; several threads may request them concurrently.
 
     Attributes
     ----------
     builder : ProgramBuilder
     making : Lock
-        Held while one is made.
-    last : Program or None
-        The one that was asked for last; it stays, however large.
+        Held while a program is built.
+    last : ShapeProgram or None
+        The most recently requested program; it is never evicted, whatever its size.
     """
 
     def __init__(self, builder: ProgramBuilder, making: Lock) -> None:
-        """Remember none yet."""
+        """Start with an empty cache."""
         self.builder, self.making = builder, making
         self.last: ShapeProgram | None = None
         self._definition = builder.definition
-        self._changes = 0  # of arenas, which what is remembered has left room for
+        self._changes = 0  # change counter of the arenas, at the last adjustment of the cache's limit
         self._most_bytes = min(_MOST_BYTES, default_limit())
         self._remembered = Remembered(self._most_bytes)
 
@@ -42,7 +42,7 @@ class Programs:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of those that are kept, with the memory of all their runs; packed weights are not counted."""
+        """Size of cached programs, with the memory of all their runs, in bytes; packed weights are not counted."""
         kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
@@ -50,30 +50,30 @@ class Programs:
 
     @property
     def threads(self) -> int:
-        """Most threads of a run; where each program decides, of the one that was asked for last."""
+        """Maximum number of threads of a run; where programs differ, that of the most recently requested one."""
         return self.builder.target.threads if self.last is None else self.last.executable.target.threads
 
     def resize(self, limit: int) -> None:
-        """Remember no more than so many bytes from now on, arenas among them."""
+        """Set the limit of programs and arenas together, in bytes."""
         self._most_bytes = limit
         self._leave_arenas_room()
 
     def clear(self) -> None:
-        """Forget all but the last."""
+        """Drop all programs but the last."""
         self._remembered.clear()
 
     def fitting(self, arrays: Sequence[np.ndarray]) -> tuple[ShapeProgram, list[np.ndarray]]:
-        """The program for arrays of all inputs, and the arrays that it is given."""
+        """The program for arrays of all inputs, and the arrays that it takes as inputs."""
         shapes = tuple(array.shape for array in arrays)
         if not self._definition.shape_inputs:
-            last = self.last  # a small network would notice what `find` takes
+            last = self.last  # fast path, as the time of `find` is measurable in small networks
             return last if last is not None and last.key.shapes == shapes else self.find(shapes), list(arrays)
         named = dict(zip(self._definition.inputs, arrays, strict=True))
         shape_arrays = {name: named.pop(name) for name in self._definition.shape_inputs}
         return self.find(shapes, shape_arrays), list(named.values())
 
     def find(self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray] | None = None) -> ShapeProgram:
-        """The program for inputs of these shapes; made at first use, and again if it was forgotten since.
+        """The program for inputs of these shapes; built at first use, and again if it was evicted.
 
         `shape_arrays` are the arrays of inputs whose elements decide sizes.
         """
@@ -93,10 +93,10 @@ class Programs:
         return made
 
     def remember(self, made: ShapeProgram) -> None:
-        """Remember a program, as large as it is now, and forget those used least recently for it.
+        """Cache a program with its current size, and evict the least recently used ones to make room.
 
-        What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
-        leaves the size right.
+        The size may change while other threads run the program. Each thread that changes it calls this afterwards, so
+        that the recorded size is finally correct.
         """
         if self._changes != self.builder.arenas.changes:
             self._leave_arenas_room()
@@ -109,13 +109,13 @@ class Programs:
         left = self._most_bytes - self.builder.arenas.nbytes
         self._remembered.resize(max(left, self._most_bytes // _LEAST_SHARE))
 
-    # --- what is saved --------------------------------------------------------------------------------------------
+    # --- saving ---------------------------------------------------------------------------------------------------
 
     def to_save(self) -> Iterator[SavedProgram]:
-        """The programs to save: those of this network, and those of the file that it is of.
+        """The programs to save: those of this network, and those of its saved model.
 
-        Those for elements that decide sizes are left out: they are many, and of one feed each. So are those that may
-        have other numbers of threads than others.
+        Programs for elements that decide sizes are omitted: they are many, each for one feed. Programs whose numbers of
+        threads may differ are omitted too.
         """
         definition = self._definition
         programs = self._made()
@@ -141,7 +141,7 @@ class Programs:
         return programs
 
     def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """What a constant is packed to, by form."""
+        """The packed forms of a constant, by digest of the form."""
         forms = {} if self._definition.saved is None else self._definition.saved.forms(array)
         packed = self.builder.packed.forms(array)
         return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}

@@ -1,7 +1,7 @@
-"""How many threads a network is worth: programs for 1, 2, 4, … threads, of which the fastest is kept.
+"""The fastest number of threads for a network: build programs for 1, 2, 4, … threads, and keep the fastest.
 
-By the model, or timed on random data where the strategy is to time (`"profile"`). The model knows the operators' own
-times, that some of them have too little work to be shared, and what it costs workers to begin and end together.
+The cost model decides, or timing on random data with strategy `"profile"`. The model includes the times of operators,
+that some have too little work to be divided, and the cost of starting and joining workers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.layout import NetworkPlan
 
-_SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
+_SECONDS, _ROUNDS = 0.3, 15  # time limit for timing all counts together, and maximum number of rounds
 
 
 def fastest(
     laid_out: Callable[[Target], NetworkPlan], target: Target, packed: Packed, arenas: Arenas
 ) -> tuple[NetworkPlan, Executable]:
-    """The network for at most the target's threads, and how it is laid out."""
+    """The plan and the executable with the fastest number of threads, at most the target's."""
     made = {}
     for count in thread_counts(target.threads):
         asked = replace(target, threads=count)
@@ -46,7 +46,7 @@ def fastest(
 
 
 def modelled(executable: Executable) -> float:
-    """Seconds of a run by the model; operators that references compute are left out."""
+    """Modelled time of a run, in seconds; operators that references compute are not counted."""
     threads = executable.target.threads
     saved = sum(len(each) - 1 for each in executable.sets)
     return sum(_seconds(work, threads) for work in executable.works) - saved * join_seconds(threads)
@@ -57,12 +57,12 @@ def _seconds(work: CompiledNode, threads: int) -> float:
     if offer is None:
         return 0.0
     joins = sum(step.parts > 0 for step in work.steps)
-    alone = not joins and not isinstance(offer.detail, Convolution)  # whose estimate is for the threads it takes
+    alone = not joins and not isinstance(offer.detail, Convolution)  # a convolution's estimate includes its threads
     return offer.seconds * (threads if alone else 1) + joins * join_seconds(threads)
 
 
 def timed(programs: Mapping[int, Executable]) -> dict[int, float]:
-    """Median seconds of a run of each program, run in turn on random data."""
+    """Median time of a run per program, in seconds; programs run in turn on random data."""
     arrays = {
         count: tuple([random_array(value) for value in values.values()] for values in (each.inputs, each.outputs))
         for count, each in programs.items()
@@ -76,13 +76,13 @@ def timed(programs: Mapping[int, Executable]) -> dict[int, float]:
             begun = time.perf_counter()
             each.run(*arrays[count])
             found[count].append(time.perf_counter() - begun)
-    import statistics  # takes 5 ms
+    import statistics  # deferred: takes 5 ms
 
     return {count: statistics.median(seconds) for count, seconds in found.items()}
 
 
 def random_array(value: Value, seed: int = 0) -> np.ndarray:
-    """Elements for a tensor of known shape: normal floats, or small integers."""
+    """Random elements for a tensor of known shape: normally distributed floats, or integers 0 and 1."""
     rng = np.random.default_rng(seed)
     shape, dtype = tuple(int(size or 0) for size in value.shape or ()), np.dtype(value.dtype)
     return (rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)).astype(dtype)

@@ -1,1 +1,1 @@
-"""Which candidate runs a problem."""
+"""Selection of the candidate that runs a problem."""

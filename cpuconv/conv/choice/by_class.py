@@ -1,8 +1,9 @@
-"""The algorithms of a class of sizes, so that a new size needs no search and gives the same bits whatever ran before.
+"""Algorithms of a class of sizes: a new size needs no search, and its results do not depend on what ran before.
 
-Sums of floats that are added in another order differ in their last bits. So the algorithm, and the tile of a transform
-(Winograd, FFT), follow from the class and the size alone, from the first call on: the class has a few, and each size
-takes the one with the least work in proportion. What changes no bits, such as GEMM tiles and blocks, follows the size.
+Float sums in another order differ in their last bits. The algorithm, and the tile of a transform (Winograd, FFT),
+therefore depend only on the class and the size, from the first call on. A class has a few algorithms; each size uses
+the one with the lowest estimate, in proportion to its operations. Parameters that do not affect rounding, such as GEMM
+tiles and blocks, depend on the size.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
 
-_MOST_LOSS = 1.15  # estimate of a class's algorithm, over the best one's, from which on the class takes one more
-_FEW_BITS = 4  # bits of the largest size of an axis up to which tiles of transforms are chosen for each size
+_MOST_LOSS = 1.15  # ratio of a class's estimate to the best candidate's, from which on the class gets another algorithm
+_FEW_BITS = 4  # axes of up to 2**4 elements: tiles of transforms are selected per size
 
 
 class ClassChoice(NamedTuple):
-    """The algorithms of a class of sizes; those of equal `rounding` give equal bits."""
+    """The algorithms of a class of sizes; algorithms with equal `rounding` give bit-identical results."""
 
     algorithms: tuple[Algorithm, ...]
 
     def plus(self, problem: ConvProblem, candidate: Candidate, seconds: float) -> ClassChoice:
-        """These and one more, which takes so long for a size of the class."""
+        """Add an algorithm that takes `seconds` for a size of the class."""
         added = Algorithm(candidate, candidate.rounding, 1.0)
         return ClassChoice((*self.algorithms, added._replace(rate=seconds / added.seconds(problem))))
 
     def ordered(self, problem: ConvProblem) -> list[Algorithm]:
-        """The algorithms for a size of the class, the one with the least estimate first."""
+        """The algorithms for a size of the class, the lowest estimate first."""
         return sorted(self.algorithms, key=lambda each: each.seconds(problem))
 
     def better(self, problem: ConvProblem, limits: Limits) -> Ranked | None:
-        """The best candidate for a size, if the model finds that of the class much slower."""
+        """The best candidate for a size, if the class's algorithm takes over 1.15 times as long by the model."""
         able = (like(problem, each.candidate, limits) for each in self.ordered(problem))
         own = next((each for each in able if each is not None), None)
         return None if own is None else search(problem, limits, below=own.cost.estimate / _MOST_LOSS)
 
 
 def representative(problem: ConvProblem) -> ConvProblem | None:
-    """The problem of the sizes that decide for the class of a problem; None: its kernel is larger than these."""
+    """The problem with the representative sizes of a problem's class; None if its kernel is larger than these."""
     n = representative_size(size_class(problem.n, BATCH), batched=True)
     h, w = (representative_size(size_class(size)) for size in (problem.h, problem.w))
     pads: list[int] = []
@@ -63,7 +64,7 @@ def representative(problem: ConvProblem) -> ConvProblem | None:
 
 
 def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
-    """The algorithms of a problem's class of sizes; None where each size is decided by itself."""
+    """The algorithms of a problem's class of sizes; None if each size is decided by itself."""
     known = representative(problem)
     if known is None:
         return None
@@ -78,7 +79,7 @@ def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> ClassCh
 
 def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
     first, seconds = chosen(known, strategy, limits).candidate, favourite(known, limits).cost.estimate
-    made = ClassChoice(()).plus(known, first, seconds)  # if it was tuned, it is as fast as any
+    made = ClassChoice(()).plus(known, first, seconds)  # a tuned candidate counts as fast as the model's best
     is_small = any(size <= 2**_FEW_BITS and taps > 1 for size, taps in ((known.h, known.r), (known.w, known.s)))
     if is_small and first.solver.rounding:
         return None
@@ -95,34 +96,36 @@ def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassCho
 
 
 def _probes(known: ConvProblem) -> Iterator[ConvProblem]:
-    """Sizes of a class that decide in addition to its representative: small and narrow planes, which large tiles divide
-    badly."""
+    """Sizes of a class that are tested in addition to its representative: small and narrow planes.
+
+    Large tiles fit such planes badly.
+    """
     for narrow in ((True, True), (False, True), (True, False)):
         h, w = (_small(size) if small else size for size, small in zip((known.h, known.w), narrow, strict=True))
-        with suppress(ArgumentError):  # smaller than the kernel
+        with suppress(ArgumentError):  # the plane is smaller than the kernel
             yield replace(known, h=h, w=w)
 
 
 def _small(size: int) -> int:
-    """A size near the least of the class of a size."""
+    """A size near the lower bound of a size's class."""
     return 5 * 2 ** size_class(size) // 16 or 1
 
 
 def follows_class(problem: ConvProblem, strategy: str, limits: Limits) -> bool:
-    """Whether a choice within these limits may follow from a class of sizes."""
+    """Whether a class of sizes may decide for a problem within these limits."""
     single = not limits.reproducible or problem.threads == 1
     return strategy != "profile" and limits.workspace is None and single and problem.n > 0
 
 
 def is_stored(problem: ConvProblem) -> bool:
-    """Whether somebody tuned exactly this problem."""
+    """Whether this exact problem has been tuned."""
     here = session.current
     known = here.tiers.problems(here.device)
     return bool(known) and problem.key in known
 
 
 def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choice:
-    """As `choose`, of the algorithms of the problem's class; what was tuned of exactly this problem counts first."""
+    """Select as `choose`, among the algorithms of the class; tuning results for this exact problem take priority."""
     is_free = problem.types.sum.integer  # sums are exact in any order
     if is_free or not follows_class(problem, strategy, limits) or strategy == "cached" and is_stored(problem):
         return choose(problem, strategy, limits)
@@ -136,7 +139,7 @@ def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choi
 
 
 def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate) -> Choice | None:
-    """The candidate for a problem among those that give the bits of `known`; None: there is none."""
+    """The candidate for a problem among those that round like `known`; None if there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
     if not known.solver.rounding:

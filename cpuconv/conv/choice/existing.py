@@ -1,7 +1,7 @@
-"""Candidates whose kernels are at hand: in memory, in the user's cache or in a pack. Others cost 50 to 100 ms a kernel.
+"""Candidates whose kernels are at hand: in memory, in the user's cache folder or in a pack.
 
-Lists of candidates hold the few tiles that are best for a problem, and those at hand are another size's: here every
-tile counts that a plane can have.
+Compiling takes 50 to 100 ms per kernel. Candidate lists contain the few best tiles for a problem, but the kernels at
+hand are from other sizes. Here, all tiles that are possible for a plane are considered.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.code import at_hand, kernel_files
 from cpuconv.runtime.tiles import tile_text
 
-_MOST_ASKED = 256  # candidates; where none is at hand, a tenth of what it takes to compile one
+_MOST_ASKED = 256  # checked candidates; if none is at hand, this takes a tenth of the time to compile one
 _FOLLOWING: dict[str, Sequence[Any]] = {"stream": (False, True), "fetch": range(5)}
-"""Fields of GEMM tiles that follow from a plane's sizes."""
+"""Fields of GEMM tiles that depend on the sizes of a plane, with their values."""
 _PLAIN: dict[str, Any] = {"v": 1, "rows": 1, "cols": 1, "stream": False, "fetch": 0}
 
 Wanted = tuple[Any, Any]
@@ -33,7 +33,7 @@ Wanted = tuple[Any, Any]
 
 
 class Served(NamedTuple):
-    """What runs a problem.
+    """The candidate that runs a problem.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Served(NamedTuple):
     missing : list of Wanted
         Kernels of the best candidate that are not at hand.
     loss : float
-        The share of the candidate's time that the best one would save, by the model.
+        Fraction of the candidate's time that the best one would save, by the model.
     """
 
     candidate: Candidate
@@ -50,14 +50,17 @@ class Served(NamedTuple):
 
 
 def missing(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> list[Wanted]:
-    """The kernels that would be compiled for a candidate, operands C-contiguous; `closed`: of the closed set."""
+    """The kernels to compile for a candidate with C-contiguous operands; `closed`: of the closed set."""
     steps = assemble(problem, candidate, closed=closed).steps
     return at_hand.missing(each for step in steps for each in step.kernels())
 
 
 def served(problem: ConvProblem, limits: Limits, best: Candidate) -> Served:
-    """The best candidate if its kernels are at hand, or no others that give the same bits are; else the fastest one of
-    those by the model. What is at hand when a size is made again changes no result."""
+    """Replace a candidate whose kernels are missing by one at hand with the same rounding, the fastest by the model.
+
+    The best candidate stays if its kernels are at hand, or if no suitable candidate is. Results do not depend on which
+    kernels are at hand.
+    """
     lacking = missing(problem, best, limits.closed)
     if not lacking:
         return Served(best, [])
@@ -78,7 +81,7 @@ def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> R
     known: dict[tuple[int, ...], bool] = {}
     for each in ranked:
         kernels = (*each.candidate.micro_kernels.values(),)
-        if kernels not in known:  # others with them differ in words of the driver
+        if kernels not in known:  # candidates with equal micro-kernels differ only in argument words of the driver
             if len(known) == _MOST_ASKED:
                 return None
             able = why_excluded(problem, each, limits) is None
@@ -89,7 +92,7 @@ def _fastest_at_hand(problem: ConvProblem, limits: Limits, best: Candidate) -> R
 
 
 def _tiles(isa: Isa, steps: Iterable[Step]) -> frozenset[Tile]:
-    """The tiles of which GEMM strips are at hand that may stand in for those of the steps."""
+    """The tiles of GEMM strips at hand that can replace those of the steps."""
     found: set[Tile] = set()
     for step in steps:
         ref = step.args.get("gemm") or step.args.get("gemm_last")
@@ -105,10 +108,12 @@ def _alike(isa: Isa, plain: GemmTile, state: tuple[object, ...]) -> frozenset[Ti
     return frozenset(tile for tile, each in names.items() if not there.isdisjoint(each))
 
 
-@functools.lru_cache(maxsize=64)  # some 60 KB each; only problems whose kernels are missing ask
+@functools.lru_cache(maxsize=64)  # about 60 KB per entry; needed only for problems with missing kernels
 def _names(isa: Isa, plain: GemmTile) -> dict[Tile, tuple[str, ...]]:
-    """Names of the files of strips that differ from a plain one in the size of the tile, and in what may follow from
-    it: as `at_hand.name_of` gives them, in a tenth of the time."""
+    """File names of the strips that differ from a plain one in tile size and size-dependent fields.
+
+    Equal to those of `at_hand.name_of`, in a tenth of the time.
+    """
     forms = itertools.product(*_FOLLOWING.values())
     texts = [tile_text(replace(plain, **dict(zip(_FOLLOWING, each, strict=True)))) for each in forms]
     found = {}

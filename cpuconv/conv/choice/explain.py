@@ -1,4 +1,4 @@
-"""Why a problem runs as it does: the tuner's account of a choice, with the limits that were asked for."""
+"""Explanation of a selection: the tuner's report on a problem, with the requested limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpuconv.problem.problem import ConvProblem
 
 
 def explain(problem: ConvProblem, limits: Limits, algorithm: str, decided_by: str) -> Explanation:
-    """Account of the choice `algorithm` for `problem`; measured figures and roofs come from the store."""
+    """Report on the selection of `algorithm` for `problem`; measured times and roofs come from the store."""
     every = ranking(problem)
     excluded = {str(ranked.candidate): why_excluded(problem, ranked, limits) for ranked in every}
     facts = Facts(

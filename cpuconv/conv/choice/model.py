@@ -1,4 +1,4 @@
-"""The cost model's opinion: every candidate of a problem, its modelled time, and the limits that a choice keeps to."""
+"""Selection by the cost model: all candidates of a problem, their modelled times, and the limits of a selection."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 AT_HAND = "at hand"
-_MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
-_STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
-_TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # bytes a cycle, at most, by those of an element (Zen 5: 8 to 20)
-_IN_THE_RUNNING = 1.5  # most of a favourite's estimate over the best one for it to be tried early
+_MOST_COSTED = 32  # cached candidate lists, as consecutive queries concern the same problem
+_STREAMED = 8.0  # minimum bytes per cycle from any L3 for sequential reads of whole arrays, thanks to prefetchers
+_TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # maximum bytes per cycle, by bytes per element (Zen 5: 8 to 20)
+_IN_THE_RUNNING = 1.5  # maximum ratio of an estimate to the best one for a candidate to be timed early
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a choice must keep to."""
+    """Limits that a selected candidate satisfies."""
 
     accuracy: str = "standard"
     workspace: int | None = None
-    reproducible: bool = False  # the same bits whatever the number of threads
-    closed: bool = False  # candidates whose GEMM strips are of the closed set
-    cold: bool = False  # weights come from memory, as in a network: rows that were timed so count first
+    reproducible: bool = False  # whether results are bit-identical for any number of threads
+    closed: bool = False  # whether GEMM strips must be from the closed set
+    cold: bool = False  # whether weights come from memory, as in a network: rows with cold weights take priority
 
     def admits_accuracy(self, accuracy: str) -> bool:
-        """Whether a candidate of that class may run."""
+        """Whether candidates of an accuracy class are allowed."""
         return ACCURACIES.index(accuracy) <= ACCURACIES.index(self.accuracy)
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with the model's opinion; `reason` says why limits leave it out."""
+    """A candidate with its modelled cost; `reason`: why the limits exclude it."""
 
     candidate: Candidate
     cost: Cost
@@ -58,9 +58,11 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour",
-    "model", or "at hand": one whose kernels were there, in place of `awaited`, whose kernels are being compiled (None:
-    it is hardly faster)."""
+    """The selected candidate, and the source of the decision.
+
+    Sources: "named", "pinned", "store", "shipped", "older kernels", "neighbour", "model", or "at hand". "at hand":
+    existing kernels replace `awaited`, whose kernels are being compiled (None: it is hardly faster).
+    """
 
     candidate: Candidate
     decided_by: str
@@ -68,7 +70,7 @@ class Choice:
 
 
 def check_options(strategy: object, accuracy: object, workspace_limit: object, reproducible: object) -> None:
-    """Raise `ArgumentError` for an unknown strategy or accuracy, a limit that is no size in bytes, or no bool."""
+    """Raise `ArgumentError` for an unknown strategy or accuracy, an invalid size in bytes, or a non-boolean."""
     for name, value, valid in (("strategy", strategy, STRATEGIES), ("accuracy", accuracy, ACCURACIES)):
         if not isinstance(value, str) or value not in valid:
             raise ArgumentError(must(name, f"one of {', '.join(valid)}", repr(value)))
@@ -79,20 +81,20 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object, r
 
 
 def check_types(problem: ConvProblem) -> None:
-    """Raise `ArgumentError` where there are no kernels for the problem's element types."""
+    """Raise `ArgumentError` if there are no kernels for the problem's element types."""
     if not any(reason is None for _, reason in applicable(problem)):
         signs = ": weights of uint8 are s8, or s16, less their zero points" if problem.types.w == U8 else ""
         raise ArgumentError(must("types", f"such that there are kernels for them{signs}", problem.types))
 
 
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
-    """Each solver's name with the reason it cannot run the problem, or None."""
+    """Yield each solver's name with the reason why it cannot run the problem, or None."""
     for solver in TABLE:
         yield solver.name, why_not(solver, problem, current())
 
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> Cost:
-    """The solver's own cost, and that of the reorders around it; `closed`: with tiles of the closed set."""
+    """Cost of a candidate with its reorders; `closed`: with tiles of the closed set."""
     return _with_reorders(problem, candidate, {}, _machine(closed))
 
 
@@ -100,14 +102,14 @@ Ends = tuple[str | None, str | None]
 
 
 def _with_reorders(problem: ConvProblem, candidate: Candidate, known: dict[Ends, float], here: Machine) -> Cost:
-    """As `modelled_cost`; `known` are seconds of reorders by the layouts that candidates need, which few differ in."""
+    """As `modelled_cost`; `known` caches seconds of reorders by the layouts that candidates need."""
     cost: Cost = candidate.solver.cost(problem, candidate.params, here)
     seconds = _reorders(problem, candidate.solver.layouts(problem, candidate.params, here.isa), known)
     return cost.plus(seconds) if seconds else cost
 
 
 def _reorders(problem: ConvProblem, ends: Ends, known: dict[Ends, float]) -> float:
-    """Seconds to move the whole input and output to and from the layouts that a solver needs."""
+    """Time of the reorders of the whole input and output from and to a solver's layouts, in seconds."""
     if ends in known:
         return known[ends]
     need_in, need_out = ends
@@ -121,9 +123,9 @@ def _reorders(problem: ConvProblem, ends: Ends, known: dict[Ends, float]) -> flo
 
 
 def _reorder(problem: ConvProblem, element: Element, shape: tuple[int, int, int, int], names: tuple[str, str]) -> float:
-    """Seconds to read an activation in order in one layout, and to write it in another.
+    """Time of a sequential read of an activation in one layout and its write in another, in seconds.
 
-    A Xeon whose cores take 5 bytes a cycle from L3 in the order of a GEMM moved 10 to 11.5, as measured.
+    Measured on a Xeon: 10 to 11.5 bytes per cycle, where GEMM's access order gets 5 bytes per cycle from L3.
     """
     here = machine()
     moved = element.bytes * sum(math.prod(layouts.get(name).shape(*shape)) for name in names)
@@ -133,31 +135,31 @@ def _reorder(problem: ConvProblem, element: Element, shape: tuple[int, int, int,
 
 
 def _able(problem: ConvProblem, solver: str | None) -> list[Solver]:
-    """The solvers that can run the problem, or the one of that name if it can."""
+    """The solvers that can run the problem, or only the named one if it can."""
     return [module for module in TABLE if solver in (None, module.name) and why_not(module, problem, current()) is None]
 
 
 def _may_admit(limits: Limits, module: Solver) -> bool:
-    """Whether the limits may admit the accuracy of some candidate of the solver."""
+    """Whether the limits may allow the accuracy of some candidate of the solver."""
     return not isinstance(module.accuracy, str) or limits.admits_accuracy(module.accuracy)
 
 
 def _bound(problem: ConvProblem, module: Solver, known: dict[Ends, float]) -> float:
-    """Seconds that no `modelled_cost` of the solver's candidates is below; `known` as of `_with_reorders`."""
+    """Lower bound of `modelled_cost` for all candidates of the solver, in seconds; `known` as in `_with_reorders`."""
     here = machine()
     return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa), known)
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
 def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tuple[float, int], ...]:
-    """The lower bound and place in the table of each of `_able` on this machine, the least first."""
+    """Lower bound and table index of each solver in `_able` on this machine, in ascending order."""
     reorders: dict[Ends, float] = {}
     return tuple(sorted((_bound(problem, module, reorders), TABLE.index(module)) for module in _able(problem, solver)))
 
 
 @functools.lru_cache(maxsize=_MOST_COSTED)
 def _costed(problem: ConvProblem, module: Solver, here: Machine) -> tuple[Ranked, ...]:
-    """All candidates of a solver on this machine, its favourite first."""
+    """All candidates of a solver on this machine, the lowest estimate first."""
     reorders: dict[Ends, float] = {}
     candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
     costed = (Ranked(candidate, _with_reorders(problem, candidate, reorders, here)) for candidate in candidates)
@@ -165,7 +167,7 @@ def _costed(problem: ConvProblem, module: Solver, here: Machine) -> tuple[Ranked
 
 
 def ranking(problem: ConvProblem, solver: str | None = None, closed: bool = False) -> list[Ranked]:
-    """All candidates (of one solver, if named), the model's favourite first; `closed`: with tiles of the closed set."""
+    """All candidates (of one solver, if named), the lowest estimate first; `closed`: with tiles of the closed set."""
     here = _machine(closed)
     costed = (ranked for module in _able(problem, solver) for ranked in _costed(problem, module, here))
     return sorted(costed, key=_estimate)
@@ -186,9 +188,9 @@ def search(
     below: float = math.inf,
     accept: Callable[[Candidate], bool] = lambda candidate: True,
 ) -> Ranked | None:
-    """The first of `within_limits` that `accept` takes, if its estimate is less than `below`.
+    """The first candidate of `within_limits` that `accept` allows, if its estimate is less than `below`.
 
-    Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
+    Solvers are tried in the order of their lower bounds, until no remaining one can beat the best candidate.
     """
     best, place, here = None, -1, _machine(limits.closed)
     for bound, index in _bounds(problem, prefix.partition("(")[0] or None, here):
@@ -207,11 +209,11 @@ def search(
 
 
 def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slower: float) -> Ranked | None:
-    """The favourite of a solver among candidates that call the micro-kernels of `known`, one of its candidates for
-    another problem; its favourite of all where that is so many times faster. Both are of those that give the bits of
-    `known`, if there are some. None if the solver cannot run the problem.
+    """The solver's best candidate with the micro-kernels of `known`, one of its candidates for another problem.
 
-    Where the solver's lower bound is near, only candidates with these micro-kernels are costed.
+    Its best candidate with any micro-kernels is used if it is `slower` times as fast. Both have the rounding of `known`
+    if such candidates exist. None if the solver cannot run the problem. If the estimate is below `slower` times the
+    solver's lower bound, only candidates with these micro-kernels are costed.
     """
     solver = known.solver
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
@@ -231,8 +233,10 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
 
 
 def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = False) -> list[Candidate]:
-    """The candidates that give the same bits as one of the problem, or of another size of it; none if that is not one
-    for this size."""
+    """The candidates with the same rounding as a candidate of the problem or of another size of it.
+
+    Empty if that candidate is impossible for this size.
+    """
     solver, isa = known.solver, _machine(closed).isa
     if solver.alike is not None:
         return [Candidate(solver, params) for params in solver.alike(problem, isa, known.params)]
@@ -241,7 +245,7 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = Fal
 
 
 def like(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | None:
-    """The model's favourite among the candidates that give the bits of `known`; None: there is none."""
+    """The model's best candidate among those with the rounding of `known`; None if there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
     if not known.solver.rounding:
@@ -250,16 +254,16 @@ def like(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | Non
 
 
 def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
-    """The model's favourite of some candidates within the limits."""
+    """The model's best candidate among given ones, within the limits."""
     costed = sorted((Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates), key=_estimate)
     return next((each for each in costed if why_excluded(problem, each, limits) is None), None)
 
 
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
-    """The candidates, those first that a tuner which stops early must have met; both parts in the model's order.
+    """Sort candidates for a tuner that may stop early: the essential ones first, both parts in the model's order.
 
-    First comes the favourite of every way to form sums (algorithm and size of transform) whose estimate is close to the
-    best: blocks and tiles matter less.
+    Essential is the best candidate per rounding (algorithm and transform size) whose estimate is close to the best one:
+    blocks and tiles matter less.
     """
     if not ranked:
         return []
@@ -273,7 +277,7 @@ def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
 
 
 def as_tuner_candidate(problem: ConvProblem, ranked: Ranked) -> workload.Candidate:
-    """The candidate as the tuner knows it."""
+    """Convert a candidate to the tuner's type."""
     return workload.Candidate(
         name=str(ranked.candidate),
         bound=ranked.cost.bound,
@@ -284,7 +288,7 @@ def as_tuner_candidate(problem: ConvProblem, ranked: Ranked) -> workload.Candida
 
 
 def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | None:
-    """Why the limits leave a candidate out, or None."""
+    """The reason why the limits exclude a candidate, or None."""
     if not limits.admits_accuracy(ranked.candidate.accuracy):
         return f"its accuracy class is {ranked.candidate.accuracy}, more than {limits.accuracy} admits"
     if limits.closed and not in_closed_set(problem, ranked.candidate):
@@ -297,26 +301,26 @@ def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | 
 
 
 def within_limits(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
-    """The candidates within the limits whose names begin so, the model's favourite first."""
+    """The candidates within the limits whose names start with `prefix`, the lowest estimate first."""
     ranked = ranking(problem, prefix.partition("(")[0] or None, limits.closed)
     named = (item for item in ranked if str(item.candidate).startswith(prefix))
     return [item for item in named if why_excluded(problem, item, limits) is None]
 
 
 def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
-    """The model's favourite within the limits; as `favourite`."""
+    """The model's best candidate within the limits; raises as `favourite`."""
     return favourite(problem, limits, prefix).candidate
 
 
 def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
-    """The first of `within_limits`, without asking solvers that cannot beat it.
+    """The first candidate of `within_limits`, without costing solvers that cannot beat it.
 
     Raises
     ------
     ArgumentError
-        There are no kernels for the problem's types, or none that is as accurate.
+        There are no kernels for the problem's types, or none of the required accuracy.
     WorkspaceError
-        No candidate meets the workspace limit.
+        No candidate fits the workspace limit.
     """
     best = search(problem, limits, prefix)
     if best is not None:
@@ -331,12 +335,12 @@ def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
 
 
 def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate | None:
-    """The candidate that `algorithm` names, or None if it names a solver that can run the problem.
+    """The candidate that `algorithm` names; None if it names only a solver that can run the problem.
 
     Raises
     ------
     ArgumentError
-        Unknown name, a solver that cannot run the problem (with its reason), or beyond the accuracy asked for.
+        Unknown name, a solver that cannot run the problem (with its reason), or less accurate than requested.
     WorkspaceError
         It needs more workspace than the limit.
     """

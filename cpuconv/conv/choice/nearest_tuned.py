@@ -1,4 +1,4 @@
-"""What a problem that is not tuned can learn: from its own rows of older kernels, else from the nearest tuned one."""
+"""Selection for untuned problems: from their own rows of older kernels, or from the nearest tuned problem."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cpuconv.errors import CpuconvError
 from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
 
-AGREES = 1.1  # most of the model's estimate for a neighbour's algorithm, over that for its own choice
-_OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size that is e times another is 1 away
+AGREES = 1.1  # maximum ratio of the model's estimate for a suggested algorithm to that for its own selection
+_OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size ratio of e has distance 1
 
 
 def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
-    """The first candidate of `names` that the cost model agrees with.
+    """The first candidate of `names` that the cost model confirms.
 
     Parameters
     ----------
     names : sequence of str
-        Candidates that were fastest with older kernels, the fastest first; names of no solver's are passed over.
+        Candidates that were fastest with older kernels, the fastest first; unknown names are skipped.
     favourite : Ranked
-        The model's own choice within the limits.
+        The model's own selection within the limits.
     """
     for name in names:
         candidate = tuned.named(problem, name)
@@ -39,9 +39,9 @@ def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, li
 
 
 def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
-    """The winner of the nearest tuned neighbour, or else its solver's favourite, if the cost model agrees.
+    """The fastest candidate of the nearest tuned problem, or another one of its solver, if the cost model confirms it.
 
-    `best` is the first of `model.within_limits`, from which the candidate is taken.
+    `best` is the model's own selection, the first of `model.within_limits`.
     """
     near = nearest(problem)
     if near is None:
@@ -57,7 +57,7 @@ def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str =
 
 
 def nearest(problem: ConvProblem) -> str | None:
-    """The winner of the nearest tuned problem of the same kernel, stride, dilation, types, layouts and threads."""
+    """The winner of the nearest tuned problem with equal kernel, stride, dilation, types, layouts and threads."""
     here = _place_of(problem)
     neighbours = []
     for weights in WEIGHTS:
@@ -69,7 +69,7 @@ def nearest(problem: ConvProblem) -> str | None:
 
 
 def _alike(problem: ConvProblem) -> str:
-    """Pattern of the keys of problems with this kernel, stride, dilation, types, layouts and threads."""
+    """SQL pattern for keys of problems with this kernel, stride, dilation, types, layouts and threads."""
     (down, across), (high, wide) = problem.stride, problem.dilation
     return (
         f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}{problem.types_word}"
@@ -78,7 +78,7 @@ def _alike(problem: ConvProblem) -> str:
 
 
 class _Place(NamedTuple):
-    """A problem among those with the same kernel: its kind, the logarithms of its sizes, its epilogue."""
+    """Coordinates of a problem among those with the same kernel: kind, logarithms of sizes, epilogue."""
 
     kind: str
     sizes: tuple[float, ...]
@@ -97,13 +97,13 @@ def _place_of(problem: ConvProblem) -> _Place:
 def _place(key: str) -> _Place | None:
     try:
         return _place_of(ConvProblem.parse(key))
-    except CpuconvError:  # a key that this version did not write
+    except CpuconvError:  # the key is from another version
         return None
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_known(candidate: str) -> bool:
-    """Whether this version has a candidate of that name."""
+    """Whether this version has a candidate with this name."""
     try:
         Candidate.parse(candidate)
     except ValueError:
@@ -112,6 +112,6 @@ def _is_known(candidate: str) -> bool:
 
 
 def _distance(a: _Place, b: _Place) -> float:
-    """Sum of the differences of logarithms of sizes, and what another epilogue counts."""
+    """Sum of the differences of logarithms of sizes, plus the distance of epilogues."""
     sizes = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
     return sizes + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))

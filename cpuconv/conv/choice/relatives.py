@@ -1,7 +1,7 @@
-"""The micro-kernels that other sizes of a network ask for where one size asks for a given one.
+"""Micro-kernels that other sizes of a network need in place of a given one.
 
-They are few, whatever the sizes: who has those of one size compiled has these compiled too, and no other size compiles.
-Transforms have none: a network's algorithms are those of its class of sizes.
+They are few for all sizes. If they are compiled with those of one size, no other size compiles. Winograd and FFT
+transforms have none, as a network's algorithms are those of its class of sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cpuconv.solvers.shared.lanes import lane_set
 
 
 def relatives(ref: MicroRef, isa: Isa) -> list[MicroRef]:
-    """The micro-kernels of `ref`'s place in programs of all sizes, itself among them if it is of their closed set."""
+    """The micro-kernels that replace `ref` in programs of other sizes; with `ref`, if it is in their closed set."""
     if ref.kernel is lane_strip and _is_float32(ref.tile):
         return [MicroRef(lane_strip, each) for each in lane_set.relatives(ref.tile, isa)]
     if ref.kernel is pool_strip:

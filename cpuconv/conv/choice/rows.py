@@ -1,4 +1,4 @@
-"""Products of rows with a matrix as convolutions: the rows are the pixels of an image."""
+"""Matrix multiplications as 1x1 convolutions: the rows of the left operand are the pixels of an image."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from layouts import Strides
 
 
 def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProblem:
-    """A product of rows, an operand of `shape`, with a matrix of so many columns: the rows are pixels of an image.
+    """The 1x1 convolution that multiplies rows, an operand of `shape`, by a matrix with `columns` columns.
 
-    The first axis of several is the height, the others are the width. One row is one pixel.
+    The first of several axes is the height, the others are the width. One row is one pixel.
     """
     *rows, depth = shape
     high, wide = (rows[0], math.prod(rows[1:])) if len(rows) > 1 else (1, math.prod(rows))
@@ -29,8 +29,8 @@ def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProbl
 
 
 def rows_operand(place: Place) -> Operand:
-    """Rows as the pixels of an image."""
-    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
+    """Convert rows to the pixels of an image."""
+    if math.prod(place.shape[:-1]) == 1:  # strides of a single pixel are irrelevant: use those of a dense plane
         h = w = place.dtype.itemsize
     else:
         h, w = place.strides[0], place.strides[-2]
@@ -38,7 +38,7 @@ def rows_operand(place: Place) -> Operand:
 
 
 def of_rows(problem: ConvProblem, target: Target) -> list[ConvProblem]:
-    """A product of rows in float32; and with rows of bfloat16, where the target allows that and kernels multiply it."""
+    """The problem in float32, and with bfloat16 rows if the target allows that and kernels support it."""
     if problem.types != ALL_F32 or problem.in_layout != "NHWC" or BLOCKED_BF16 not in target.blocks():
         return [problem]
     narrow = replace(problem, types=Types(BF16, BF16, F32, F32))

@@ -1,4 +1,4 @@
-"""Which candidate runs a problem: pinned by name, else the store's fastest, else the cost model's choice."""
+"""Selection of the candidate for a problem: by name, else the fastest stored one, else by the cost model."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.code import background
 from cpuconv.solvers.shared import blocked
 
-_CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
-MODELLED = ("neighbour", "model")  # what decides where nothing is stored
-_UNTUNED = (OLDER, *MODELLED)  # where nothing current is
-_CLEARLY_SLOWER = 1.1  # a candidate with the micro-kernels of another size, by the model, which errs as much
-_HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
+_CLEARLY = 1.02  # minimum speed-up of NCHW over blocks, as the next layer reads blocks without a reorder
+MODELLED = ("neighbour", "model")  # sources of decisions without stored results
+_UNTUNED = (OLDER, *MODELLED)  # sources of decisions without results of current kernels
+_CLEARLY_SLOWER = 1.1  # ratio up to which another size's micro-kernels are used; the model's error is as large
+_HARDLY = 1.03  # maximum ratio of the estimate of a candidate with packed weights to the selected one's
 
 
 class Tuner(Protocol):
-    """What times candidates during a call, for strategy "profile": `cpuconv.tuning.profile`."""
+    """The interface that times candidates during a call, for strategy "profile": `cpuconv.tuning.profile`."""
 
     def profile(self, problem: ConvProblem) -> None:
         """Time the problem's candidates and store the results."""
 
     def compare_threads(self, options: Sequence[ConvProblem]) -> None:
-        """Time the stored winners of one problem for several numbers of threads together, and store the results."""
+        """Time the stored winners of a problem for several numbers of threads in turn, and store the results."""
 
 
 def choose(
     problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None, tuner: Tuner | None = None
 ) -> Choice:
-    """The candidate for a problem; remembered by the session. Strategy "profile" takes a `tuner`."""
+    """Select the candidate for a problem; the session caches it. Strategy "profile" needs a `tuner`."""
     choice = chosen(problem, strategy, limits, algorithm, tuner)
     if algorithm is None:
         note_untuned(problem, strategy, limits, choice)
@@ -64,7 +64,7 @@ def choose(
 def chosen(
     problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None, tuner: Tuner | None = None
 ) -> Choice:
-    """As `choose`, of a problem that nobody has to tune."""
+    """Select as `choose`, but do not log the problem as untuned."""
     choices, asked = session.current.choices, (strategy, limits, algorithm)
     choice = choices.get(problem, asked)
     if choice is None:
@@ -74,25 +74,25 @@ def chosen(
 
 
 def note_untuned(problem: ConvProblem, strategy: str, limits: Limits, choice: Choice) -> None:
-    """Count a problem that was chosen for and that no row of current kernels decided."""
+    """Log a problem whose selection was not decided by a row of current kernels."""
     if strategy == "cached" and choice.decided_by in _UNTUNED:
         session.current.untuned.add(problem, limits, is_tuned)
 
 
 def is_tuned(problem: ConvProblem, limits: Limits) -> bool:
-    """Whether a row of current kernels decides, and no row of older kernels was faster."""
+    """Whether a row of current kernels decides, and no row of older kernels is faster."""
     return tuned.lookup(problem, limits) is not None and not tuned.older(problem, limits)
 
 
 def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None, tuner: Tuner | None) -> Choice:
-    prefix = ""  # of the names to choose from
+    prefix = ""  # prefix of the names of allowed candidates
     if algorithm is not None:
         named = by_name(problem, algorithm, limits)
         if named is not None:
             return Choice(named, "named")
         prefix = f"{algorithm}("
     if limits.reproducible and problem.threads > 1:
-        # Workers never change a result, other ways to sum do: one thread decides for any number of them.
+        # Results do not depend on workers but on the order of summation: the selection for one thread is used for all.
         single = choose(replace(problem, threads=1), strategy, limits, algorithm, tuner)
         prefix = single.candidate.rounding
     if strategy == "heuristic":
@@ -108,17 +108,17 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
 def untuned(
     problem: ConvProblem, limits: Limits, prefix: str = "", older: Sequence[str] = (), known: Choice | None = None
 ) -> Choice:
-    """What runs a problem that no row of current kernels decides.
+    """Select a candidate for a problem without a decisive row of current kernels.
 
-    In this order: what was fastest with older kernels, if the model agrees; `known`; the algorithm of the nearest tuned
-    neighbour, if the model agrees; the model's choice.
+    In this order: the fastest with older kernels, if the model confirms it; `known`; the algorithm of the nearest tuned
+    problem, if the model confirms it; the model's selection.
 
     Parameters
     ----------
     older : sequence of str
         Candidates that were fastest with older kernels, the fastest first.
     known : Choice or None
-        The best of current kernels, which was slower than those.
+        The best candidate of current kernels, which was slower than those.
     """
     best = favourite(problem, limits, prefix)
     old = nearest_tuned.remembered(problem, older, best, limits)
@@ -131,10 +131,10 @@ def untuned(
 
 
 def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) -> Choice | None:
-    """The model's choice beside the candidate `name`, which was chosen for the same convolution of another size.
+    """Select a candidate by the model, starting from `name`, selected for the same convolution of another size.
 
-    It is of the same solver, others are not asked; with the same micro-kernels, which exist, unless the model finds
-    others clearly faster. None where that does not settle it: something is stored, or the solver cannot run it.
+    Only the same solver is considered. Its existing micro-kernels are preferred, unless the model finds others clearly
+    faster. None if that does not decide: results are stored, or the solver cannot run the problem.
     """
     if strategy == "profile" or limits.reproducible:
         return None
@@ -163,15 +163,15 @@ _parsed = functools.lru_cache(maxsize=4096)(Candidate.parse)
 def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked | None:
     try:
         known = _parsed(name)
-    except ValueError:  # of an older release
+    except ValueError:  # the name is from an older release
         return search(problem, limits, f"{name.partition('(')[0]}(")
     return with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
 
 
 def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits) -> Choice:
-    """The choice, or where its kernels would be compiled, one of those at hand that give the same bits.
+    """Return the choice; if its kernels are missing, one with kernels at hand and the same rounding.
 
-    Where the model finds the choice clearly faster, its kernels are compiled in the background, for later programs.
+    If the choice is clearly faster by the model, its kernels are compiled in the background, for later programs.
     """
     if strategy == "profile" or choice.decided_by == "named":
         return choice
@@ -183,8 +183,11 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
-    """The choice; or, where nothing is stored, a candidate that gives the same bits, that the model finds hardly
-    slower, and that reads weights in one of the packed `forms`: packing would take longer than it loses."""
+    """Return the choice, or a candidate that reads weights in one of the existing packed `forms`.
+
+    That requires that nothing is stored, that the rounding is equal, and that the model finds it hardly slower. Packing
+    would take longer than the slower candidate loses.
+    """
     if choice.decided_by not in MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
     prefix = "" if problem.types.sum.integer else choice.candidate.rounding
@@ -194,7 +197,7 @@ def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collect
 
 
 def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tuner | None = None) -> ConvProblem:
-    """The problem with its fastest number of threads, at most its own: as stored, else all if the work is worth it."""
+    """The problem with its fastest number of threads, up to its own: as stored, else all if there is enough work."""
     if strategy != "heuristic" and problem.n:
         options = [replace(problem, threads=count) for count in thread_counts(problem.threads)]
         rows = [tuned.best(option, limits) for option in options]
@@ -215,15 +218,15 @@ def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tun
 
 
 def favourite_layouts(channels: int, element: Element = F32) -> tuple[str, ...]:
-    """The layouts worth asking for, for so many channels of such elements: the instruction set's blocks, and NCHW.
+    """The preferred layouts for a number of channels of an element type: the instruction set's blocks, and NCHW.
 
-    Channels that fill at most half of a block stay in NCHW: blocks would hold more zeros than channels.
+    Channels that fill at most half a block stay in NCHW, as blocks would contain more zeros than channels.
     """
     return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current(), element), "NCHW")
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
-    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
+    """Replace `auto` layouts of a problem by channel blocks, or by NCHW if the model finds it clearly faster."""
     choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
         replace(choosing, in_layout=first, out_layout=second)

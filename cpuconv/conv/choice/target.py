@@ -1,4 +1,4 @@
-"""What convolutions are chosen and compiled for, alone or as parts of a network."""
+"""Target: all settings for which convolutions are selected and compiled, alone or in a network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.products.closed.closed_set import has_closed_set
 
 IN_NETWORK = Limits(cold=True)
-IDLE_BYTES = 256 << 20  # by default
-FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # the strictest first
+IDLE_BYTES = 256 << 20  # default
+FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # in order of decreasing precision
 
 
 PRECISION_ALIASES = {"f32": FULL, "fp32": FULL, "bf16": HALF}
@@ -26,7 +26,7 @@ _INTEGERS = "int8", "uint8", "s8", "u8"
 
 
 def check_precision(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> None:
-    """Raise `ArgumentError` for an unknown precision; messages call it `argument`, and name what `more` is allowed."""
+    """Raise `ArgumentError` for an unknown precision; messages name the `argument`, and `more` allowed values."""
     allowed = f"one of {', '.join((*PRECISIONS, *more))}"
     if isinstance(precision, str) and precision in PRECISIONS:
         return
@@ -40,7 +40,7 @@ def check_precision(precision: object, argument: str = "precision", more: Sequen
 
 
 def precision_named(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> str:
-    """The precision that a user names, perhaps by an alias such as "bf16"; raises as `check_precision`."""
+    """Resolve a user's precision, possibly an alias such as "bf16"; raises as `check_precision`."""
     named = PRECISION_ALIASES.get(precision, precision) if isinstance(precision, str) else precision
     check_precision(named, argument, more)
     return str(named)
@@ -48,24 +48,24 @@ def precision_named(precision: object, argument: str = "precision", more: Sequen
 
 @dataclass(frozen=True)
 class Target(Processor):
-    """What a convolution, or a network of them, is compiled for.
+    """Settings for which a convolution or a network is compiled.
 
     Attributes
     ----------
     isa : Isa
     threads : int
     strategy : str
-        How convolutions are chosen: "heuristic", "cached" or "profile".
+        How algorithms of convolutions are selected: "heuristic", "cached" or "profile".
     limits : Limits
-        What their choices keep to.
+        Limits of this selection.
     tuner : Tuner or None
-        What times candidates for "profile".
+        The module that times candidates, for "profile".
     idle_bytes : int
-        Most bytes that runs of a model leave for the next ones, beside those of one run.
+        Maximum memory that finished runs of a model keep for later ones, in bytes, without the memory of one run.
     precision : str
         "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
     node_precisions : Mapping[str, str]
-        That of some nodes of a network, by what the model calls them.
+        Precisions of single nodes, by their names in the model.
     """
 
     strategy: str = "cached"
@@ -76,19 +76,19 @@ class Target(Processor):
     node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def of(self, names: Iterable[str]) -> Target:
-        """The target of what computes these nodes of the model: it takes the strictest of their precisions."""
+        """The target for fused nodes of the model, with the strictest of their precisions."""
         if not self.node_precisions:
             return self
         return self.at(min((self.node_precisions.get(name, self.precision) for name in names), key=PRECISIONS.index))
 
     def closed(self) -> Target:
-        """The target for networks with open sizes: with kernels of the closed set, where there is one."""
+        """The target for networks with open sizes: with kernels of the closed set, if there is one."""
         if not has_closed_set(self.isa):
             return self
         return replace(self, isa=replace(self.isa, closed=True), limits=replace(self.limits, closed=True))
 
     def at(self, precision: str) -> Target:
-        """The target for nodes of one precision."""
+        """The target with another precision."""
         return replace(self, precision=precision) if precision != self.precision else self
 
     @property
@@ -97,5 +97,5 @@ class Target(Processor):
         return HALF in (self.precision, *self.node_precisions.values())
 
     def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
-        """The forms of channel blocks that a tensor of that type may lie in."""
+        """The blocked forms in which a tensor of a dtype may be stored."""
         return (BLOCKED, BLOCKED_BF16) if self.precision == HALF and dtype == FLOAT32 else (BLOCKED,)

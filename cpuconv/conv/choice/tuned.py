@@ -1,4 +1,4 @@
-"""What the tuner has found for this device, as inference asks for it."""
+"""Queries of tuning results for this device, for inference."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cpuconv.solvers import why_not
 
 
 def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
-    """The fastest row within the limits, of a candidate whose name begins so, with the tier that knows it, or None.
+    """The fastest row within the limits, of a candidate with the given name prefix, with its tier; or None.
 
-    Rows timed with the weights of the limits, warm or cold, count before others; `read_only=False` asks the store
-    that `profile` writes.
+    Rows timed with the weights of the limits, warm or cold, take priority; `read_only=False` queries the store that
+    `profile` writes.
     """
     here = session.current
     if not here.tiers.know(here.device, read_only=read_only):
@@ -32,12 +32,12 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
 
 
 def any_rows() -> bool:
-    """Whether rows of this device may be stored."""
+    """Whether rows of this device may exist."""
     return session.current.tiers.know(session.current.device)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
-    """The candidate of `best`, if the problem's solvers have it, or None."""
+    """The candidate of `best` if it is valid for the problem, or None."""
     fastest = best(problem, limits, prefix, read_only=read_only)
     if fastest is None or (candidate := named(problem, fastest.row.candidate)) is None:
         return None
@@ -47,7 +47,7 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
 
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
-    """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
+    """Candidates of rows of older kernels, within the limits and not measured since; the fastest first."""
     here = session.current
     if not here.tiers.know(here.device):
         return []
@@ -56,12 +56,12 @@ def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:
-    """The candidate that a row names, if the problem's solvers have it, or None."""
+    """The candidate that a row names, if it is valid for the problem, or None."""
     try:
         candidate = Candidate.parse(name)
-    except ValueError:  # a row that no solver of these sources wrote: as good as none
+    except ValueError:  # the row is not from a solver of these sources: ignore it
         return None
-    # Nor may a row name what the solver would never try: its kernels trust their parameters.
+    # A row must not name a candidate that the solver does not list: kernels do not check their parameters.
     solver, isa = candidate.solver, current()
     if why_not(solver, problem, isa) is not None or candidate not in alike_in_rounding(problem, candidate):
         return None
@@ -69,18 +69,18 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
 
 
 def rows(problem: ConvProblem) -> list[Found]:
-    """Every row of the problem that no other replaces, warm before cold, with its tier."""
+    """All current rows of the problem, warm before cold, with their tiers."""
     limits = stored.RowLimits(current_sources(), same_kernels=same_kernels)
     return session.current.tiers.all_rows(session.current.device, problem.key, limits)
 
 
 def winners(like: str, weights: str) -> list[tuple[str, str]]:
-    """(key, best candidate) of every problem that a tier knows and whose key matches `like`, an SQL pattern."""
+    """(key, best candidate) of all problems in any tier whose keys match `like`, an SQL pattern."""
     return session.current.tiers.winners(session.current.device, like, current_sources(), weights)
 
 
 def roofs(threads: int) -> Roofs | None:
-    """This device's measured roofs for so many threads, or None."""
+    """This device's measured roofs for a number of threads, or None."""
     return roofs_for(shared().devices().get(session.current.device, {}), threads)
 
 

@@ -1,8 +1,8 @@
-"""Ways to run a convolution of a network: by which layouts and element types solvers are asked for it.
+"""Layouts and element types in which a network's convolution can run.
 
-Groups that share channel blocks may run joined: as fewer groups, with zeros for the weights between those that were
-joined. That is more arithmetic, but of a kind that solvers are fast at. The results are the same wherever the input is
-finite; an infinity or NaN spreads to the outputs of all groups that were joined with its own.
+Groups that share channel blocks may be merged into fewer groups, with zero weights between the merged ones. This adds
+arithmetic, but solvers run it faster. Results are equal for finite inputs; an infinity or NaN spreads to the outputs of
+all groups that were merged with its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cpuconv.solvers.shared import blocked
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution as a solver is asked for it, and what chooses the solver.
+    """A convolution with layouts and types, and the settings that select its algorithm.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Convolution:
         blocks may be of bfloat16.
     target : Target
     seconds : float
-        By the model, whatever has been tuned: tuning does not change which layouts a network asks for.
+        Time by the model, regardless of tuning: tuning does not change the layouts of a network.
     joined : int
-        Groups of the network that lie side by side in each group of the problem.
+        Number of the network's groups that are merged into each group of the problem.
     settled : Choice or None
-        What runs it, where that is known beforehand.
+        The selected candidate, if it is known in advance.
     """
 
     problem: ConvProblem
@@ -57,18 +57,18 @@ class Convolution:
 
     @property
     def choice(self) -> Choice:
-        """The candidate that runs it."""
+        """The selected candidate."""
         if self.settled is not None:
             return self.settled
         return choose(self.problem, self.target.strategy, self.target.limits, tuner=self.target.tuner)
 
     @property
     def flops(self) -> int:
-        """Operations of the direct sum, without those on zeros between joined groups."""
+        """Operations of the direct sum, without those on zeros between merged groups."""
         return self.problem.flops // self.joined
 
     def recorded(self) -> dict[str, Any]:
-        """As plain values, which `restored` reads."""
+        """Convert to plain values, which `restored` reads."""
         choice = self.choice
         chosen = {"candidate": str(choice.awaited or choice.candidate), "decided_by": choice.decided_by}
         return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
@@ -80,10 +80,10 @@ def solvable(problem: ConvProblem) -> bool:
 
 
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
-    """The problem in every pair of layouts, blocks and "NCHW", that the model finds worth asking for.
+    """The problem in each pair of layouts, blocks and "NCHW", that the model finds useful.
 
-    A pair is not where another pair, with reorders of the whole input and output around it, is as fast. Where the
-    target's precision allows, an end may be bfloat16, in blocks; weights are of the input's type.
+    A pair is omitted if another pair, with reorders of the whole input and output, is as fast. If the target's
+    precision allows it, input or output may be blocked bfloat16; weights have the input's type.
     """
     known, plain = session.current.choices, replace(target, node_precisions={}, tuner=None, strategy="heuristic")
     asked = plain, machine(), ways.__name__
@@ -95,7 +95,7 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
 
 
 def _ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
-    """The same, of a target without precisions of single nodes."""
+    """As `ways`, for a target without precisions of single nodes."""
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_End, _End], float] = {}
     blocks, isa = target.blocks(), target.isa
@@ -112,14 +112,14 @@ def _ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
 
 
 class _End(NamedTuple):
-    """How an input or output may lie."""
+    """Layout and element type of an input or output."""
 
     layout: str
     element: Element
 
 
 def _ends(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_End]:
-    """The ways of so many channels of such elements, by the forms of blocks that a target has."""
+    """Possible layouts and types of a tensor, by its channels, its type and the target's blocked forms."""
     layouts = favourite_layouts(channels, element)
     made = [_End(layout, element) for layout in layouts]
     if element == F32 and BLOCKED_BF16 in blocks and len(layouts) > 1:
@@ -128,7 +128,7 @@ def _ends(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) ->
 
 
 def _starts(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_End]:
-    """The ways of an input: one of few channels, which lies in planes, may be bfloat16 there."""
+    """Possible layouts and types of an input: one of few channels, stored in NCHW, may be bfloat16 too."""
     made = _ends(channels, element, blocks, isa)
     if element == F32 and BLOCKED_BF16 in blocks and len(made) == 1:
         made.append(_End("NCHW", BF16))
@@ -137,13 +137,13 @@ def _starts(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) 
 
 @functools.lru_cache(maxsize=4096)
 def _may_lie_so(known: ConvProblem, types: Types, blocks: tuple[str, ...], isa: Isa) -> bool:
-    """Whether a problem of these types may lie as a record's does."""
+    """Whether a problem of these types may have the layouts and types of a record."""
     first, second = _End(known.in_layout, known.types.x), _End(known.out_layout, known.types.y)
     return first in _starts(known.c, types.x, blocks, isa) and second in _ends(known.k, types.y, blocks, isa)
 
 
 def _fastest(problem: ConvProblem, target: Target, first: _End, second: _End, below: float) -> Convolution | None:
-    """The problem from one way to lie to another, its groups as they are or joined; None if it is not below."""
+    """The problem with given input and output forms, its groups as they are or merged; None if it is not below."""
     types = problem.types
     types = types if types.sum.integer else Types(first.element, first.element, F32, second.element)
     typed = replace(problem, types=types, in_layout=first.layout, out_layout=second.layout)
@@ -159,7 +159,7 @@ def _fastest(problem: ConvProblem, target: Target, first: _End, second: _End, be
 
 
 def joined_groups(problem: ConvProblem) -> list[int]:
-    """Numbers of groups to run the problem with: its own, and if they share blocks, as many as do not, and one."""
+    """Numbers of groups to try: the problem's own; if groups share blocks, also the most that do not, and one."""
     isa = current()
     if problem.cg == problem.kg == 1 or blocked.aligned_groups(problem, isa) is None:
         return [problem.groups]
@@ -169,7 +169,7 @@ def joined_groups(problem: ConvProblem) -> list[int]:
 
 
 def way(problem: ConvProblem, target: Target) -> Convolution:
-    """The problem in its own layouts."""
+    """The convolution of a problem in its own layouts."""
     problem = _shared(problem, target)
     return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
 
@@ -177,19 +177,19 @@ def way(problem: ConvProblem, target: Target) -> Convolution:
 def restored(
     problem: ConvProblem, target: Target, record: Mapping[str, Any], same: bool, free: bool = False
 ) -> Convolution | None:
-    """The convolution that a record describes, and no other ways looked at.
+    """Restore the convolution that a record describes, without considering other layouts.
 
     Parameters
     ----------
     problem : ConvProblem
-        As the network has it.
+        The problem as the network has it.
     record : mapping
-        What `Convolution.recorded` gave, of this problem or one of other sizes.
+        A result of `Convolution.recorded` for this problem or one of other sizes.
     same : bool
-        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, and
-        its tiles unless the model finds others clearly faster, where nothing is stored for them.
+        Whether its algorithm is used too. For other sizes, its solver is used, with its tiles unless the model finds
+        others clearly faster or results are stored.
     free : bool
-        Whether layouts are those of the record, as for `ways`; else the problem's own.
+        Whether to use the layouts of the record, as for `ways`; otherwise the problem's own.
 
     Returns
     -------
@@ -219,11 +219,11 @@ def restored(
     return Convolution(asked, target, seconds, joined, choice)
 
 
-_parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are read once for every size
+_parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are read again for each size
 
 
 def _shared(problem: ConvProblem, target: Target, **changes: Any) -> ConvProblem:
-    """The problem, with other changes, for as many threads of the target as are worth waking."""
+    """The problem with changed fields, for as many of the target's threads as are worth using."""
     problem = problem.changed(threads=target.threads, **changes)
     threads = effective_threads(problem)
     return problem if threads == problem.threads else problem.changed(threads=threads)

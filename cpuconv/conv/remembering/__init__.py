@@ -1,1 +1,1 @@
-"""What calls leave for later calls, within a bound on bytes."""
+"""Caches that calls fill for later calls, with limited size."""

@@ -1,4 +1,4 @@
-"""Choices of candidates, remembered up to a bound: a server may meet any number of shapes."""
+"""Cache of selected candidates, with limited size, as a server may process any number of shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class Choices:
-    """At most `most` choices by problem and options; the oldest is forgotten first."""
+    """At most `most` choices by problem and options; the oldest is evicted first."""
 
     most = 4096
 
@@ -22,23 +22,23 @@ class Choices:
         return len(self._choices)
 
     def get(self, problem: ConvProblem, asked: Hashable) -> Any | None:
-        """The choice, or None."""
+        """The cached choice, or None."""
         return self._choices.get((problem, asked))
 
     def put(self, problem: ConvProblem, asked: Hashable, choice: Any) -> None:
-        """Remember a choice."""
+        """Cache a choice."""
         with self._lock:
             while len(self._choices) >= self.most:
                 del self._choices[next(iter(self._choices))]
             self._choices[problem, asked] = choice
 
     def drop(self, problem: ConvProblem) -> None:
-        """Forget the choices of a problem."""
+        """Remove the choices of a problem."""
         with self._lock:
             for key in [key for key in self._choices if key[0] == problem]:
                 del self._choices[key]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all choices."""
         with self._lock:
             self._choices.clear()

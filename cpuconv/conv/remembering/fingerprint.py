@@ -1,7 +1,7 @@
-"""Fingerprints of arrays: 128 bits that are equal for equal content, wherever it lies.
+"""Fingerprints of arrays: 128 bits that are equal for equal content, at any address.
 
-`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once in a
-process. BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
+`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a random key per
+process. BLAKE2b (RFC 7693) hashes these sums, the bytes that fill no vector, the shape and the order of axes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cpuconv.runtime import Program
 Fingerprint = bytes
 """A digest of 16 bytes."""
 
-_LARGE = 1 << 20  # least bytes that several threads share; the digest does not depend on their number
-_MOST_HEADS = 4096  # shapes whose text is kept
-_CHUNKS = 8  # parts of a large array, each with sums of its own
+_LARGE = 1 << 20  # bytes from which on several threads share an array; the digest does not depend on their number
+_MOST_HEADS = 4096  # shapes with cached text
+_CHUNKS = 8  # chunks of a large array, with separate sums
 
 
 @dataclass
 class _Context:
-    """One caller's argument block and sums."""
+    """Argument block and sums of one caller."""
 
     block: memoryview
     sums: np.ndarray
@@ -41,14 +41,14 @@ class _Context:
 
 
 class Fingerprinter:
-    """Computes fingerprints with a key of its own; several threads may call it at once.
+    """Computes fingerprints with its own key; several threads may call it concurrently.
 
     Parameters
     ----------
     key : callable
-        Gives so many bytes. Fingerprints are comparable where keys and lanes are equal.
+        Returns a given number of random bytes. Fingerprints are comparable if keys and lanes are equal.
     lanes : int or None
-        Of the vectors that it sums; any instruction set can run any number. None: the instruction set's.
+        Lanes of the summed vectors; any instruction set can run any number. None: those of the instruction set.
     """
 
     def __init__(self, key: Callable[[int], bytes] = os.urandom, lanes: int | None = None) -> None:
@@ -62,10 +62,10 @@ class Fingerprinter:
         self._constant: dict[int, tuple[weakref.ref[np.ndarray], Fingerprint]] = {}
 
     def __call__(self, array: np.ndarray, threads: int = 1) -> Fingerprint:
-        """The fingerprint of a float32 array of any strides.
+        """Compute the fingerprint of an array with any strides.
 
-        Equal arrays whose axes lie in another order in memory may have another fingerprint. Arrays that nobody can
-        write to (`is_constant`) are read once, and then recognised by their identity as long as they are that.
+        Equal arrays with another order of axes in memory may have another fingerprint. Arrays that cannot be written to
+        (`is_constant`) are read once, and recognised by their identity while that is so.
         """
         name, constant = id(array), is_constant(array)
         known = self._constant.get(name) if constant else self._constant.pop(name, None)
@@ -77,7 +77,7 @@ class Fingerprinter:
         return digest
 
     def forget(self) -> None:
-        """Recognise no array by its identity: all are read again."""
+        """Clear the fingerprints of constant arrays: all are read again."""
         self._constant.clear()
 
     def _read(self, array: np.ndarray, threads: int) -> Fingerprint:
@@ -101,11 +101,11 @@ class Fingerprinter:
         return hashlib.blake2b(content, digest_size=16).digest()
 
     def _head(self, array: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """The text that tells arrays of equal memory apart, and an array of that memory without gaps."""
+        """A text that distinguishes arrays with equal memory, and an array of this memory without gaps."""
         shape, order = array.shape, list(range(array.ndim))
         if not array.flags.c_contiguous:
             axes = sorted(order, key=lambda axis: -array.strides[axis])
-            dense = array.transpose(axes)  # as it lies in memory, if it has no gaps
+            dense = array.transpose(axes)  # in memory order; contiguous if it has no gaps
             order, array = (axes, dense) if dense.flags.c_contiguous else (order, np.ascontiguousarray(array))
         head = repr((shape, order)).encode()
         if order == sorted(order) and len(self._heads) < _MOST_HEADS:
@@ -134,8 +134,10 @@ _X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors"
 
 
 def is_constant(array: np.ndarray) -> bool:
-    """Whether the array is read-only and owns its memory, or lies in a bytes object: nobody can write to it but through
-    a view made before it became read-only, or by making it writable again."""
+    """Whether the array is read-only and owns its memory, or is a view of a bytes object.
+
+    It can then change only through a view made before it became read-only, or if it is made writable again.
+    """
     while not array.flags.writeable:
         if array.flags.owndata:
             return True

@@ -1,7 +1,7 @@
-"""Hashes of kernel calls that earlier processes have computed: emitting the IR of kernels takes a tenth of a second.
+"""Cached hashes of kernel calls from earlier processes, as emitting the IR of kernels takes a tenth of a second.
 
-They are kept in one file of the cache folder, under what they follow from, and written at the end of a process. What is
-kept is read under the rules of kernels (`checked_file`).
+They are stored in one file of the cache folder, by a key of their sources, and written at the end of a process. The
+file is read under the same rules as kernels (`checked_file`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import parsed
 
 NAME = "hashes"
-MOST = 8192  # that are kept
+MOST = 8192  # stored hashes
 _MOST_BYTES = 1 << 24
 
 
 def kept(key: str, compute: Callable[[], str]) -> str:
-    """The hash of this key, on this device: kept, or computed now."""
+    """The hash with this key on this device: cached, or computed now."""
     known = _kept()
     found = known.get(f"{fingerprint().key} {key}")
     if found is None:
@@ -32,13 +32,13 @@ def kept(key: str, compute: Callable[[], str]) -> str:
 
 
 def write() -> None:
-    """Keep those of this process for later ones."""
+    """Store the hashes of this process for later ones."""
     path = parsed.kept_path()
     if path is None:
         return
     path = path.with_name(NAME)
     text = json.dumps(dict([*(_read() | _kept()).items()][-MOST:]))
-    with contextlib.suppress(OSError):  # then the next process computes them again
+    with contextlib.suppress(OSError):  # the next process then computes them again
         checked_file.write(path, text.encode())
 
 
@@ -58,5 +58,5 @@ def _read() -> dict[str, str]:
     try:
         known = json.loads(text or b"{}")
         return {str(key): str(value) for key, value in known.items()}
-    except (ValueError, AttributeError):  # of another version
+    except (ValueError, AttributeError):  # the file is from another version
         return {}

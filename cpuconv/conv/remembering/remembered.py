@@ -1,4 +1,4 @@
-"""What calls leave for later calls, within a bound on bytes: the least recently used goes first."""
+"""Cache with a limit in bytes; the least recently used entries are evicted first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from autotune.locks import Lock
 
-_MOST = 2 << 30  # bytes
-_SHARE = 0.25  # of the machine's memory, if that is less
-_EVICTED = 0.1  # of the limit, forgotten at once, so that entries are seldom sorted
+_MOST = 2 << 30  # maximum default limit, in bytes
+_SHARE = 0.25  # maximum fraction of the machine's memory
+_EVICTED = 0.1  # fraction of the limit that is evicted in one pass, so that entries are rarely sorted
 _clock = itertools.count()
 
 
 def default_limit() -> int:
-    """A quarter of the machine's memory, at most 2 GiB."""
+    """The default limit in bytes: a quarter of the machine's memory, at most 2 GiB."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # not a POSIX system
@@ -25,7 +25,7 @@ def default_limit() -> int:
 
 
 class Entry:
-    """A remembered value of `size` bytes; the value is None once it is forgotten."""
+    """A cached value of `size` bytes; the value is None after eviction."""
 
     __slots__ = ("size", "used", "value")
 
@@ -33,20 +33,20 @@ class Entry:
         self.value, self.size, self.used = value, size, next(_clock)
 
     def use(self) -> Any:
-        """The value, which now counts as used last."""
+        """Return the value, and mark it as most recently used."""
         self.used = next(_clock)
         return self.value
 
 
 class Remembered:
-    """A mapping with a bound on the bytes of its values; several threads may use it at once.
+    """A mapping with a limit on the total size of its values; several threads may use it concurrently.
 
     Attributes
     ----------
     limit : int
-        Most bytes of all values together; a larger value is not kept.
+        Maximum total size of values, in bytes; a larger value is not cached.
     nbytes : int
-        Bytes of all values.
+        Total size of values, in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -58,17 +58,17 @@ class Remembered:
         return len(self._entries)
 
     def get(self, key: Hashable) -> Any | None:
-        """The value, which now counts as used last; None if it is not kept."""
+        """Return the value, and mark it as most recently used; None if it is not cached."""
         entry = self._entries.get(key)
         return None if entry is None else entry.use()
 
     def size_of(self, key: Hashable) -> int | None:
-        """Bytes that a value counts for; None if it is not kept."""
+        """Recorded size of a value, in bytes; None if it is not cached."""
         entry = self._entries.get(key)
         return None if entry is None else entry.size
 
     def put(self, key: Hashable, value: Any, size: int) -> Entry | None:
-        """Keep a value of `size` bytes and forget others until it fits; None if it is larger than the limit."""
+        """Cache a value of `size` bytes, and evict others until it fits; None if it exceeds the limit."""
         entry = Entry(value, size)
         with self._lock:
             self._drop(key)
@@ -81,24 +81,24 @@ class Remembered:
         return entry
 
     def drop(self, key: Hashable) -> None:
-        """Forget one value, if it is kept."""
+        """Remove one value, if it is cached."""
         with self._lock:
             self._drop(key)
 
     def resize(self, limit: int) -> None:
-        """Set another limit."""
+        """Change the limit, in bytes."""
         with self._lock:
             self.limit = limit
             self._shrink(limit)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all values."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
 
     def items(self) -> list[tuple[Hashable, Any]]:
-        """Keys and values at this moment."""
+        """A snapshot of keys and values."""
         with self._lock:
             return [(key, entry.value) for key, entry in self._entries.items()]
 
@@ -109,7 +109,7 @@ class Remembered:
             entry.value = None
 
     def _shrink(self, size: int) -> None:
-        """Forget what was used least recently until no more than `size` bytes are left."""
+        """Evict the least recently used values until at most `size` bytes are left."""
         for key in sorted(self._entries, key=lambda key: self._entries[key].used):
             if self.nbytes <= size:
                 break

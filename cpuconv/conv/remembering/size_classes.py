@@ -1,4 +1,4 @@
-"""Templates of convolutions by class of sizes, at most so many: those that were made first are forgotten first."""
+"""Cache of convolution templates by class of sizes, with a limited number; the oldest are evicted first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Pool:
 
 
 class SizeClasses:
-    """The classes of sizes that a process has met, by convolution."""
+    """The classes of sizes that have occurred in a process, by convolution."""
 
-    most = 256  # convolutions
+    most = 256  # cached convolutions
 
     def __init__(self) -> None:
         self._pools: dict[Hashable, Pool] = {}
@@ -40,11 +40,11 @@ class SizeClasses:
         return pool.classes.setdefault(sizes, SizeClass(pool.templates)) if found is None else found
 
     def pools(self) -> list[Pool]:
-        """Those of all convolutions."""
+        """The pools of all convolutions."""
         with self._lock:
             return [*self._pools.values()]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         with self._lock:
             self._pools.clear()

@@ -1,7 +1,8 @@
-"""Problems that calls asked for and nobody tuned, counted for `autotune warmup --missed`.
+"""Counts of requested problems without tuning results, for `autotune warmup --missed`.
 
-A call only counts. A daemon thread writes the counts to the store every few seconds, as does the end of the process. It
-also looks whether somebody, such as a tuner in the background, has tuned them since. Nothing here raises.
+A call only increments a count. A daemon thread writes the counts to the store every 2 seconds, as does the end of the
+process. It also checks whether the problems have been tuned since, such as by a tuner in the background. Nothing here
+raises.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from autotune.signals import start_thread
 from autotune.store.store import Store
 from cpuconv.problem.problem import ConvProblem
 
-PERIOD = 2.0  # seconds between looks
+PERIOD = 2.0  # seconds between checks
 
 IsTuned = Callable[[ConvProblem, Any], bool]
 
@@ -31,13 +32,13 @@ class UntunedLog:
     Attributes
     ----------
     counts : dict
-        How often each problem was asked for since the counts were last written.
+        Number of requests per problem since the counts were last written.
     waiting : dict
-        (problem, limits) that were not tuned when asked for, each with the function that tells whether they are now.
+        Untuned (problem, limits), each with a function that returns whether they are tuned now.
     period : float
-        Seconds between the looks of the daemon thread.
+        Seconds between the checks of the daemon thread.
     most : int
-        Problems that are remembered at once.
+        Maximum number of problems.
     """
 
     most = 1024
@@ -45,16 +46,16 @@ class UntunedLog:
     def __init__(
         self, on_tuned: Callable[[ConvProblem], object], look_again: Callable[[], object], *, attended: bool = True
     ) -> None:
-        """Start with no counts.
+        """Start without counts.
 
         Parameters
         ----------
         on_tuned : callable
-            Called by `settle` with each problem that has been tuned since.
+            Called by `settle` with each problem that has been tuned meanwhile.
         look_again : callable
-            Called by `settle` first: what was found before the store changed counts no more.
+            Called first by `settle`: it drops data that was read before the store changed.
         attended : bool
-            Whether a daemon thread calls `flush` and `settle`, from the first problem on.
+            Whether a daemon thread calls `flush` and `settle`; it starts with the first problem.
         """
         self.counts: dict[ConvProblem, int] = {}
         self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
@@ -76,19 +77,19 @@ class UntunedLog:
                     start_thread(self._thread)
 
     def flush(self) -> None:
-        """Write what was counted to the store, if that can be written."""
+        """Write the counts to the store, if that is writable."""
         with self._lock:
             counts = dict(self.counts)
             self.counts.clear()
         if not counts:
             return
-        with contextlib.suppress(Exception):  # inference goes on whatever happens to the store
+        with contextlib.suppress(Exception):  # errors of the store must not stop inference
             if _is_writable(path := store_path()):
-                with Store(path, strict=True) as store:  # where it cannot be written, nobody wants them in memory
+                with Store(path, strict=True) as store:  # strict: no fallback to memory if it cannot be written
                     store.add_missed(fingerprint().key, [(problem.key, count) for problem, count in counts.items()])
 
     def settle(self) -> None:
-        """Call `on_tuned` with what has been tuned since, so that the next call or plan uses it."""
+        """Call `on_tuned` with problems tuned meanwhile, so that the next call or plan uses the results."""
         self._look_again()
         for (problem, limits), is_tuned in list(self.waiting.items()):
             if is_tuned(problem, limits):
@@ -97,13 +98,13 @@ class UntunedLog:
                 self._on_tuned(problem)
 
     def after_fork(self) -> None:
-        """Start anew in a child of fork: the parent writes the counts, and its thread does not run here."""
+        """Reset in a forked child: the parent writes the counts, and its thread does not run here."""
         self._thread = None
         self.counts.clear()
 
     def _attend(self) -> None:
         seen: tuple[Any, ...] = ()
-        pause = threading.Event()  # nobody sets it
+        pause = threading.Event()  # never set
         while not pause.wait(self.period):
             with contextlib.suppress(Exception):
                 self.flush()

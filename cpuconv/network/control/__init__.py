@@ -1,1 +1,1 @@
-"""Control flow: what If, Loop and Scan give, and how their bodies are run again and again."""
+"""Control flow: semantics of If, Loop and Scan, and repeated runs of their bodies."""

@@ -1,4 +1,4 @@
-"""What runs a body: outputs that a program computes, and outputs that are inputs or constants as they are."""
+"""Execution of bodies: separate computed outputs from outputs that are inputs or constants."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from cpuconv.graph.stopping import Stop, check
 from cpuconv.network.interpret import interpret
 
 Arrays = Sequence[np.ndarray]
-Sized = Callable[[Graph, Sequence[Value]], Graph]  # a body with shapes and dtypes, for inputs that are known so far
+Sized = Callable[[Graph, Sequence[Value]], Graph]  # specialises a body for inputs, as far as these are known
 
 
 @dataclass(frozen=True)
 class Ends:
-    """A body without the outputs that need no computing.
+    """A body without outputs that are plain inputs or constants.
 
     Attributes
     ----------
     graph : Graph
-        Its outputs are those that are computed, each once.
+        The body with only its computed outputs, each once.
     computed : tuple of int
-        Of each output of the body its place among those; -1 where it needs no computing.
+        For each output of the body, its index among the computed ones; -1 if it is not computed.
     passed : tuple of int
-        Of each output the position of the input that it is; -1 where it is none.
+        For each output, the index of the input that it equals; -1 if there is none.
     constants : tuple of numpy.ndarray or None
-        Of each output the constant that it is.
+        For each output, the constant that it equals.
     """
 
     graph: Graph
@@ -41,7 +41,7 @@ class Ends:
 
     @classmethod
     def of(cls, graph: Graph, changing: int = 0) -> Ends:
-        """Those of a body whose first inputs, so many, change in place: no output is such an input."""
+        """Analyse a body. The first `changing` inputs change in place, so they are not passed as outputs."""
         sources = [_source(graph, name) for name in graph.outputs]
         inputs = {name: at for at, name in enumerate(graph.inputs) if at >= changing}
         found = [graph.constants.get(name) for name in sources]
@@ -54,7 +54,7 @@ class Ends:
         return cls(replace(graph, outputs=tuple(places)).live(), tuple(computed), tuple(passed), tuple(found))
 
     def outputs(self, made: Arrays, inputs: Arrays) -> list[np.ndarray]:
-        """All outputs of the body, from those that were computed and the inputs."""
+        """All outputs of the body, from the computed ones and the inputs."""
         return [
             made[place] if place >= 0 else inputs[at] if array is None else array
             for place, at, array in zip(self.computed, self.passed, self.constants, strict=True)
@@ -62,7 +62,7 @@ class Ends:
 
 
 def _source(graph: Graph, name: str) -> str:
-    """The value that an output is, behind nodes that only give it another name."""
+    """The value that an output equals, without Identity nodes."""
     producer = graph.producer(name)
     while producer is not None and producer.op == "Identity" and producer.meaning is None:
         name = producer.inputs[0]
@@ -71,41 +71,42 @@ def _source(graph: Graph, name: str) -> str:
 
 
 class Step(Protocol):
-    """Runs of a body, one after another; for one thread. Used in ``with``, so that memory can be taken over."""
+    """Consecutive runs of a body in one thread. Used in ``with``, so that memory is returned."""
 
     def __enter__(self) -> Step:
-        """Begin."""
+        """Begin the runs."""
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """End."""
+        """End the runs."""
 
     def run(self, inputs: Arrays, outputs: Sequence[np.ndarray | None], stop: Stop | None) -> list[np.ndarray]:
-        """The outputs that are computed, in the given arrays where there are some of the right shape.
+        """Compute the outputs, in the given arrays if these have the right shape.
 
-        Inputs are C-contiguous, and may be changed by the caller afterwards, in place too.
+        Inputs are C-contiguous; the caller may change them afterwards, also in place.
         """
 
 
 class Body(Protocol):
-    """A body, ready to run."""
+    """An executable body."""
 
     ends: Ends
 
     def step(self) -> Step:
-        """Runs of it, in one thread."""
+        """Runs of the body in one thread."""
 
 
 class Interpreted:
-    """A body that references run: slow; for what is computed of constants, and for tests.
+    """A body that references compute: slow; for constant folding and for tests.
 
     Parameters
     ----------
     graph : Graph
     sized : callable
     changing : int
-        How many inputs, from the first one on, the caller changes in place.
+        Number of leading inputs that the caller changes in place.
     count : callable or None
-        Is told of each run: its nodes before, and the bytes of its results after. What it raises ends the run.
+        Called before each run with its number of nodes, and afterwards with the bytes of its results. Its exceptions
+        end the run.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Interpreted:
         self._graphs: dict[tuple[Value, ...], Graph] = {}
 
     def step(self) -> Interpreted:
-        """Runs, which share nothing but graphs of known sizes."""
+        """Runs of the body, which share only specialised graphs."""
         return self
 
     def __enter__(self) -> Interpreted:
@@ -125,7 +126,7 @@ class Interpreted:
         pass
 
     def run(self, inputs: Arrays, outputs: Sequence[np.ndarray | None], stop: Stop | None) -> list[np.ndarray]:
-        """As `Step` says; given arrays are left alone."""
+        """Run the body, as specified by `Step`; given output arrays are not used."""
         check(stop)
         if self._count is not None:
             self._count(max(1, len(self.ends.graph.nodes)), 0)
@@ -140,12 +141,12 @@ class Interpreted:
 
 
 def as_inputs(graph: Graph, values: Sequence[Value]) -> Graph:
-    """A body whose inputs are what it is given, whatever it states of their shapes.
+    """Set the shapes and dtypes of a body's inputs to those of its arguments, whatever shapes it states.
 
     Raises
     ------
     SourceError
-        It states another type of elements.
+        The body states another dtype.
     """
     given: Mapping[str, Value] = dict(zip(graph.inputs, values, strict=True))
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""What If, Loop and Scan do: the meaning of their nodes, whatever runs their bodies."""
+"""Semantics of If, Loop and Scan nodes, independent of how their bodies are run."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _ENDLESS = 2**63 - 1
 
 
 class Flow(Control):
-    """The meaning of a node of control flow, ready to run.
+    """The executable semantics of a control-flow node.
 
     Parameters
     ----------
     sized : callable
-        Gives a body with shapes and dtypes.
+        Specialises a body for shapes and dtypes.
     body : callable
-        Gives what runs a body.
+        Makes an executable body.
     """
 
     def __init__(self, sized: Sized, body: Callable[[Graph], Body]) -> None:
         self._sized, self._body = sized, body
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """As `shapes.infer`."""
+        """Infer the outputs, as `shapes.infer`."""
         return shapes.infer(node, inputs, self._sized)
 
     def evaluate(
@@ -44,14 +44,14 @@ class Flow(Control):
         dtypes: Sequence[np.dtype | None],
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """The outputs; those that are inputs as they are share their memory.
+        """Compute the outputs; outputs that equal inputs share their memory.
 
         Raises
         ------
         SourceError
-            A body fails; the message names the node, and the turn.
+            A body fails; the message names the node and the iteration.
         RunStopped
-            `stop`, which is asked in each turn, said so.
+            `stop`, which is called in each iteration, ended the run.
         """
         given = [None if array is None else _readable(array) for array in arrays]
         if node.op == "If":
@@ -79,7 +79,7 @@ class Flow(Control):
         number = np.zeros(() if trips is None else trips.shape, np.int64)
         flag = np.ones((), bool) if condition is None else condition
         body = self._body(node["body"])
-        always = body.ends.passed[0] == 1  # the condition that the body gives is the one that it is given
+        always = body.ends.passed[0] == 1  # the body returns its input condition unchanged
         rows = most if always and trips is not None else None
         stacks = [Stack(at, rows) for at in range(len(body.ends.computed) - 1 - carried)]
         turn = 0
@@ -94,7 +94,7 @@ class Flow(Control):
         return [*last, *self._rows(node, stacks, turn, list(map(Value.of, (number, flag, *given))))]
 
     def _scan(self, node: Node, given: list[np.ndarray], stop: Stop | None) -> list[np.ndarray]:
-        """The results of one sequence."""
+        """Scan one sequence."""
         carried, scanned = node["carried"], node["scanned"]
         found = given[carried : carried + scanned]
         count = shapes.length(node, [array.shape for array in found])
@@ -114,7 +114,7 @@ class Flow(Control):
         return [*turns.inputs[:carried], *(np.moveaxis(row, 0, axis) for row, axis in zip(rows, axes, strict=True))]
 
     def _sequences(self, node: Node, arrays: Sequence[np.ndarray | None], stop: Stop | None) -> list[np.ndarray]:
-        """The results of a batch, sequence by sequence; zeros behind the end of what a shorter one adds."""
+        """Scan the sequences of a batch one by one; outputs of shorter ones are padded with zeros."""
         lengths, given = arrays[0], _all(arrays[1:])
         carried, own = node["carried"], node["carried"] + node["scanned"]
         values = shapes.infer(node, [None, *map(Value.of, given)], self._sized)
@@ -134,7 +134,7 @@ class Flow(Control):
         return results
 
     def _rows(self, node: Node, stacks: Sequence[Stack], turns: int, inputs: Sequence[Value]) -> list[np.ndarray]:
-        """What turns added; of no turns what the body says of it, where sizes that are not known are 0."""
+        """The stacked outputs. Without iterations they are empty, with shapes from the body, unknown sizes being 0."""
         if turns or not stacks:
             return [stack.result(turns) for stack in stacks]
         graph: Graph = node["body"]
@@ -146,13 +146,13 @@ class Flow(Control):
 
 
 def _readable(array: np.ndarray) -> np.ndarray:
-    """An array as kernels read it: C-contiguous, its elements at multiples of their size."""
+    """Make an array readable for kernels: C-contiguous, and aligned to its element size."""
     dense = np.asarray(array, order="C")
     return dense if dense.flags.aligned else dense.copy()
 
 
 def _all(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """Arrays of which none is left out, as `graph.control.check` has seen."""
+    """Arrays none of which is omitted, as `graph.control.check` has verified."""
     return [array for array in arrays if array is not None]
 
 
@@ -170,7 +170,7 @@ def _flag(node: Node, array: np.ndarray | None) -> bool:
 
 @contextmanager
 def _naming(label: Callable[[], str]) -> Iterator[None]:
-    """Say of what fails where it is."""
+    """Prefix the messages of errors with their location."""
     try:
         yield
     except SourceError as error:

@@ -1,4 +1,4 @@
-"""What the outputs of If, Loop and Scan are before they run, as far as that follows from their bodies."""
+"""Shape inference of If, Loop and Scan, as far as their bodies determine the outputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FLAG, _COUNT = np.dtype(bool), np.dtype(np.int64)
 
 
 def infer(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
-    """The outputs of a node; open where they depend on what runs.
+    """Infer the outputs of a node; shapes are open if they depend on the run.
 
     Raises
     ------
     SourceError
-        A body does not fit what it is given, or what it gives does not fit the node.
+        A body does not fit its inputs, or its outputs do not fit the node.
     """
     return _RULES[node.op](node, inputs, sized)
 
@@ -34,7 +34,7 @@ def _if(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     for name in ("then_branch", "else_branch"):
         try:
             ends.append(_outputs(node, node[name], _given(inputs[1:]), sized))
-        except SourceError as error:  # a branch that these sizes never take need not fit them
+        except SourceError as error:  # a branch that is never taken for these sizes may fail
             failed = error
     if not ends:
         assert failed is not None
@@ -61,7 +61,7 @@ def _loop(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
     stays = _check_carried(node, before, after)
     counted = None if trips is None or trips.array is None else greatest(0, integers(trips.array)[0])
     begins = True if condition is None else None if condition.array is None else bool(condition.array.all())
-    always = stays and first.array is not None and bool(first.array.all())  # of other shapes it may be another
+    always = stays and first.array is not None and bool(first.array.all())  # with other shapes it may differ
     goes_on = always or Ends.of(node["body"], 1).passed[0] == 1
     turns = 0 if begins is False or counted == 0 else counted if begins and goes_on else None
     if turns == 0:
@@ -97,12 +97,12 @@ _RULES: Mapping[str, Callable[[Node, Inputs, Sized], list[Value]]] = {"If": _if,
 
 
 def length(node: Node, shapes: Sequence[Sequence[int | str | None]]) -> int:
-    """How many turns a Scan has, from the shapes of what it scans.
+    """The number of iterations of a Scan, from the shapes of the scanned inputs.
 
     Raises
     ------
     SourceError
-        They do not say the same, or have no such axis.
+        The inputs have different lengths, or lack the scanned axis.
     """
     sizes = [shape[axis_of(node, at, "input", len(shape))] for at, shape in enumerate(shapes)]
     if any(size != sizes[0] for size in sizes):
@@ -111,7 +111,7 @@ def length(node: Node, shapes: Sequence[Sequence[int | str | None]]) -> int:
 
 
 def axis_of(node: Node, at: int, kind: str, rank: int) -> int:
-    """The axis of a scan input or output, among so many.
+    """The axis of a scan input or output of a given rank.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def axis_of(node: Node, at: int, kind: str, rank: int) -> int:
 
 
 def check_one(node: Node, value: Value | None, dtype: np.dtype, name: str) -> None:
-    """See that a count or a condition is one number of a type.
+    """Check that a trip count or condition is a single number of a dtype.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def check_one(node: Node, value: Value | None, dtype: np.dtype, name: str) -> No
 
 
 def added(node: Node, inputs: Inputs, sized: Sized) -> list[Value]:
-    """What each turn of a Loop or Scan adds to the outputs that are stacked; unknown where a body does not fit."""
+    """Values that an iteration of a Loop or Scan appends to stacked outputs; unknown if a body does not fit."""
     graph, given, carried = node["body"], _given(inputs), node["carried"]
     skipped = carried + (node.op == "Loop")
     try:
@@ -160,17 +160,17 @@ def _outputs(node: Node, graph: Graph, values: Sequence[Value], sized: Sized) ->
 
 
 def _given(inputs: Inputs) -> list[Value]:
-    """What a body is given: elements that are known once may be others in the next turn."""
+    """The inputs of a body without known elements, as these may differ in the next iteration."""
     return [Value() if value is None else Value(value.shape, value.dtype) for value in inputs]
 
 
 def _check_carried(node: Node, before: Sequence[Value], after: Sequence[Value]) -> bool:
-    """Whether carried values keep their shapes in every turn.
+    """Whether carried values keep their shapes in all iterations.
 
     Raises
     ------
     SourceError
-        One changes its type.
+        A carried value changes its dtype.
     """
     for at, (old, new) in enumerate(zip(before, after, strict=True)):
         if None not in (old.dtype, new.dtype) and old.dtype != new.dtype:
@@ -183,7 +183,7 @@ def _states(values: Sequence[Value], stays: bool) -> list[Value]:
 
 
 def _stacked(value: Value, turns: int | None, axis: int, stays: bool) -> Value:
-    """What values of all turns are, side by side along a new axis."""
+    """The values of all iterations, stacked along a new axis."""
     if turns is None or value.shape is None or not stays or not value.concrete:
         return Value(None, value.dtype)
     return Value((*value.shape[:axis], turns, *value.shape[axis:]), value.dtype)
@@ -194,7 +194,7 @@ def _batched(value: Value, batch: int | str | None) -> Value:
 
 
 def _slice(node: Node, at: int, value: Value) -> Value:
-    """What a Scan gives its body of an input in each turn."""
+    """The slice of an input that a Scan passes to its body in each iteration."""
     shape = value.shape or ()
     axis = axis_of(node, at, "input", len(shape))
     return Value((*shape[:axis], *shape[axis + 1 :]), value.dtype)

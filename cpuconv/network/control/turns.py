@@ -1,4 +1,4 @@
-"""Turns of a body: each is given what the one before left, without copies, and what it adds is stacked."""
+"""Iterations of a body: each receives the carried values of the previous one without copies; outputs are stacked."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.memory.room import check_bytes
 from cpuconv.network.control.bodies import Ends, Step
 
-_FIRST_ROWS = 16  # of a stack whose length is not known
+_FIRST_ROWS = 16  # initial rows of a stack of unknown length
 
 
 class Stack:
-    """Arrays of one shape and type, stacked along a new first axis.
+    """Arrays of one shape and dtype, stacked along a new first axis.
 
     Parameters
     ----------
     at : int
-        Which scan output it is.
+        Index of the scan output.
     rows : int or None
-        How many there will be; None: not known.
+        Number of rows; None if unknown.
     backwards : bool
-        Whether the last turn gives the first row; the number of rows is known then.
+        Whether the last iteration gives the first row; requires a known number of rows.
     """
 
     def __init__(self, at: int, rows: int | None, backwards: bool = False) -> None:
@@ -33,7 +33,7 @@ class Stack:
         self._memory: np.ndarray | None = None
 
     def place(self, turn: int) -> np.ndarray | None:
-        """Where the row of a turn will be; None in the first one."""
+        """The memory of an iteration's row; None in the first iteration."""
         memory = self._memory
         if memory is None:
             return None
@@ -44,12 +44,12 @@ class Stack:
         return memory[len(memory) - 1 - turn if self._backwards else turn, ...]
 
     def put(self, turn: int, row: np.ndarray, place: np.ndarray | None) -> None:
-        """Keep the row of a turn, which may be at its place already.
+        """Store the row of an iteration, unless it is in place already.
 
         Raises
         ------
         SourceError
-            It is of another shape than those before.
+            Its shape differs from those of earlier rows.
         """
         if row is place:
             return
@@ -64,7 +64,7 @@ class Stack:
         made[...] = row
 
     def result(self, turns: int) -> np.ndarray:
-        """The rows of so many turns, one or more."""
+        """The rows of `turns` iterations, at least one."""
         assert self._memory is not None
         return self._memory[:turns]
 
@@ -75,24 +75,23 @@ class Stack:
 
 
 class Turns:
-    """A body, run again and again.
+    """A body that is run repeatedly.
 
-    Memory that a turn wrote is written to again two turns later, if no carried value is there any more; nobody else
-    has it.
+    Memory that an iteration wrote is reused two iterations later, if no carried value is in it any more; it has no
+    other readers.
 
     Parameters
     ----------
     step : Step
     ends : Ends
     inputs : list of numpy.ndarray
-        Of the first turn, in the body's order; of the next ones, as they are. The arrays are not written to.
+        Inputs of the body in order, at first those of the first iteration. The arrays are not written to.
     first : int
-        Position of the first carried value among them.
+        Index of the first carried value in `inputs`.
     carried : int
-        How many there are.
+        Number of carried values.
     before : int
-        How many outputs of the body come before the carried ones; they become the inputs in front of `first`, from the
-        end.
+        Number of outputs of the body before the carried ones; they become the inputs directly before `first`.
     stacks : sequence of Stack
     """
 
@@ -109,9 +108,9 @@ class Turns:
         self.inputs, self._step, self._stacks = inputs, step, stacks
         self._ends = ends
         states = before + carried
-        self._targets = range(first - before, first + carried)  # the inputs that outputs become
+        self._targets = range(first - before, first + carried)  # the inputs that outputs replace
         rows = zip(self._targets, ends.computed[:states], ends.passed, ends.constants, strict=False)
-        self._states = [row for row in rows if row[0] != row[2]]  # what stays at its place needs no turn
+        self._states = [row for row in rows if row[0] != row[2]]  # without values that stay the same input
         self._rows = list(
             zip(stacks, ends.computed[states:], ends.passed[states:], ends.constants[states:], strict=True)
         )
@@ -120,11 +119,11 @@ class Turns:
         self._own = [place for place in dict.fromkeys(ends.computed[:states]) if place >= 0 and place not in stacked]
         self._direct = {place: stack for stack, place, _, _ in reversed(self._rows) if place >= 0}
         self._moves = any(at in self._targets for _, _, at, _ in self._states)
-        self._spare: list[np.ndarray | None] = [None] * count  # memory that may be written to
-        self._last: list[np.ndarray | None] = [None] * count  # memory of the last turn
+        self._spare: list[np.ndarray | None] = [None] * count  # memory that may be overwritten
+        self._last: list[np.ndarray | None] = [None] * count  # memory of the last iteration
 
     def run(self, turn: int, stop: Stop | None) -> None:
-        """Run a turn; carried values are among `inputs` afterwards."""
+        """Run one iteration; afterwards `inputs` has the carried values."""
         inputs, spare, last = self.inputs, self._spare, self._last
         if not spare:
             check(stop)
@@ -152,12 +151,12 @@ class Turns:
             spare[place], last[place] = last[place], made[place]
 
     def _check_types(self, made: Sequence[np.ndarray]) -> None:
-        """See that carried values keep their types.
+        """Check that carried values keep their dtypes.
 
         Raises
         ------
         SourceError
-            One does not.
+            A carried value changes its dtype.
         """
         after = self._ends.outputs(made, self.inputs)
         for target, new in zip(self._targets, after, strict=False):

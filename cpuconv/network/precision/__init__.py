@@ -1,1 +1,1 @@
-"""Precisions of single operators, chosen by measured errors and time."""
+"""Mixed precision: select precisions of single operators by measured errors and times."""

@@ -1,4 +1,4 @@
-"""The fastest of some forms of one network, each in the precisions that are worth timing."""
+"""Select the fastest of several forms of a network, each in the precisions that are worth timing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIXED = "mixed"
 
 
 class Kinds(NamedTuple):
-    """What plans of a form are called in which nothing, everything or a part of what may round to bfloat16 does."""
+    """Labels of a form's plans by how many of its operators may round to bfloat16: none, all or some."""
 
     none: str
     every: str
@@ -26,13 +26,13 @@ class Kinds(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A form of the network.
+    """A form of the network: its matrix multiplications and convolutions in floating point or in int8.
 
     Attributes
     ----------
     kinds : Kinds
     least : float
-        The part of other forms' time that it takes at most to be preferred to them.
+        Factor on the time of other forms below which this form is preferred.
     """
 
     kinds: Kinds
@@ -45,7 +45,7 @@ OF_BYTES = Form(Kinds(BYTES, f"{BYTES}, {HALF}", f"{BYTES}, {MIXED}"), CLEARLY)
 
 @dataclass(frozen=True)
 class Entrant:
-    """A form of the network, measured, and what of it is within the tolerance."""
+    """A form of the network with its measurements, and its candidates within the tolerance."""
 
     form: Form
     trials: Measured
@@ -53,25 +53,25 @@ class Entrant:
 
     @classmethod
     def of(cls, form: Form, trials: Measured, tolerance: float) -> Entrant:
-        """With what is worth timing."""
+        """Determine the candidates that are worth timing."""
         return cls(form, trials, finalists(trials, tolerance))
 
     def kind(self, rounding: Rounding) -> str:
-        """What a plan of it is called."""
+        """The label of one of its plans."""
         kinds = self.form.kinds
         return kinds.none if not rounding else kinds.every if len(rounding) == self.trials.count else kinds.some
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """What won.
+    """The fastest plan.
 
     Attributes
     ----------
     entrant : Entrant
     finalist : Finalist
     seconds, errors : mapping of str to float
-        Of all that were timed, by kind.
+        Times and errors of all timed plans, by label.
     """
 
     entrant: Entrant
@@ -87,7 +87,7 @@ class Fastest:
     def table(
         self, name: str, tolerance: float, layers: Mapping[str, Layer], left_out: Mapping[str, str]
     ) -> PrecisionTable:
-        """The report."""
+        """Make the report."""
         trials, finalist = self.entrant.trials, self.finalist
         errors = dict(enumerate(self.entrant.finalists.errors))
         rows, kind = rows_of(trials, errors, finalist, layers), self.entrant.kind(finalist.rounding)
@@ -96,7 +96,7 @@ class Fastest:
 
 
 def fastest(entrants: Sequence[Entrant]) -> Fastest:
-    """The fastest plan of all, timed in turns."""
+    """Time all plans in turn, and select the fastest."""
     timed = [(entrant, each) for entrant in entrants for each in entrant.finalists.found]
     seconds = race([entrant.trials.runner(each.rounding) for entrant, each in timed])
     weighed = [spent / (entrant.form.least * each.least) for spent, (entrant, each) in zip(seconds, timed, strict=True)]

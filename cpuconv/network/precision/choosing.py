@@ -1,13 +1,13 @@
-"""Which operators of a network round: the fastest plan whose measured error stays within a tolerance.
+"""Select the operators of a network that round: the fastest plan whose measured error is within a tolerance.
 
-Errors of roundings are independent, so their squares add up. In the one problem that selects layouts and algorithms
-(`selection.planning`), an offer that rounds then costs its seconds and, for each squared error, a price: a Lagrange
-multiplier for the bound on the sum. The least price is looked for at which the network as a whole, measured, is within
-the tolerance; single operators that still fit are added, as sums of such prices leave gaps. Which products multiply
-bytes is found by the same search (`quantizing.choosing`).
+Errors of roundings are independent, so their squares add up. In the problem that selects layouts and algorithms
+(`selection.planning`), an offer that rounds therefore costs its seconds plus a price times its squared error. The price
+is a Lagrange multiplier for the bound on the sum. The search determines the lowest price at which the measured error of
+the whole network is within the tolerance. Then single operators that still fit are added, as such prices leave gaps.
+The same search selects the operators that multiply in int8 (`quantizing.choosing`).
 
-To bfloat16: what is as fast by the models need not be as fast, so each operator is timed in both precisions before,
-which corrects the models, and the plan and those of one precision are timed in turns.
+For bfloat16, the models are corrected first: each operator is timed in both precisions, as the models may be wrong.
+Finally, the mixed plan and those of one precision are timed in turn.
 
 Source: Lagrangian relaxation of bit allocation, Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
 quantizers" (IEEE Trans. ASSP 36, 1988).
@@ -20,45 +20,45 @@ from typing import NamedTuple, Protocol
 
 from autotune.data_classes import dataclass
 
-Rounding = frozenset[int]  # the operators that may round, by number
+Rounding = frozenset[int]  # indices of the operators that may round
 
-_STEPS, _HALVINGS, _ADDED = 40, 12, 12  # of the price: most steps up, then halvings; most operators tried at the end
+_STEPS, _HALVINGS, _ADDED = 40, 12, 12  # maximum steps of the price, bisections, and operators tried at the end
 _STEP = 4.0
-_LEAST, _LARGEST = 1e-30, 1e12  # of a squared error: infinite ones would hide all others
-CLEARLY = 0.99  # of the others' time: what a mixture takes at most where bfloat16 is within as a whole
+_LEAST, _LARGEST = 1e-30, 1e12  # bounds of a squared error: infinite ones would hide all others
+CLEARLY = 0.99  # maximum ratio of a mixed plan's time to the others', if bfloat16 alone is within the tolerance
 
 
 class Mixtures(Protocol):
-    """What a search for a mixture asks of a network."""
+    """The interface of a network that a search for a mixed plan uses."""
 
     @property
     def count(self) -> int:
-        """Of operators that may round."""
+        """Number of operators that may round."""
 
     def errors(self) -> Sequence[float]:
-        """What the rounding of each operator adds to the outputs' error, as measured."""
+        """Measured increase of the outputs' error by the rounding of each operator."""
 
     def solved(self, prices: Sequence[float]) -> Rounding:
-        """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
+        """The operators that round in the fastest plan by the models; `prices` are added seconds of their rounding."""
 
     def modelled(self, rounding: Rounding) -> float:
-        """Seconds of the fastest plan by the models in which only these may round."""
+        """Modelled seconds of the fastest plan in which only these operators may round."""
 
     def error(self, rounding: Rounding) -> float:
-        """The whole network's, as measured; where none rounds, 0 of a network of floats, and of one of bytes theirs."""
+        """Measured error of the whole network; with an empty `rounding` 0 for float32, or the error of int8."""
 
 
 class Trials(Mixtures, Protocol):
-    """What choosing among all and mixtures asks of it besides."""
+    """The interface of a network for the selection among mixed plans and those of one precision."""
 
     def correct(self) -> None:
-        """Time each operator alone in both precisions; the models then differ by what was measured."""
+        """Time each operator separately in both precisions, and correct the models by the measured difference."""
 
 
 class Finalist(NamedTuple):
-    """What is worth timing.
+    """A plan that is worth timing.
 
-    `least` is the part of the others' time that it takes at most to be preferred to them.
+    `least` is the factor on the time of other plans below which this plan is preferred.
     """
 
     rounding: Rounding
@@ -68,16 +68,17 @@ class Finalist(NamedTuple):
 
 @dataclass(frozen=True)
 class Finalists:
-    """Those of one network, all within the tolerance, and the error of each of its operators."""
+    """The plans of one network within the tolerance, and the error of each of its operators."""
 
     found: Sequence[Finalist]
     errors: Sequence[float]
 
 
 def finalists(trials: Trials, tolerance: float) -> Finalists:
-    """float32, bfloat16 and a mixture, of those whose error is within the tolerance; none where not even float32's is.
+    """Float32, bfloat16 and a mixed plan, as far as their errors are within the tolerance.
 
-    Where bfloat16 is within, a mixture must be clearly faster: times are noisy.
+    Empty if the error of float32 is not. If that of bfloat16 is, a mixed plan must be clearly faster, as times are
+    noisy.
     """
     none, every = Rounding(), Rounding(range(trials.count))
     base = trials.error(none)
@@ -95,16 +96,16 @@ def finalists(trials: Trials, tolerance: float) -> Finalists:
 
 
 class Bound:
-    """Errors of mixtures, each measured once, and the tolerance that they keep to.
+    """Errors of mixed plans, each measured once, and their tolerance.
 
     Parameters
     ----------
     trials : Mixtures
     tolerance : float
     base : float
-        The error where nothing rounds.
+        The error without rounding.
     additive : bool
-        Whether mixtures keep to the tolerance by the sum of their operators' squares too.
+        Whether the sum of the operators' squared errors must be within the tolerance, too.
     """
 
     def __init__(self, trials: Mixtures, tolerance: float, base: float, *, additive: bool = True) -> None:
@@ -115,24 +116,24 @@ class Bound:
         self._known: dict[Rounding, float] = {Rounding(): base}
 
     def square(self, rounding: Rounding) -> float:
-        """Of the error that is expected of a mixture: squares of independent errors add up."""
+        """Expected squared error of a mixed plan: squares of independent errors add up."""
         return self._base + sum(self.squares[at] for at in rounding)
 
     def error(self, rounding: Rounding) -> float:
-        """Of the whole network."""
+        """Measured error of the whole network."""
         if rounding not in self._known:
             self._known[rounding] = self._measured(rounding)
         return self._known[rounding]
 
     def holds(self, rounding: Rounding) -> bool:
-        """Whether a mixture is within the tolerance: by the sum of its operators' squares too, if that is asked for.
+        """Whether a mixed plan is within the tolerance; if `additive`, also by its operators' squared errors.
 
-        Of many mixtures that are tried, one may be within on these samples by chance, and on no others.
+        Of many tested plans, one may be within the tolerance by chance on these samples, and on no others.
         """
         return self._adds_up(rounding) and self.error(rounding) <= self.tolerance
 
     def may_hold(self, rounding: Rounding, more: int) -> bool:
-        """Whether it may with an operator more."""
+        """Whether a mixed plan with one more operator may be within the tolerance."""
         square = self.error(rounding) ** 2 + self.squares[more]
         return square <= self.tolerance**2 and self._adds_up(rounding | {more})
 
@@ -141,9 +142,9 @@ class Bound:
 
 
 def mixture(trials: Mixtures, bound: Bound) -> Rounding:
-    """The operators that round at the least price that is found to be within the tolerance, and more that fit.
+    """The operators that round at the lowest suitable price, and more that fit.
 
-    Where what is fastest without a price is within, that; none where nothing else is.
+    If the fastest plan without a price is within the tolerance, its operators; empty if no plan is.
     """
 
     def at(price: float) -> Rounding:
@@ -151,12 +152,12 @@ def mixture(trials: Mixtures, bound: Bound) -> Rounding:
 
     if bound.holds(free := at(0.0)):
         return free
-    cheap = dear = trials.modelled(Rounding(range(trials.count))) / bound.tolerance**2  # of a run, for all of it
-    for _ in range(_STEPS):  # to a price that is too low
+    cheap = dear = trials.modelled(Rounding(range(trials.count))) / bound.tolerance**2  # run time per squared error
+    for _ in range(_STEPS):  # decrease to a price that is too low
         if not bound.holds(at(cheap)):
             break
         cheap /= _STEP
-    for _ in range(_STEPS):  # and to one that is not
+    for _ in range(_STEPS):  # increase to one that is high enough
         if bound.holds(at(dear)):
             break
         dear *= _STEP
@@ -169,7 +170,7 @@ def mixture(trials: Mixtures, bound: Bound) -> Rounding:
 
 
 def _added(trials: Mixtures, bound: Bound, rounding: Rounding) -> Rounding:
-    """With more operators that fit: those first that save most time for their squared error."""
+    """Add operators that fit: those first that save most time per squared error."""
     before = trials.modelled(rounding)
     gains = {at: before - trials.modelled(rounding | {at}) for at in range(trials.count) if at not in rounding}
     worth = {at: gain / max(bound.squares[at], _LEAST) for at, gain in gains.items() if gain > 0}

@@ -1,4 +1,4 @@
-"""How far the outputs of a run are from those of float32."""
+"""Error metrics of a network's outputs relative to those of float32."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 from cpuconv.errors import ArgumentError, must
 
 Outputs = Mapping[str, np.ndarray]
-Metric = Callable[[Outputs, Outputs], float]  # of the reference's outputs and others: 0 where they are the same
+Metric = Callable[[Outputs, Outputs], float]  # takes reference outputs and others; 0 if they are equal
 
 
 def relative_rms(reference: Outputs, outputs: Outputs) -> float:
-    """The root of the mean squared difference of an output, relative to that of the output; the largest of all.
+    """RMS of an output's difference relative to the RMS of the reference output; the largest of all outputs.
 
     Parameters
     ----------
     reference, outputs : mapping of str to numpy.ndarray
-        Arrays of the same names; integers count as numbers.
+        Arrays with the same names; integers are converted to float64.
 
     Returns
     -------
     float
-        Infinite where an output has another shape, or a number where the reference has none.
+        Infinite if an output has another shape, or other non-finite elements than the reference.
     """
     return max((_of_one(right, outputs[name]) for name, right in reference.items()), default=0.0)
 
 
 def number_of(value: Any) -> float:
-    """What a user's metric gave; NaN is as far off as can be.
+    """Validate the result of a user's metric; NaN becomes infinity.
 
     Raises
     ------
     ArgumentError
-        It is no number, or below 0.
+        It is not a number, or is below 0.
     """
     try:
         error = float(value)

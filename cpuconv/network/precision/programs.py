@@ -1,4 +1,4 @@
-"""Programs of a network whose nodes have precisions of their own, and what they give for samples of the same sizes."""
+"""Programs of a network with precisions of single nodes, and their results for samples of equal sizes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 
 Results = dict[str, np.ndarray]
-_ALONE = 15  # runs of each operator alone
-_SECONDS, _LEAST, _MOST = 1.0, 7, 500  # of a race: for each program; least and most rounds
+_ALONE = 15  # timed runs of each single operator
+_SECONDS, _LEAST, _MOST = 1.0, 7, 500  # timing of whole runs: seconds per program, minimum and maximum of rounds
 
 
 class Sized:
-    """The samples of one combination of sizes, and the graph for these.
+    """The samples with one combination of sizes, and the graph for these sizes.
 
     Attributes
     ----------
     graph : Graph
-        Rewritten, without the nodes whose sizes are found when it has run.
+        The rewritten graph, without the nodes of the dynamic suffix.
     feeds : list of (list of numpy.ndarray, list of numpy.ndarray)
-        Of each sample the arrays of the network's inputs, and those of its program's.
+        For each sample, the arrays of the network's inputs, and those of its program's inputs.
     numbers : list of int
-        The places of the samples among all there are.
+        Indices of the samples among all samples.
     """
 
     def __init__(self, definition: Definition, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> None:
@@ -53,11 +53,11 @@ class Sized:
         self.numbers: list[int] = []
 
     def laid_out(self, target: Target) -> NetworkPlan:
-        """As `compile` lays it out for that target."""
+        """Plan layouts for a target, as `compile` does."""
         return lay_out(self.graph, target, plan=winner(self.graph, target))
 
     def results(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> list[Results]:
-        """The outputs of the network for each sample."""
+        """Compute the outputs of the network for each sample."""
         executable = build(network_plan, target, packed)
         return [self._run(executable, target, arrays, given) for arrays, given in self.feeds]
 
@@ -72,7 +72,7 @@ class Sized:
         return self._tail(self._late, target).finished({**known, **outputs})
 
     def _tail(self, late: Graph, target: Target) -> Tail:
-        """What runs behind the program, its nodes in the precision of those that nothing is stated of."""
+        """The dynamic suffix of the program; its nodes have the target's default precision."""
         if target.precision not in self._tails:
 
             def part(graph: Graph) -> Model:
@@ -82,7 +82,7 @@ class Sized:
         return self._tails[target.precision]
 
     def beyond_models(self, target: Target, packed: Packed) -> dict[str, float]:
-        """Median seconds of each node that kernels compute, alone, less what the models say; by its name."""
+        """Measured median seconds of each node that kernels compute, minus the modelled ones; by name."""
         arrays, given = self.feeds[0]
         executable = build(self.laid_out(target), target, packed)
         outputs = list(arrays_for(executable.outputs, {}, arrays).values())
@@ -94,7 +94,7 @@ class Sized:
         return found
 
     def runner(self, target: Target, packed: Packed) -> Runner:
-        """The program for a target, with the first sample."""
+        """The program for a target, with the arrays of the first sample."""
         arrays, given = self.feeds[0]
         network_plan = self.laid_out(target)
         executable = build(network_plan, target, packed)
@@ -103,7 +103,7 @@ class Sized:
 
 
 class Runner(NamedTuple):
-    """A program with what it reads and writes; `seconds` is what the models say of it."""
+    """A program with its input and output arrays; `seconds` is its modelled time."""
 
     executable: Executable
     given: list[np.ndarray]
@@ -111,12 +111,12 @@ class Runner(NamedTuple):
     seconds: float
 
     def run(self) -> None:
-        """Run it once."""
+        """Run the program once."""
         self.executable.run(self.given, self.outputs)
 
 
 def race(runners: Sequence[Runner]) -> list[float]:
-    """Median seconds of a run of each, in turns."""
+    """Median time of a run of each program in seconds; programs run in turn."""
     found: list[list[float]] = [[] for _ in runners]
     for each in runners:
         each.run()

@@ -14,30 +14,30 @@ from cpuconv.network.selection.late import late_values
 from cpuconv.network.selection.layout import NetworkPlan, lay_out, offers_of
 from cpuconv.network.selection.planning import Planner
 
-Operator = tuple[tuple[str, str], ...]  # its nodes: what the model calls them, and what they compute
+Operator = tuple[tuple[str, str], ...]  # identities of its nodes: name in the model, operator
 
 
 class Operators:
-    """The operators of a graph that round in the fastest plan by the models, nothing said of errors.
+    """The operators of a graph that round in the fastest plan by the models, regardless of errors.
 
-    Nodes that compute the same node of the model count as one operator: its precision is theirs.
+    Nodes that compute parts of the same node of the model are one operator, as they have its precision.
 
     Attributes
     ----------
     graph : Graph
     nodes : list of list of int
-        Of each operator the nodes, by place in the graph.
+        For each operator, the indices of its nodes in the graph.
     """
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        """Find them.
+        """Determine the operators.
 
         Parameters
         ----------
         graph : Graph
-            Rewritten.
+            The rewritten graph.
         target : Target
-            In which all may round.
+            A target in which all nodes may round.
         """
         self.graph, self._half = graph, target
         self._full = target.at(FULL)
@@ -48,13 +48,13 @@ class Operators:
             [offer for offer in offers if not any(_same(offer, other) for other in exact)]
             for offers, exact in zip(all_, self._exact, strict=True)
         ]
-        self._more: dict[int, float] = {}  # seconds of operators that round, beyond what the models say
+        self._more: dict[int, float] = {}  # correction of the modelled seconds of operators that round
         self.nodes = [[at] for at, offers in enumerate(self._rounding) if offers]
         self.nodes = self._joined(self.solved([0.0] * len(self.nodes)))
         self._plans = [lay_out(graph, each).decisions() for each in (self._full, target)]
 
     def _joined(self, numbers: Iterable[int]) -> list[list[int]]:
-        """The nodes of some operators, those that have parts in common together."""
+        """The nodes of operators, merged where they belong to common nodes of the model."""
         groups: list[tuple[set[str], list[int]]] = []
         for number in sorted(numbers):
             nodes, parts = self.nodes[number], {*joined(self.graph.nodes[at] for at in self.nodes[number])}
@@ -65,21 +65,21 @@ class Operators:
         return sorted(sorted(nodes) for _, nodes in groups)
 
     def parts(self, rounding: Rounding) -> tuple[str, ...]:
-        """What the model calls the nodes of some operators."""
+        """Names in the model of the nodes of some operators."""
         return joined(self.graph.nodes[at] for number in rounding for at in self.nodes[number])
 
     def target(self, rounding: Rounding) -> Target:
-        """The target in which these may round; of all or none that of one precision."""
+        """The target in which only these operators may round; with one default precision if these are all or none."""
         if len(rounding) == len(self.nodes) and rounding:
             return self._half
         return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), HALF))
 
     def named(self, number: int) -> Operator:
-        """What tells an operator from others, in other forms of the network too."""
+        """The identity of an operator, which is equal in other forms of the network."""
         return tuple((name_of(node), node.op) for node in (self.graph.nodes[at] for at in self.nodes[number]))
 
     def follow(self, other: Operators) -> bool:
-        """Take the corrections of another form of the network; whether it knows all operators."""
+        """Use the corrections of another form of the network; False if it lacks an operator."""
         known = {other.named(number): more for number, more in other._more.items()}
         named = {number: self.named(number) for number in range(len(self.nodes))}
         if not all(operator in known for operator in named.values()):
@@ -88,9 +88,9 @@ class Operators:
         return True
 
     def correct(self, full: Mapping[str, float], half: Mapping[str, float]) -> None:
-        """What nodes were measured to take beyond what the models say, by name, in plans of one precision each.
+        """Correct the models by measured minus modelled seconds of nodes, by name, in plans of one precision each.
 
-        The difference is that of rounding: it is added to the models' seconds of operators that round.
+        Their difference is due to rounding, and is added to the modelled seconds of operators that round.
         """
         names = [[name_of(self.graph.nodes[at]) for at in nodes] for nodes in self.nodes]
         self._more = {
@@ -99,19 +99,19 @@ class Operators:
         }
 
     def solved(self, prices: Sequence[float]) -> Rounding:
-        """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
+        """The operators that round in the fastest plan by the models; `prices` are added seconds of their rounding."""
         picked = self._planner(dict(enumerate(prices))).cheapest()[0]
         return Rounding(
             number for number, nodes in enumerate(self.nodes) if any(picked[at] >= len(self._exact[at]) for at in nodes)
         )
 
     def modelled(self, rounding: Rounding) -> float:
-        """Seconds of the fastest plan by the models in which only these may round."""
+        """Modelled seconds of the fastest plan in which only these operators may round."""
         planner = self._planner(dict.fromkeys(rounding, 0.0))
         return planner.cost(planner.cheapest()[0])
 
     def _planner(self, prices: dict[int, float]) -> Planner:
-        """Of the offers that do not round, and of those of some operators that do, at a price."""
+        """A planner with all offers that do not round, and rounding offers of some operators at a price."""
         offers = [list(each) for each in self._exact]
         for number, price in prices.items():
             share = (price + self._more.get(number, 0.0)) / len(self.nodes[number])
@@ -121,7 +121,7 @@ class Operators:
         return Planner(self.graph, offers, self._half)
 
     def first(self, count: int) -> tuple[NetworkPlan, Target]:
-        """The plan in which the first operators round as in that of bfloat16, all else as in that of float32."""
+        """The plan in which the first `count` operators are as in the bfloat16 plan, all others as in float32."""
         rounding = Rounding(range(count))
         names = {name_of(self.graph.nodes[at]) for number in rounding for at in self.nodes[number]}
         full, half = self._plans
@@ -131,7 +131,7 @@ class Operators:
 
 
 def _same(offer: Offer | None, other: Offer | None) -> bool:
-    """Whether offers compute a node in the same way."""
+    """Whether two offers compute a node in the same way."""
     if offer is None or other is None:
         return offer is other
     problems = (getattr(each.detail, "problem", None) for each in (offer, other))

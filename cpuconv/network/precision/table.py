@@ -1,4 +1,4 @@
-"""The report of a choice of precisions, from what was measured."""
+"""Report on the selection of precisions, from the measurements."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.planning import seconds
 
 BYTES = "int8"
-_NAMES = frozenset((U8.name, S8.name))  # in what is said of types
+_NAMES = frozenset((U8.name, S8.name))  # names of 8-bit types in the text of types
 
 
 class Layer(NamedTuple):
-    """What was measured of a product that may multiply bytes.
+    """Measurements of a matrix multiplication or convolution that may run in int8.
 
     Attributes
     ----------
     error : float or None
-        Of the outputs, where it alone does.
+        Error of the outputs if only this operator is int8.
     seconds : float or None
-        What it takes more with bytes than with floats, alone.
+        Additional time with int8 instead of floating point, measured separately.
     """
 
     error: float | None
@@ -37,17 +37,17 @@ class Layer(NamedTuple):
 def rows_of(
     trials: Measured, errors: Mapping[int, float], chosen: Finalist, layers: Mapping[str, Layer]
 ) -> list[PrecisionRow]:
-    """Of all nodes that run.
+    """Make the rows of all nodes that run.
 
     Parameters
     ----------
     trials : Measured
-        Of the network that was chosen.
+        Measurements of the selected network.
     errors : mapping of int to float
-        Of its operators that may round.
+        Errors of its operators that may round.
     chosen : Finalist
     layers : mapping of str to Layer
-        By what the model calls them.
+        Measurements by name in the model.
     """
     operators, rounding = trials.operators, chosen.rounding
     numbers = {at: number for number, nodes in enumerate(operators.nodes) for at in nodes}
@@ -72,19 +72,19 @@ def rows_of(
 
 
 def _step(trials: Measured, error: float, chosen: Finalist, number: int) -> tuple[float, float]:
-    """What the other precision of an operator changes: seconds of a run, and the error of the outputs then."""
+    """Effect of an operator's other precision: added seconds of a run, and the resulting error of the outputs."""
     other = chosen.rounding ^ {number}
     more = trials.modelled(other) - trials.modelled(chosen.rounding)
     return more, _added(chosen.error, error, number in other)
 
 
 def _other(layer: Layer, error: float, precision: str) -> tuple[float | None, float | None]:
-    """The same between bytes and floats."""
+    """Effect of switching an operator between int8 and floating point."""
     to_bytes = precision != BYTES
     more = None if layer.seconds is None else layer.seconds if to_bytes else -layer.seconds
     return more, None if layer.error is None else _added(error, layer.error, to_bytes)
 
 
 def _added(error: float, part: float, more: bool) -> float:
-    """An error with a part more, or less: squares add up."""
+    """Add a part to an error, or subtract it: squares add up."""
     return max(error**2 + (1 if more else -1) * part**2, 0.0) ** 0.5

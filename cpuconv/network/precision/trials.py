@@ -1,4 +1,4 @@
-"""What `choosing` asks of a network, measured on samples."""
+"""Measurements of a network on samples, as `choosing` needs them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.network.selection.layout import NetworkPlan
 
 Listener = Callable[[str, int, int], None]
-"""Told what is being done, how many steps of it are done, and how many there are; 0: not known."""
+"""Called with the current activity, its completed steps, and their total number; 0 if unknown."""
 
 
 class Measured:
-    """A network with samples (`choosing.Trials`).
+    """A network measured on samples; implements `choosing.Trials`.
 
     Attributes
     ----------
     feeds : list of dict of str to numpy.ndarray
-        Its samples, checked.
+        The samples, validated.
     right : sequence of dict of str to numpy.ndarray
-        The outputs of each sample that errors are measured against.
+        The reference outputs of each sample.
     operators : Operators
-        Of the sizes that the first sample has.
+        The operators for the sizes of the first sample.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class Measured:
         other: Measured | None = None,
         least: float = 0.0,
     ) -> None:
-        """Run it on all samples, nothing rounded to bfloat16.
+        """Run the network on all samples, without rounding to bfloat16.
 
         Parameters
         ----------
         definition : Definition
         target : Target
-            Its precisions are left out of account.
+            Its precisions are ignored.
         samples : sequence of mapping of str to array
         metric : callable
         listener : callable
         other : Measured or None
-            The network that errors are measured against, of which this one is another form: what is known of operators
-            that both have is not measured again. None: the network itself.
+            The network with the reference outputs, of which this one is another form. Measurements of operators that
+            both have are reused. None: the network itself.
         least : float
-            What errors of the network are at least, as was measured otherwise.
+            Lower bound of the network's errors, measured elsewhere.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            A sample does not fit the network, or the metric gives no number.
+            A sample does not fit the network, or the metric does not return a number.
         """
         self._metric, self._tell, self._packed = metric, listener, Packed(keeps=OF_TRIES)
         self._sizes = list(_sized(definition, samples))
@@ -86,11 +86,11 @@ class Measured:
 
     @property
     def count(self) -> int:
-        """Of operators that may round."""
+        """Number of operators that may round."""
         return len(self.operators.nodes)
 
     def correct(self) -> None:
-        """Time each operator alone in both precisions, on the first sample; models are corrected by what it took."""
+        """Time each operator separately in both precisions on the first sample, and correct the models accordingly."""
         if self._other is not None and self.operators.follow(self._other.operators):
             return
         self._tell("timing operators", 0, 0)
@@ -98,10 +98,10 @@ class Measured:
         self.operators.correct(*(self._sizes[0].beyond_models(target, self._packed) for target in targets))
 
     def errors(self) -> list[float]:
-        """What each operator's rounding adds to the error, with those before it rounding already.
+        """Increase of the error by each operator's rounding, with all operators before it rounding already.
 
-        What an operator rounds that an earlier one has rounded is not counted twice: a tensor between two of them.
-        Those behind it compute in float32, so that nothing but its rounding is between two runs.
+        A tensor between two operators is thus not counted twice, if both round it. Operators after it compute in
+        float32, so that two runs differ only in its rounding.
         """
         first, before = self._sizes[0], None
         for number in range(self.count):
@@ -115,22 +115,22 @@ class Measured:
         return [self._known[self.operators.named(number)] for number in range(self.count)]
 
     def _before(self, number: int) -> list[Results]:
-        """What samples of the first size give where only the operators before one round."""
+        """Results for samples of the first sizes, with rounding only in the operators before one."""
         first = self._sizes[0]
         if number == 0:
             return [self._own[sample] for sample in first.numbers]
         return first.results(*self.operators.first(number), self._packed)
 
     def solved(self, prices: Sequence[float]) -> Rounding:
-        """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
+        """The operators that round in the fastest plan by the models; `prices` are added seconds of their rounding."""
         return self.operators.solved(prices)
 
     def modelled(self, rounding: Rounding) -> float:
-        """Seconds of the fastest plan by the models in which only these may round."""
+        """Modelled seconds of the fastest plan in which only these operators may round."""
         return self.operators.modelled(rounding)
 
     def error(self, rounding: Rounding) -> float:
-        """Of all samples (`to_come.bounded`), where these operators may round."""
+        """Error of all samples (`to_come.bounded`) if these operators may round."""
         if rounding:
             self._tell("errors of mixtures", 0, 0)
         elif self.right is self._own:
@@ -138,7 +138,7 @@ class Measured:
         return max(self._least, bounded([error for each in self._sizes for error in self._of_size(each, rounding)]))
 
     def _of_size(self, sized: Sized, rounding: Rounding) -> list[float]:
-        """Of the samples of one size."""
+        """Errors of the samples of one combination of sizes."""
         if rounding:
             target = self.operators.target(rounding)
             results = sized.results(sized.laid_out(target), target, self._packed)
@@ -147,11 +147,11 @@ class Measured:
         return self._each([self.right[number] for number in sized.numbers], results)
 
     def runner(self, rounding: Rounding) -> Runner:
-        """The program in which these round, for the first sample."""
+        """The program in which these operators round, for the first sample."""
         return self._sizes[0].runner(self.operators.target(rounding), self._packed)
 
     def plan(self, rounding: Rounding) -> NetworkPlan:
-        """The plan of a candidate for these sizes."""
+        """The plan in which these operators round, for the sizes of the first sample."""
         return self._sizes[0].laid_out(self.operators.target(rounding))
 
     def _each(self, right: Sequence[Results], results: Sequence[Results]) -> list[float]:
@@ -159,7 +159,7 @@ class Measured:
 
 
 def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[Sized]:
-    """The samples by their sizes."""
+    """Group the samples by sizes."""
     ports = [Port(name, value.shape, value.dtype) for name, value in definition.inputs.items()]
     found: dict[Key, Sized] = {}
     for at, sample in enumerate(samples):

@@ -1,10 +1,10 @@
-"""What an undecided input would err by, where outputs are probabilities.
+"""Error bound for low-margin inputs of networks whose outputs are probabilities.
 
-A Softmax or Sigmoid that is sure hides what is wrong with its input: of two classes with logits d apart, an error e of
-d changes probabilities by e / (4 cosh² (d / 2)). Most inputs of a trained network are sure, and so are a few samples,
-while one that is not errs a thousand times as much. What is wrong with the logits is of one size for all of them: so
-it is measured there, between the two likeliest classes, and counted as if these had been as likely. The relative error
-of such a row is tanh(|e| / 2) then, as its norm is 1 / sqrt(2); of several rows, one is taken to be undecided.
+A saturated Softmax or Sigmoid hides errors of its input: for two classes with logits d apart, an error e of d changes
+probabilities by e / (4 cosh² (d / 2)). Most inputs of a trained network, and so a few samples, have a high margin. The
+error of a low-margin input is a thousand times as large. Errors of logits have one size for all inputs. Therefore they
+are measured between the two most likely classes, and evaluated as if these were equally likely. The relative error of
+such a row is tanh(|e| / 2), as its norm is 1 / sqrt(2); of several rows, one is assumed to have a low margin.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.quantised import MOVES
 from cpuconv.network.precision.to_come import BEYOND, expanded
 
-_QUANTILE = 1.959964  # of a normal distribution: 95% are nearer to its mean
+_QUANTILE = 1.959964  # standard deviations within which 95% of a normal distribution are
 
 
 class Logits(NamedTuple):
-    """The input of the function that makes probabilities of it; `axis` is that of classes, None of a Sigmoid."""
+    """The input of a Softmax or Sigmoid; `axis` is the axis of classes, None for a Sigmoid."""
 
     name: str
     axis: int | None
 
 
 def logits_of(graph: Graph) -> tuple[Logits, ...]:
-    """Those of a network's outputs that are probabilities, or moved ones."""
+    """The logits of a network's outputs that are probabilities, possibly after data movement."""
     found = []
     for name in graph.outputs:
         node = graph.producer(name)
@@ -42,18 +42,18 @@ def logits_of(graph: Graph) -> tuple[Logits, ...]:
 
 
 class Undecided:
-    """What a tolerance needs, so that of undecided inputs 95 in 100 err by at most `BEYOND` times it.
+    """The tolerance such that 95 in 100 low-margin inputs have at most `BEYOND` times its error.
 
-    Errors of logits are taken to be normal, of the mean 0. One more is within t roots of the mean square of those of n
-    samples in 95 of 100 cases, t being Student's quantile for n.
+    Errors of logits are assumed to be normally distributed with mean 0. In 95 of 100 cases, one more error is within t
+    times the RMS of those of n samples, where t is Student's quantile for n.
     """
 
     def __init__(self, logits: Sequence[Logits]) -> None:
         self._logits = logits
-        self._seen: dict[Logits, list[tuple[float, int]]] = {each: [] for each in logits}  # mean squares, and rows
+        self._seen: dict[Logits, list[tuple[float, int]]] = {each: [] for each in logits}  # mean square, number of rows
 
     def add(self, exact: Mapping[str, np.ndarray], rough: Mapping[str, np.ndarray]) -> None:
-        """Take in the logits of a sample, by floats and by a variant."""
+        """Add the logits of a sample, computed in floating point and by a variant."""
         for each in self._logits:
             wrong = _between_likeliest(exact[each.name], rough[each.name], each.axis)
             if wrong.size:
@@ -61,20 +61,20 @@ class Undecided:
 
     @property
     def value(self) -> float:
-        """Of the samples so far; the largest of all outputs."""
+        """The required tolerance for the samples so far; the largest of all outputs."""
         return max(
             (_needed(*map(np.array, zip(*seen, strict=True))) for seen in self._seen.values() if seen), default=0
         )
 
 
 def _needed(squares: np.ndarray, rows: np.ndarray) -> float:
-    """Where one of so many rows is undecided: its norm is 1 / sqrt(2), that of others 1."""
+    """Required tolerance if one of the rows has a low margin: its norm is 1 / sqrt(2), that of others 1."""
     error = math.tanh(expanded(_QUANTILE, len(squares)) * math.sqrt(squares.mean()) / 2)
     return error * math.sqrt(np.mean(1 / (2 * rows - 1))) / BEYOND
 
 
 def _between_likeliest(exact: np.ndarray, rough: np.ndarray, axis: int | None) -> np.ndarray:
-    """What is wrong with how far apart the two likeliest classes of each row are; 0 where one is impossible."""
+    """Errors of the margin between the two most likely classes of each row; 0 if one is impossible."""
     if exact.shape != rough.shape:
         return np.full(1, np.inf)
     right, got = exact.astype(np.float64), rough.astype(np.float64)

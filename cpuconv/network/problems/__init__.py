@@ -1,1 +1,1 @@
-"""The problems of an ONNX file: those that its compiled network asks for, and those that its own nodes state."""
+"""Convolution problems of an ONNX file: those of its compiled network, and those that its nodes state."""

@@ -1,4 +1,4 @@
-"""The convolutions that a compiled network asks solvers for: what there is to tune."""
+"""Tuning problems of a compiled network: the convolutions for which it queries solvers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading.sources import Entry, merged
 from cpuconv.reading.onnx_reader import read
 
-NEAR = 1.03  # most modelled time over the cheapest plan's of one whose problems are tuned too, so that it may win
+NEAR = 1.03  # maximum ratio of a plan's modelled time to the cheapest plan's for its problems to be tuned too
 
 
 def problems_of(
@@ -28,30 +28,30 @@ def problems_of(
     inputs: Mapping[str, Sequence[int]] | None = None,
     precision: str = FULL,
 ) -> list[Entry]:
-    """Every convolution and product that `compile` of a model would ask for, fused and laid out, equal ones merged.
+    """List all convolutions and matrix multiplications that `compile` of a model would request, without duplicates.
 
-    Those of other plans that the models find nearly as fast are among them, as a race will decide, and those of a plan
-    that has won one.
+    They are fused and have layouts. Problems of other plans are included if the models find these nearly as fast, as
+    timings of whole runs will decide, or if a plan was fastest in such timings.
 
     Parameters
     ----------
     source : path
         An ONNX file.
     threads : int
-        Of the compiled network.
+        Number of threads of the compiled network.
     batches : sequence of int
-        Sizes to take in turn for the first axis of inputs, where it is open; without them 1.
+        Values for the open first axis of inputs, each in turn; if empty, 1.
     inputs : mapping of str to sequence of int, or None
-        Shapes of inputs by name, as far as the model leaves them open.
+        Shapes of inputs by name, where the model leaves them open.
     precision : str
-        Of the compiled network.
+        Precision of the compiled network.
 
     Raises
     ------
     ArgumentError
-        `batches` or `inputs` do not fit the model; an unknown precision.
+        `batches` or `inputs` do not fit the model, or the precision is unknown.
     SourceError
-        The model cannot be read, or sizes stay open.
+        The model cannot be read, or some sizes stay open.
     """
     precision = precision_named(precision)
     graph = read(source)
@@ -65,12 +65,12 @@ def problems_of(
 
 
 def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs of which only the first axis is open, with `batch`, or 1, there; and those stated.
+    """The stated shapes, and those of inputs with only an open first axis, which becomes `batch`, or 1.
 
     Raises
     ------
     ArgumentError
-        A batch is given, and no input leaves it open; or shapes do not fit the model.
+        A batch is given, but no input leaves it open; or shapes do not fit the model.
     """
     shapes = {name: tuple(sizes) for name, sizes in inputs.items()}
     stated = len(shapes)

@@ -1,7 +1,7 @@
-"""The convolutions of an ONNX file as it states them, before any rewrite: for layouts or types that the user states.
+"""The convolutions of an ONNX file as it states them, before rewrites, for layouts or types that the user states.
 
-Shapes are inferred by the operators' own rules, without the package onnx and without the elements of weights. What the
-rules do not know, such as sizes that depend on what is fed, is what the file states.
+Shapes are inferred by the operators' own rules, without the package onnx and without the elements of weights. Where the
+rules give no result, such as for sizes that depend on inputs, the file's statement is used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.reading.onnx_reader import read
 
 _AUTO_PAD = {"VALID": "valid", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower"}
-_SHAPE_BYTES = 1 << 15  # tensors of more are weights or images, whose values no shape follows from
-_FAILURES = (SourceError, ValueError, TypeError, LookupError, ArithmeticError)  # of rules whose inputs do not fit
+_SHAPE_BYTES = 1 << 15  # larger tensors are weights or images, on whose elements no shape depends
+_FAILURES = (SourceError, ValueError, TypeError, LookupError, ArithmeticError)  # raised by rules for unsuitable inputs
 
 
 def stated_problems(
@@ -38,22 +38,22 @@ def stated_problems(
     inputs: Mapping[str, Sequence[int]] | None = None,
     types: Types = ALL_F32,
 ) -> list[Entry]:
-    """Every 2-D convolution of a model, those of its subgraphs and functions included, in its order, equal ones merged.
+    """List all 2-D convolutions of a model, with its subgraphs and functions, in its order, without duplicates.
 
     Parameters
     ----------
     source : path
-        An ONNX file; files beside it that hold weights need not be there.
+        An ONNX file; its external weight files need not exist.
     layouts : (str, str) or None
-        Layouts in and out; None is NCHW for both.
+        Layouts of input and output; None is NCHW for both.
     threads : int
-        Threads of each problem.
+        Number of threads of each problem.
     batches : sequence of int
-        Sizes to take in turn for the first axis of inputs, where it is open; without them 1.
+        Values for the open first axis of inputs, each in turn; if empty, 1.
     inputs : mapping of str to sequence of int, or None
-        Shapes of inputs by name, as far as the model leaves them open.
+        Shapes of inputs by name, where the model leaves them open.
     types : Types
-        Element types.
+        Element types of the problems.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def stated_problems(
     Warns
     -----
     CpuconvWarning
-        Conv nodes that are not 2-D are left out.
+        Conv nodes that are not 2-D are skipped.
     """
     in_layout, out_layout = layouts or ("NCHW", "NCHW")
     settings = {"in_layout": in_layout, "out_layout": out_layout, "threads": threads, "types": types}
@@ -94,7 +94,7 @@ def stated_problems(
 
 
 def _sized(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
-    """The graph with these shapes of inputs, and sizes in the place of the symbols that they stand for."""
+    """The graph with these input shapes, and with symbols replaced by the corresponding sizes."""
     known = bound_inputs(graph, shapes)
     sizes = {
         dim: size
@@ -112,7 +112,7 @@ def _problem(node: Node, x: Value, w: Value, settings: Mapping[str, Any]) -> Con
     Raises
     ------
     SourceError
-        The shape of an operand is unknown, or the node is no convolution.
+        The shape of an operand is unknown, or the node is not a valid convolution.
     """
     image, weights = (_closed(node, name, value) for name, value in zip(node.inputs, (x, w), strict=False))
     stride, dilation = node["strides"] or [1, 1], node["dilations"] or [1, 1]
@@ -121,7 +121,7 @@ def _problem(node: Node, x: Value, w: Value, settings: Mapping[str, Any]) -> Con
             asked = _AUTO_PAD[node["auto_pad"]]
             top, bottom, left, right = padding(asked, weights[2:], stride, dilation, image[2:])
         else:
-            top, left, bottom, right = node["pads"] or [0, 0, 0, 0]  # ONNX lists the near sides first
+            top, left, bottom, right = node["pads"] or [0, 0, 0, 0]  # ONNX lists the begin pads of all axes first
         return problem_from_arguments(
             image,
             weights,
@@ -136,7 +136,7 @@ def _problem(node: Node, x: Value, w: Value, settings: Mapping[str, Any]) -> Con
 
 
 def _closed(node: Node, name: str, value: Value) -> tuple[int, ...]:
-    """The shape of an operand, which must be known but for its first axis."""
+    """The shape of an operand, in which only the first axis may be unknown."""
     shape = value.shape or ()
     first, *rest = [size if isinstance(size, int) else 0 for size in shape] or [0]
     if value.shape is None or not all(isinstance(size, int) for size in shape[1:]):
@@ -152,9 +152,9 @@ def _closed(node: Node, name: str, value: Value) -> tuple[int, ...]:
 
 
 def _convolutions(graph: Graph, known: dict[str, Value]) -> Iterator[tuple[Node, Value, Value]]:
-    """Each Conv node of a graph and of the graphs within, and what is known of its image and weights.
+    """Yield each Conv node of a graph and its subgraphs, with the known shapes of its image and weights.
 
-    `known` is what is known of values around the graph; what is found out of its own is added.
+    `known` has the values of the enclosing graph; values of this graph are added to it.
     """
     for name in graph.inputs:
         known.setdefault(name, graph.value(name))
@@ -174,7 +174,7 @@ def _convolutions(graph: Graph, known: dict[str, Value]) -> Iterator[tuple[Node,
 
 
 def _outputs(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-    """What the outputs are by the operator's rule, else what the model states; their elements too, if they are few."""
+    """Infer the outputs by the operator's rule, else use the model's statement; compute small elements too."""
     stated = [graph.value(name) for name in node.outputs]
     if is_open(inputs) or node.meaning is not None:
         return stated

@@ -1,1 +1,1 @@
-"""What became of a network (`explain`), and where its time goes (`profile`, from the `timing` of its operators)."""
+"""Reports on a network: layouts and algorithms (`explain`), and times (`profile`, from the `timing` of operators)."""

@@ -1,4 +1,4 @@
-"""What became of a network: rewrites, layouts and algorithms, memory."""
+"""Explanation of a network: rewrites, layouts, algorithms and memory."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ COLUMNS = (
     Column("decided by", rank=2, least=10),
     Column("awaited", rank=6),
 )
-_WIDTH = 36  # of a name in a table; the end of a path says more than its beginning
+_WIDTH = 36  # maximum characters of a name in a table, which shows the end of a longer one
 
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator.
+    """One operator of an explanation.
 
     Attributes
     ----------
     name, op : str
-        What the model calls the node, and its operator.
+        Name of the node in the model, and its operator.
     types : str
-        Element types, as `element_types.types_of` writes them; "" where they are not known.
+        Element types, as formatted by `element_types.types_of`; "" if unknown.
     layouts : str
-        How its inputs and outputs lie.
+        Forms of its inputs and outputs.
     algorithm : str
-        Of a convolution or product; "view" where nothing runs, "reference" where NumPy computes it, "evaluator" where
-        ONNX's reference evaluator does.
+        Algorithm of a convolution or matrix multiplication; "view" if nothing runs, "reference" if NumPy computes it,
+        "evaluator" if ONNX's reference evaluator does.
     decided_by : str
-        What chose the algorithm; "" where there is no choice.
+        Source of the selection of the algorithm; "" if there is none.
     shape : tuple of int
-        Of the first output; () where it depends on elements.
+        Shape of the first output; () if it depends on elements.
     awaited : str
-        A faster algorithm whose kernels were not there, and are compiled in the background for later programs; "" if
+        A faster algorithm whose kernels did not exist, and are compiled in the background for later programs; "" if
         there is none.
     """
 
@@ -72,39 +72,39 @@ class OperatorRow:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Report):
-    """Prints itself; `to_dict` gives the same as plain values.
+    """An explanation that prints itself; `to_dict` gives the same as plain values.
 
     Attributes
     ----------
     name : str
     operators : list of OperatorRow
     summary : list of (str, str)
-        Rewrite, and what became of how many nodes.
+        Rewrites, each with its effect and the number of nodes.
     rewrites : list of (str, str)
         The same node by node, with their names.
     made : list of (str, str)
-        Of these the ones that made operators of another kind, without the names of the nodes that are gone.
+        Those rewrites that made operators of another kind, without the names of the removed nodes.
     reorders : int
-        Copies that only change how a tensor lies, or its type.
+        Number of copies that only change the form or type of a tensor.
     conversions : int
-        Those of them that change the type.
+        Number of copies that change the type.
     conversion_seconds : float
-        What these take by the models.
+        Modelled time of these, in seconds.
     arena_bytes : int
-        Of values while the network runs, for each caller.
+        Size of intermediate tensors, per caller.
     unshared_bytes : int
-        What they would take if no two shared memory.
+        Size of intermediate tensors without shared memory.
     raw_bytes : int
-        Of weights and other constants as the rewritten model has them; they are not kept.
+        Size of weights and other constants in the rewritten model, which have been released.
     constant_bytes : int
-        The same packed.
+        Size of the packed constants.
     workspace_bytes : int
-        For each caller.
+        Size of the workspace, per caller.
     plan, plan_decided_by : str
-        How layouts were selected, and what chose that: "model", "raced" (whole runs were timed), or "record" with ""
-        for the plan: layouts that were chosen before.
+        Method by which layouts were selected, and what chose it: "model" or "raced" (whole runs were timed). For
+        layouts that were selected before, the plan is "" and decided by "record".
     weighed : mapping of str to float
-        Seconds of plans by the models; as "least" what no layouts are below. Empty for a record.
+        Modelled seconds of plans; "least" is the lower bound for all layouts. Empty for a record.
     """
 
     name: str
@@ -126,11 +126,11 @@ class Explanation(Report):
 
     @classmethod
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
-        """Of a network that was laid out and built."""
+        """Explain a network that was planned and built."""
         rows, conversions = [], []
         built = {name_of(work.node_plan.node): work.node_plan for work in executable.works}
         for node in network_plan.nodes:
-            node = built.get(name_of(node.node), node)  # another program may be given other kernels
+            node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
@@ -160,11 +160,11 @@ class Explanation(Report):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return asdict(self)
 
     def blocks(self) -> Iterator[str | Table]:
-        """What it prints."""
+        """The printed text and tables."""
         yield self._head()
         shown = len(COLUMNS) if any(row.awaited for row in self.operators) else len(COLUMNS) - 1
         rows = [
@@ -181,7 +181,7 @@ class Explanation(Report):
             yield Table((Column("rewrite", least=12), Column("what became another operator", least=30)), self.made)
 
     def _head(self) -> str:
-        """How many operators run, how layouts were chosen, and memory."""
+        """The number of operators, the selection of layouts, and memory, as text."""
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
             f"{self.reorders} of them reorders"
@@ -201,7 +201,7 @@ class Explanation(Report):
         return "\n".join(lines)
 
     def _plans(self) -> str:
-        """How layouts were chosen, and what the others cost."""
+        """The selection of layouts, and the costs of others, as text."""
         if not self.plan:
             return "layouts: as recorded before"
         costs = (f"{name} {1e3 * seconds:.2f} ms" for name, seconds in self.weighed.items() if name != LEAST)
@@ -213,7 +213,7 @@ class Explanation(Report):
 
 
 def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
-    """Rows of nodes whose sizes are not known before the network runs."""
+    """Rows of nodes whose sizes are unknown before the network runs."""
     return [
         OperatorRow(
             node.origin or next(filter(None, node.outputs)),
@@ -229,12 +229,12 @@ def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
 
 
 def reference_of(node: Node, by: str = REFERENCE) -> str:
-    """What computes a node between kernels; of one of control flow the operators of its bodies."""
+    """Name of what computes a node without kernels; for control flow, the operators of its bodies."""
     return summary_of(node) if is_control(node) else by if node.meaning is None else EVALUATOR
 
 
 def shortened(name: str) -> str:
-    """A name for a table: the end of one that is long."""
+    """Shorten a name for a table to its end."""
     return name if len(name) <= _WIDTH else f"…{name[1 - _WIDTH :]}"
 
 
@@ -245,7 +245,7 @@ def _brief(note: Note) -> str:
 
 
 def forms(node_plan: NodePlan) -> str:
-    """How the operands of a node lie: ``blocked, dense -> blocked``."""
+    """The forms of a node's operands as text: ``blocked, dense -> blocked``."""
     if node_plan.offer is None:
         return "dense -> dense"
     inputs = ", ".join(dict.fromkeys(filter(None, node_plan.offer.inputs)))
@@ -253,7 +253,7 @@ def forms(node_plan: NodePlan) -> str:
 
 
 def algorithm(node_plan: NodePlan) -> str:
-    """What computes a node, as far as there is a choice."""
+    """The algorithm of a node as text, or what computes it instead."""
     if node_plan.offer is None:
         return reference_of(node_plan.node)
     choice = choice_of(node_plan)
@@ -261,19 +261,19 @@ def algorithm(node_plan: NodePlan) -> str:
 
 
 def decided_by(node_plan: NodePlan) -> str:
-    """What chose the algorithm of a node."""
+    """The source of the selection of a node's algorithm."""
     choice = choice_of(node_plan)
     return "" if choice is None else choice.decided_by
 
 
 def awaited(node_plan: NodePlan) -> str:
-    """The algorithm that is awaited in place of the one that computes a node."""
+    """The faster algorithm of a node whose kernels are being compiled."""
     choice = choice_of(node_plan)
     return "" if choice is None or choice.awaited is None else str(choice.awaited)
 
 
 def choice_of(node_plan: NodePlan) -> Choice | None:
-    """The choice of a convolution's algorithm, which its offer holds."""
+    """The choice of a convolution's algorithm, from its offer."""
     return getattr(node_plan.offer.detail, "choice", None) if node_plan.offer is not None else None
 
 

@@ -1,4 +1,4 @@
-"""How precisions were chosen: of each operator precision, error and time, and what the other one would change."""
+"""Report on the selection of precisions: precision, error and time per operator, and the effect of the other one."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class PrecisionRow:
-    """One operator, in the order in which they run.
+    """One operator, in the order of execution.
 
     Attributes
     ----------
     name, op : str
-        What the model calls the node, and its operator.
+        Name of the node in the model, and its operator.
     precision : str
-        "int8" where it reads or writes bytes, "bfloat16" where it may round, else "float32".
+        "int8" if it reads or writes int8 or uint8, "bfloat16" if it may round, otherwise "float32".
     types : str
-        Of its elements, as `explain` has them.
+        Element types, as in `explain`.
     seconds : float
-        By the models.
+        Modelled time, in seconds.
     error : float or None
-        What its rounding adds to the error of the outputs, with that of those before it; measured, whether or not it
-        rounds here. Of what may multiply bytes the outputs' error where it alone does. None: not measured, as where it
-        is never faster with bfloat16.
+        Measured increase of the outputs' error by its rounding, with the operators before it rounding too, whether or
+        not it rounds here. For an int8 candidate, the outputs' error if only this operator is int8. None: not measured,
+        such as when bfloat16 is never faster.
     step_seconds : float or None
-        What a run takes more where the operator has the other precision: by the models, or between bytes and floats as
-        it was measured alone.
+        Added time of a run if the operator has the other precision: modelled, or between int8 and floating point as
+        measured for it alone.
     step_error : float or None
-        The error of the outputs then, estimated: squares of errors add up.
+        Estimated error of the outputs in that case: squares of errors add up.
     """
 
     name: str
@@ -59,26 +59,26 @@ class PrecisionRow:
 
 @dataclass(frozen=True, repr=False)
 class PrecisionTable(Report):
-    """Prints itself; `to_dict` gives the same as plain values.
+    """A report that prints itself; `to_dict` gives the same as plain values.
 
     Attributes
     ----------
     name : str
-        Of the network.
+        Name of the network.
     tolerance, error : float
-        Asked for, and measured: the largest of all samples, or what samples to come need by the spread of these.
+        Requested and measured: the largest error of all samples, or the tolerance that unseen inputs need if larger.
     chosen : str
-        "float32", "bfloat16" or "mixed" of both; "int8" where products multiply bytes and nothing rounds to bfloat16,
-        "int8, bfloat16" where all else may, "int8, mixed" where some of it may.
+        "float32", "bfloat16" or "mixed" of both. "int8": some operators multiply in int8, and nothing rounds to
+        bfloat16; "int8, bfloat16": all others may round to it; "int8, mixed": some of the others may.
     seconds : mapping of str to float
-        Of a run, measured in turns, of these as far as they were timed: of those whose error is within the tolerance.
+        Time of a run for each of these that was timed, in turn: those with an error within the tolerance.
     errors : mapping of str to float
-        Of the same.
+        Their errors.
     rows : list of PrecisionRow
     left_out : mapping of str to str
-        Of what was not timed, the reason.
+        Those that were not timed, with the reason.
     doubt : str
-        Why nothing is known of the errors of other samples; "".
+        Why the error of unseen inputs cannot be estimated; "" if it can.
     """
 
     name: str
@@ -92,12 +92,12 @@ class PrecisionTable(Report):
     doubt: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; infinite errors, which JSON has no form of, are None."""
+        """Convert to plain values; infinite errors become None, as JSON does not support infinity."""
         rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
     def blocks(self) -> Iterator[str | Table]:
-        """What it prints."""
+        """The printed text and table."""
         times = "; ".join(
             f"{kind} {1e3 * each:.3f} ms, error {self.errors[kind]:.2g}" for kind, each in self.seconds.items()
         )

@@ -1,4 +1,4 @@
-"""Where the time of a network goes: each operator timed alone, beside whole runs."""
+"""Profile of a network: times of single operators and of whole runs."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One operator.
+    """One operator of a profile.
 
     Attributes
     ----------
     name, op, types, algorithm, layouts : str
     seconds : float
-        Median of its runs, alone.
+        Median time of its separate runs.
     share : float
-        Of all operators' seconds.
+        Fraction of the time of all operators.
     gflops : float or None
-        1e9 operations a second, of the direct sum; None where operations are not counted. An algorithm that multiplies
-        less, such as Winograd's, may be above the peak.
+        1e9 operations of the direct sum per second; None if operations are not counted. An algorithm with fewer
+        multiplications, such as Winograd's, may exceed the peak.
     gbs : float
-        1e9 bytes a second, of inputs, outputs and weights, once each.
+        1e9 bytes per second, counting inputs, outputs and weights once.
     bound : str
-        By the roofline: compute, bandwidth or overhead; "" where this device's roofs were not measured.
+        Limit by the roofline: compute, bandwidth or overhead; "" if this device's roofs were not measured.
     roof : str
-        The roof that it is nearest to; "" where none was measured.
+        The nearest roof; "" if none was measured.
     roof_share : float or None
-        What it reaches of that: the least time under the roof over the time taken. Of a convolution the operations are
-        those that its algorithm executes, at the peak of the type that it multiplies in, as in `autotune table`.
+        Minimum time under this roof relative to the measured time. For a convolution, the operations are those that its
+        algorithm executes, at the peak of the type in which it multiplies, as in `autotune table`.
     shape : tuple of int
-        Of the first output.
+        Shape of the first output.
     host : bool
         Whether a reference computes it, between kernels.
     """
@@ -80,11 +80,11 @@ class ProfileRow:
 
     @property
     def kind(self) -> str:
-        """Its kind: "reorder", "reference", the limit that binds it, or "kernel" where that is not known."""
+        """Kind of the operator: "reorder", "reference", its limit by the roofline, or "kernel" if that is unknown."""
         return "reorder" if self.op == COPY else "reference" if self.host else self.bound.split(" ")[0] or "kernel"
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of `COLUMNS`."""
+        """The cells of the row as text, in the order of `COLUMNS`."""
         return (
             self.name, self.op, self.types, self.algorithm, self.layouts, f"{self.seconds * 1e6:.1f}",
             f"{self.share:.1%}", number(self.gflops, ".1f"), f"{self.gbs:.1f}", number(self.roof_share, ".0%"),
@@ -94,16 +94,16 @@ class ProfileRow:
 
 @dataclass(frozen=True, repr=False)
 class Profile(Report):
-    """Operators in the order in which they run.
+    """Times of operators, in the order of execution.
 
     Attributes
     ----------
     rows : list of ProfileRow
     seconds : float
-        Median of whole runs; the sum of the rows is larger by the cost of starting each alone.
+        Median time of whole runs; the sum of the rows is larger by the cost of starting each operator separately.
     threads : int
     watched : Watched or None
-        Who did what when in a run whose kernels were timed, where that was asked for; `Span.work` is a place in `rows`.
+        Timeline of the workers in a run with timed kernels, if requested; `Span.work` is an index in `rows`.
     """
 
     rows: list[ProfileRow]
@@ -112,16 +112,16 @@ class Profile(Report):
     watched: Watched | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return asdict(self)
 
     @property
     def note(self) -> str | None:
-        """What shares of roofs tell that no run reaches; None where there are none."""
+        """A note if shares of roofs are impossibly high; otherwise None."""
         return busy_note(row.roof_share for row in self.rows)
 
     def blocks(self) -> Iterator[str | Table]:
-        """What it prints."""
+        """The printed table and text."""
         yield Table(COLUMNS, [row.cells() for row in self.rows])
         total = sum(row.seconds for row in self.rows)
         yield f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
@@ -130,7 +130,7 @@ class Profile(Report):
 
 
 def combined(profiles: Sequence[Profile]) -> Profile:
-    """Parts of a network that run one after another, as one; the first part's workers may have been watched."""
+    """Combine the profiles of consecutive parts of a network; the first part may have a timeline."""
     rows = [row for each in profiles for row in each.rows]
     total = sum(row.seconds for row in rows)
     rows = [replace(row, share=row.seconds / total if total else 0.0) for row in rows]
@@ -139,7 +139,7 @@ def combined(profiles: Sequence[Profile]) -> Profile:
 
 
 def of_references(figures: Sequence[tuple[Node, Sequence[tuple[float, int]]]]) -> Profile:
-    """Nodes that references compute, each with its seconds and bytes in some runs; their shares are yet to be found."""
+    """Profile of nodes that references compute, from seconds and bytes of some runs; shares are set later."""
     rows = []
     for node, runs in figures:
         seconds, size = (float(np.median(column)) for column in zip(*runs, strict=True))
@@ -173,7 +173,7 @@ def profile(
     *,
     watch: bool = False,
 ) -> Profile:
-    """Time the operators of a network `runs` times, each alone, in turns with whole runs; as many more to `watch`."""
+    """Time operators separately and whole runs, `runs` times in turn; with `watch`, record as many timelines."""
     seconds, whole = time_works(executable, arrays, outputs, runs)
     each = np.median(seconds, axis=0)
     known = roofs(executable.target.threads)
@@ -185,7 +185,7 @@ def profile(
 
 
 def _least_work(work: CompiledNode) -> Work:
-    """What no run of the operator avoids; of a convolution the work of its algorithm, as `autotune table` has it."""
+    """Minimum work of the operator; for a convolution that of its algorithm, as in `autotune table`."""
     choice = choice_of(work.node_plan)
     problem = getattr(work.node_plan.offer.detail, "problem", None) if work.node_plan.offer is not None else None
     found = None if choice is None or problem is None else work_of(problem, str(choice.candidate))

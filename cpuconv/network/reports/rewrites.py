@@ -1,4 +1,4 @@
-"""What rewrites did to a network, in a line for each kind of change."""
+"""Summary of a network's rewrites, with one line per kind of change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpuconv.network.notes import Mention, Note
 
 
 def summary(notes: Iterable[Note]) -> list[tuple[str, str]]:
-    """A line for each kind of change: the rewrite, and as text how many nodes of which operators became what."""
+    """Make a line per kind of change: the rewrite, and the numbers and operators of changed nodes as text."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for note in notes:
         if note.gained:
@@ -29,6 +29,6 @@ def _kinds(nodes: Iterable[Mention]) -> str:
 
 
 def _counted(kinds: Counter[str]) -> str:
-    """As in ``33 Relu, 16 Add and 2 Clip``."""
+    """Format counts as in ``33 Relu, 16 Add and 2 Clip``."""
     *most, last = (f"{count} {kind}" for kind, count in kinds.most_common())
     return f"{', '.join(most)} and {last}" if most else last

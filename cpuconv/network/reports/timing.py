@@ -1,4 +1,4 @@
-"""A network, timed as it runs: each operator alone, whole runs, and who did what when in one."""
+"""Timing of a network: single operators, whole runs, and the timeline of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cpuconv.network.running.recording import Recording
 
 @dataclass(frozen=True)
 class Span:
-    """What a worker did for the work at a place, in seconds from the start of the run."""
+    """Time that a worker spent on a node, in seconds from the start of the run; `work` is the index of the node."""
 
     work: int
     worker: int
@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Watched:
-    """A whole run: how long it took, and its spans."""
+    """A timed run: its duration in seconds, and its spans."""
 
     seconds: float
     spans: list[Span]
@@ -35,7 +35,7 @@ class Watched:
 def time_works(
     executable: Executable, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each work in each run, (runs, works), and of whole runs (runs): both are measured in turns."""
+    """Measure seconds of each node, (runs, works), and of whole runs, (runs,), in turn."""
     hosts = iter(segment for segment in executable.segments if isinstance(segment, Host))
     threads = executable.target.threads
     single = [next(hosts) if work.host else Recording.of(work.steps, threads) for work in executable.works]
@@ -58,7 +58,7 @@ def time_works(
 def watch_run(
     executable: Executable, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int
 ) -> Watched:
-    """Who did what when in a run of `runs`: that of median length, timed as `Stopwatch` does."""
+    """Record the timelines of `runs` runs with a `Stopwatch`, and return that of median duration."""
     watch = Stopwatch(executable.target.threads)
     caller = executable.caller_in_place(watch=watch)
     caller.point(arrays, outputs)

@@ -1,5 +1,6 @@
-"""A network laid out in memory, recorded and run.
+"""Lowering and running a network: memory, kernel calls and recordings.
 
-`schedule` says which operators run side by side, `arena` gives every tensor a place, `executable` makes kernel calls
-and `constants` of nodes (`packed` ones are shared by sizes), `recording` is the table of these calls, `caller` runs it.
+`schedule` groups operators that run concurrently, `arena` assigns memory to tensors. `building` makes the kernel calls
+and `constants` of nodes (`packed` ones are shared by sizes), and an `executable`. `recording` is the table of these
+calls, `caller` runs it.
 """

@@ -1,9 +1,9 @@
-"""Memory of a network: a place for every tensor in one arena, planned from lifetimes.
+"""Memory planning of a network: each tensor gets a place in one arena, by lifetimes.
 
-A *buffer* is memory that one tensor, or several that share it, occupy: a view lies in what it is a view of, an
-elementwise result in the place of an operand that nobody reads afterwards, and the parts of a concatenation in its
-output, which therefore lives from its earliest producer on. Buffers are placed greedily by size, each in the lowest gap
-that is free during its life (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference,
+A *buffer* is the memory of one tensor, or of several that share it: a view shares the memory of its input. An
+elementwise result may overwrite an operand with no later readers. The inputs of a concatenation may be parts of its
+output, whose lifetime then starts with the earliest producer. Buffers are placed greedily by size, each in the lowest
+gap that is free during its lifetime (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference,
 arXiv:2001.03288).
 """
 
@@ -32,18 +32,18 @@ ARENA, WORKSPACE = "arena", "workspace"
 
 @dataclass(frozen=True)
 class Memory:
-    """Where everything lies.
+    """The memory plan of a network.
 
     Attributes
     ----------
     places : dict[str, Place]
-        Of every value but constants; bases "arena", "input K" and "output K".
+        Places of all values except constants; bases are "arena", "input K" and "output K".
     arena : int
-        Bytes.
+        Size of the arena, in bytes.
     unshared : int
-        Bytes that the same buffers would take side by side.
+        Size of the same buffers without sharing, in bytes.
     buffers : dict[str, Place]
-        The places with buffers as bases: those of one moment do not overlap, wherever they are in the arena.
+        The places with buffers as bases, for overlap checks: buffers of one stage do not overlap.
     """
 
     places: dict[str, Place]
@@ -53,33 +53,33 @@ class Memory:
 
 
 def plan_memory(network_plan: NetworkPlan, moments: Sequence[int] | None = None) -> Memory:
-    """Places for a graph whose offers are chosen.
+    """Plan the memory of a graph with selected offers.
 
     Parameters
     ----------
     network_plan : NetworkPlan
     moments : Sequence[int] or None
-        Of each node: those of one moment may run side by side. None: each has its own.
+        Stage of each node: nodes of one stage may run concurrently. None: each node has its own.
     """
     planner = _Planner(network_plan, range(len(network_plan.nodes)) if moments is None else moments)
     return planner.memory()
 
 
 class _Planner:
-    """Buffers are bases of their own name until they get an offset in the arena."""
+    """Memory planner; buffers are symbolic bases until they get an offset in the arena."""
 
     def __init__(self, network_plan: NetworkPlan, moments: Sequence[int]) -> None:
         self.network_plan, self.graph, self.moments = network_plan, network_plan.graph, moments
         self._last = self._last_reads()
-        self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
+        self._last_of: dict[str, int] = {}  # by base: the last node known to read from it
         self.pinned = self._pinned()
-        self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and which part
+        self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and its position
         self.places: dict[str, Place] = {}
         for at, name in enumerate(self.graph.inputs):
             self._settle(name, self._place(name, f"input {at}", "dense"))
 
     def memory(self) -> Memory:
-        """All places."""
+        """Plan all places."""
         for at in reversed(range(len(self.network_plan.nodes))):
             self._claim_parts(self.network_plan.nodes[at])
         for at, node_plan in enumerate(self.network_plan.nodes):
@@ -103,18 +103,18 @@ class _Planner:
         return pinned
 
     def _claim_parts(self, node_plan: NodePlan) -> None:
-        """Let producers write into the output of a concatenation, where that is legal."""
+        """Let producers write directly into the output of a concatenation, where that is valid."""
         op = _op(node_plan)
         if op is None or op.parts is None or node_plan.offer is None or node_plan.offer.view:
             return
         node, output = node_plan.node, node_plan.node.outputs[0]
-        if output in self.pinned:  # callers get contiguous memory; a part of it would do, but not for views of it
+        if output in self.pinned:  # callers get contiguous memory; parts of it would do, except for views
             return
         values = [self.graph.value(name) for name in node.inputs]
         whole = self._place(output, "whole", node_plan.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
-            viewed = part is not None and part.format == STRIDED and name in self._viewed  # views may need one piece
+            viewed = part is not None and part.format == STRIDED and name in self._viewed  # views may need dense memory
             if self._may_be_part(name, node_plan) and part is not None and not viewed:
                 self.parts[name] = (output, at)
 
@@ -139,7 +139,7 @@ class _Planner:
         return _in_form(Ref(base), shape, dtype, form, self.network_plan.target)
 
     def _put(self, at: int, node_plan: NodePlan) -> None:
-        """Places of a node's outputs."""
+        """Plan the places of a node's outputs."""
         node, op = node_plan.node, _op(node_plan)
         if node_plan.offer is not None and node_plan.offer.view and op is not None and op.view is not None:
             inputs = [self._operand(name) for name in node.inputs]
@@ -155,20 +155,20 @@ class _Planner:
             self._settle(name, self._in_place(at, node_plan, name) or self._own(name, node_plan.writes(position)))
 
     def _settle(self, name: str, place: Place) -> None:
-        """Let a value lie there, and note who reads its buffer last."""
+        """Assign a place to a value, and record the last reader of its buffer."""
         base = place.ref.name
         self.places[name] = place
         self._last_of[base] = max(self._last_of.get(base, -1), self._last.get(name, -1))
 
     def _operand(self, name: str) -> Place | None:
-        """An input of a view; constants are read when the network is compiled, so that they lie nowhere."""
+        """An input of a view; constants have no address yet, as they are read when the network is compiled."""
         array = self.graph.constants.get(name)
         if array is None:
             return self.places.get(name)
         return Place.plain(Ref("constant"), array.shape, array.dtype, array)
 
     def _own(self, name: str, form: str) -> Place:
-        """Memory of its own: a part of a concatenation, an output of the network, or a new buffer."""
+        """New memory for a value: a part of a concatenation, an output of the network, or a new buffer."""
         if name in self.parts:
             output, at = self.parts[name]
             if output not in self.places:
@@ -180,7 +180,7 @@ class _Planner:
         return self._place(name, self.pinned.get(name, f"buffer {name}"), form)
 
     def _in_place(self, at: int, node_plan: NodePlan, name: str) -> Place | None:
-        """The place of an operand that nobody reads afterwards, for an operator that allows that."""
+        """The place of an operand with no later readers, for an operator that may work in place."""
         op = _op(node_plan)
         if op is None or not op.in_place or node_plan.offer is None or name in self.pinned or name in self.parts:
             return None
@@ -197,14 +197,14 @@ class _Planner:
         return None
 
     def _is_free(self, at: int, node_plan: NodePlan, place: Place) -> bool:
-        """Whether node `at` may overwrite a whole buffer: it reads it last, and in the same order throughout."""
+        """Whether node `at` may overwrite a whole buffer: it is the last reader, and reads it in the same order."""
         base = place.ref.name
         operands = [self.places[name] for name in node_plan.node.inputs if name in self.places]
         same = all(other == place for other in operands if other.ref.name == base)
         return base.startswith("buffer ") and same and self._last_of[base] == at
 
     def _last_reads(self) -> dict[str, int]:
-        """The last node that reads each value, or a view of it."""
+        """The last node that reads each value or a view of it."""
         last: dict[str, int] = {}
         for at, node_plan in reversed(list(enumerate(self.network_plan.nodes))):
             for name in filter(None, node_plan.node.inputs):
@@ -225,7 +225,7 @@ class _Planner:
     # --- buffers --------------------------------------------------------------------------------------------------
 
     def _buffers(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-        """Bytes of each buffer, and the first and last moment of nodes that touch it."""
+        """Size of each buffer in bytes, and the first and last stage in which nodes access it."""
         sizes: dict[str, int] = {}
         lives: dict[str, tuple[int, int]] = {}
         for at, node_plan in zip(self.moments, self.network_plan.nodes, strict=True):
@@ -259,14 +259,14 @@ def _moved(place: Place, offsets: Mapping[str, int]) -> Place:
 
 
 def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Offsets of buffers, and the bytes of all together.
+    """Place buffers: return their offsets, and the total size in bytes.
 
     Parameters
     ----------
     sizes : Mapping[str, int]
-        Bytes by buffer.
+        Size of each buffer, in bytes.
     lives : Mapping[str, tuple[int, int]]
-        First and last moment of each; buffers with a moment in common do not overlap.
+        First and last stage of each buffer; buffers with a common stage do not overlap.
     """
     names = sorted(sizes, key=lambda name: (lives[name], name))
     if not names:
@@ -276,7 +276,7 @@ def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> t
 
 
 class _Arrangement:
-    """Offsets of buffers by their sizes, and behind these the bytes of all together; lives do not change."""
+    """Computes the offsets of buffers from their sizes, followed by the total size; lifetimes are fixed."""
 
     def __init__(self, lives: Sequence[tuple[int, int]]) -> None:
         self._rivals = [
@@ -284,7 +284,7 @@ class _Arrangement:
         ]
 
     def __call__(self, *sizes: int) -> tuple[int, ...]:
-        placed: list[tuple[int, int] | None] = [None] * len(sizes)  # where each starts and ends
+        placed: list[tuple[int, int] | None] = [None] * len(sizes)  # start and end of each buffer
         for at in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
             size = _step(sizes[at])
             start = _lowest_gap(size, [place for other in self._rivals[at] if (place := placed[other])])
@@ -293,7 +293,7 @@ class _Arrangement:
 
 
 def _lowest_gap(size: int, ranges: list[tuple[int, int]]) -> int:
-    """The lowest offset at which `size` bytes overlap none of the ranges, each from a start to an end."""
+    """The lowest offset at which `size` bytes overlap none of the ranges, given as (start, end)."""
     free = 0
     for start, end in sorted(ranges):
         if start - free >= size:
@@ -303,19 +303,19 @@ def _lowest_gap(size: int, ranges: list[tuple[int, int]]) -> int:
 
 
 def _step(size: int) -> int:
-    """Bytes of a buffer: whole cache lines, and one more, so that equal sizes do not lie at multiples of 4 KB."""
+    """Size of a buffer in whole cache lines, plus one, so that equal sizes are not aligned to multiples of 4 KB."""
     return divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
 
 def constant_place(ref: Ref, array: np.ndarray, form: str, target: Target) -> Place:
-    """The place of a constant that is kept at `ref`."""
+    """The place of a constant that is stored at `ref`."""
     return _in_form(ref, array.shape, array.dtype, form, target, array)
 
 
 def _in_form(
     ref: Ref, shape: Sequence[int], dtype: np.dtype, form: str, target: Target, array: np.ndarray | None = None
 ) -> Place:
-    """A whole tensor that lies so at `ref`."""
+    """The place of a whole tensor with a form at `ref`."""
     dtype = stored_as(form, dtype)
     if form in (BLOCKED, BLOCKED_BF16):
         return Place.blocked(ref, shape, target.block(dtype), array, dtype)

@@ -1,4 +1,4 @@
-"""From a layout to what runs: places in memory, packed constants, kernel calls, a recording."""
+"""Lower a layout plan to an executable: memory places, packed constants, kernel calls, a recording."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from cpuconv.network.running.schedule import Touched, scheduled, sets
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
-_WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
+_WORK_BYTES = 1 << 14  # approximate size of a compiled node's Python objects: node, offer, steps, lines of `explain`
 
 
 def build(network_plan: NetworkPlan, target: Target, packed: Packed, arenas: Arenas | None = None) -> Executable:
-    """The network of a layout, ready to run.
+    """Lower a planned network to an executable: assign memory, pack constants, bind kernels, record the program.
 
     Parameters
     ----------
     network_plan : NetworkPlan
-        Its graph loses the constants that nodes read: those of a network fill memory, twice with what they are packed
-        to.
+        The constants that nodes read are removed from its graph, as raw and packed constants together would need twice
+        the memory.
     target : Target
     packed : Packed
-        What constants are packed to, for this program and others.
+        Packed constants, shared with other programs.
     arenas : Arenas or None
-        Memory for runs of this program and others; None: its own.
+        Memory of runs, shared with other programs; None: new arenas.
     """
     return Builder(network_plan, target, packed).executable(Arenas(target.idle_bytes) if arenas is None else arenas)
 
 
 class Calls(NamedTuple):
-    """Kernel calls, numbers of those that run side by side, and how long each of these sets takes by the model."""
+    """Kernel calls, sizes of the sets that run concurrently, and modelled seconds of each set."""
 
     steps: list[Step]
     sets: list[int]
@@ -60,7 +60,7 @@ class Calls(NamedTuple):
 
 
 class Builder:
-    """What is known of a network while it is built; to be let go of then.
+    """The state while a network is built; dropped afterwards.
 
     Attributes
     ----------
@@ -81,9 +81,9 @@ class Builder:
         self._constants = FixedConstants(self._raw, packed)
         self._forms: dict[tuple[str, str], Place] = {}
         self._hosts: dict[int, Host] = {}
-        self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
+        self._read_by_hosts: dict[str, np.ndarray] = {}  # constants for references, owned by this program
         self.workspace_bytes = 0
-        self._space = Space()  # of the nodes of a moment
+        self._space = Space()  # workspace of the nodes of one stage
         self.constant_outputs = {
             name: own(self._raw[value]) for name, value in network_plan.outputs.items() if value in self._raw
         }
@@ -95,7 +95,7 @@ class Builder:
         self.works, self.sets = self._works(network_plan, moments, last_reads)
 
     def executable(self, arenas: Arenas) -> Executable:
-        """The network, compiled and recorded."""
+        """Compile and record the network."""
         threads = self._target.threads
         segments: list[Segment] = [
             part if isinstance(part, Host) else Recording.of(part.steps, threads, part.sets, part.seconds)
@@ -124,8 +124,10 @@ class Builder:
     def _works(
         self, network_plan: NetworkPlan, moments: Sequence[int], last_reads: Mapping[str, int]
     ) -> tuple[list[CompiledNode], list[list[int]]]:
-        """What runs, in order, and which of it side by side. A constant goes when its last reader has packed it: those
-        of a network fill memory."""
+        """Lower all nodes in order; return them, and the sets that run concurrently.
+
+        A constant is released after its last reader has packed it, to limit memory.
+        """
         ending: dict[int, list[str]] = {}
         for name, at in last_reads.items():
             ending.setdefault(at, []).append(name)
@@ -150,7 +152,7 @@ class Builder:
         return Touched(moment, work.steps, read, written)
 
     def _work(self, node_plan: NodePlan) -> CompiledNode | None:
-        """A node compiled; None for a view, and for a node whose output others write in place."""
+        """Lower a node; None for a view, and for a node whose inputs were written directly into its output."""
         node, offer = node_plan.node, node_plan.offer
         if offer is None:
             self._hosts[id(node)] = self._host(node)
@@ -187,19 +189,19 @@ class Builder:
         return steps
 
     def _steps(self, lower: Lower, call: Call) -> list[Step]:
-        """The kernel calls of a node."""
+        """Lower a node to kernel calls."""
         return lower(call)
 
     def _written(self, node: Node) -> list[Place | None]:
-        """Where each output of a node lies; None for those that it does not give."""
+        """The places of a node's outputs; None for unused ones."""
         return [self.memory.places[name] if name else None for name in node.outputs]
 
     def _operand(self, name: str, form: str) -> Place:
-        """Where an input of a node lies; constants are put into the form that the node reads, once."""
+        """The place of a node's input; constants are converted once to the form that the node reads."""
         array = self._raw.get(name)
         if array is None:
             return self.memory.places[name]
-        if not form:  # its elements are read here and now
+        if not form:  # the elements are read at compile time
             return Place.plain(Ref("none"), array.shape, array.dtype, array)
         place = self._forms.get((name, form))
         if place is None:
@@ -210,11 +212,11 @@ class Builder:
 
     @property
     def constants(self) -> Mapping[str, np.ndarray]:
-        """As of `Executable`."""
+        """The constants, as in `Executable`."""
         return self._constants.arrays
 
     def parts(self) -> list[Calls | Host]:
-        """Runs of kernel calls, with the nodes between them that references compute."""
+        """Consecutive kernel calls, and between them the nodes that references compute."""
         parts: list[Calls | Host] = []
         calls = Calls([], [], [])
         for each in self.sets:
@@ -234,7 +236,7 @@ class Builder:
         return parts
 
     def _check_addresses(self, segments: Sequence[Segment]) -> None:
-        """See that every address has a base that a run knows: any other would be read at a place of no meaning."""
+        """Check that each address has a base that a run resolves; otherwise kernels would read invalid memory."""
         known = {ARENA, WORKSPACE, *self._constants.arrays}
         known |= {f"input {at}" for at in range(len(self.inputs))}
         known |= {f"output {at}" for at in range(len(self.outputs))}
@@ -253,7 +255,7 @@ class Builder:
 
 
 def _values(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
-    """What kernels read or write at these places: what lies as bfloat16 stands for float32."""
+    """The types that kernels read or write at these places; tensors stored as bfloat16 count as float32."""
     halves = (DENSE_BF16, BLOCKED_BF16)
     return [
         None if at is None else Value(at.shape, at.number if form in halves else at.dtype, at.array)
@@ -262,7 +264,7 @@ def _values(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value 
 
 
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
-    """A constant as a node reads it."""
+    """Convert a constant to the form that a node reads."""
     if form in (BLOCKED, BLOCKED_BF16):
         block = layouts.blocked(target.block(stored_as(form, array.dtype)))
         elements = rounded(array) if form == BLOCKED_BF16 else array

@@ -1,4 +1,4 @@
-"""One caller of a network: all that runs, bound to the memory that it has meanwhile."""
+"""A caller of a network: the segments of a program, bound to the memory of one run at a time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from cpuconv.problem.arrays import address
 
 @dataclass(frozen=True)
 class Host:
-    """A node that its reference computes between kernels."""
+    """A node that its reference computes, between kernels."""
 
     node: Node
-    inputs: list[Any]  # a constant's array, a place, or None
+    inputs: list[Any]  # arrays of constants, places, or None
     outputs: list[Place | None]
 
 
@@ -34,18 +34,18 @@ Segment = Recording | Host
 
 
 class Caller:
-    """The segments of a network bound to memory; not to be run twice at once.
+    """The segments of a network bound to memory; only one thread at a time may run it.
 
     Attributes
     ----------
     calls : list of callable
-        What runs, one after the other: a segment each; takes what may end it, or None.
+        Functions that run the segments in order; the argument may end the run, or is None.
     start : int
-        Address of the memory that it is bound to; 0: none yet.
+        Address of the arena that it is bound to; 0: none yet.
     looks : bool
-        Whether references look at memory, so that it takes its place before each run.
+        Whether references access memory, so that the arena must be set before each run.
     own : Arena or None
-        Memory of its own, which runs of others do not take.
+        An arena that belongs to this caller, not shared with other runs.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Caller:
         constants: Mapping[str, np.ndarray],
         watch: Stopwatch | None = None,
     ) -> None:
-        """Bind segments to constants, which are given by base; kernels timed by `watch`.
+        """Bind segments to constants, given by base; `watch` times the kernels.
 
-        `workspace` is where the workspace begins in the memory of a run, behind the values.
+        `workspace` is the offset of the workspace in the arena, after the values.
         """
-        self._constants = constants  # which the segments have addresses of
+        self._constants = constants  # kept alive, as the segments have their addresses
         fixed = {name: address(array) for name, array in constants.items()}
         moving = {ARENA: 0, WORKSPACE: workspace}
         self._bound = [
@@ -75,7 +75,7 @@ class Caller:
         self.calls = [part.run if isinstance(part, Bound) else _call(part, self._late) for part in self._bound]
 
     def take_place(self, arena: Arena) -> None:
-        """Lie there in the next run; who asks for it keeps the arena."""
+        """Bind the next run to an arena, which the caller of this method must keep alive."""
         distance, self.start = arena.address - self.start, arena.address
         if distance:
             for part in self._recorded:
@@ -84,7 +84,7 @@ class Caller:
             self._late[ARENA] = arena.memory
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Give the next run its arrays."""
+        """Set the arrays of the next run."""
         self._names = self._names or [
             *(f"input {at}" for at in range(len(arrays))),
             *(f"output {at}" for at in range(len(outputs))),
@@ -98,7 +98,7 @@ class Caller:
             self._late.update(zip(self._names, given, strict=True))
 
     def place(self, base: str, array: np.ndarray) -> None:
-        """Give the next runs one of the arrays anew, by its base: "input 0", "output 0" and so on."""
+        """Set one array for the next runs, by its base: "input 0", "output 0" and so on."""
         start = address(array)
         for point in self._points:
             point(base, start)
@@ -113,7 +113,7 @@ class Caller:
             call(stop)
 
     def watched(self) -> list[tuple[int, float, float]]:
-        """Run all segments; when those began and ended that references compute, all by worker 0."""
+        """Run all segments; return start and end of those that references compute, all by worker 0."""
         told = []
         for part, call in zip(self._bound, self.calls, strict=True):
             start = now()
@@ -123,12 +123,12 @@ class Caller:
         return told
 
     def release(self) -> None:
-        """Let go of the arena and the caller's arrays."""
+        """Drop the references to the arena and the caller's arrays."""
         self._late.clear()
 
 
 def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
-    """What runs a node's reference on an arena and the caller's arrays; it does not hold its `Caller`."""
+    """A function that runs a node's reference on the arena and the caller's arrays; it does not own its `Caller`."""
 
     def view(place: Place) -> np.ndarray:
         memory = late[place.ref.name].reshape(-1).view(np.uint8)

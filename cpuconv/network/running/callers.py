@@ -1,4 +1,4 @@
-"""The callers of a program: recordings bound to memory for each run at once, which the next runs take over."""
+"""Pool of a program's callers: one recording bound to memory per concurrent run, reused by later runs."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Callable
 
 from cpuconv.network.running.caller import Caller
 
-_WINDOW = 256  # runs that found others idle: what none of so many took was for a peak that is over
+_WINDOW = 256  # runs per window, counted while other callers are idle; unused callers were for a past peak
 
 
 class Callers:
-    """A pool; several threads may use it at once.
+    """A pool of callers; several threads may use it concurrently.
 
-    How many there are is told by those that live. So one that is not given back, because its run was interrupted or
-    failed in some unforeseen way, is neither missed nor counted for ever: it goes with its last reference.
+    The number of callers is that of the existing objects. A caller that is not returned, because its run was
+    interrupted or failed unexpectedly, is freed with its last reference.
 
     Parameters
     ----------
     each : int
-        Bytes of one.
+        Size of one caller, in bytes.
     most_idle : int
-        Most bytes that those which do not run may take, beside one of them.
+        Maximum size of idle callers, in bytes, without one of them.
     """
 
     def __init__(self, each: int, most_idle: int) -> None:
         self._each, self._kept = each, 1 + most_idle // max(1, each)
         self._free: list[Caller] = []
         self._living: set[weakref.ref[Caller]] = set()
-        self._runs = self._spare = 0  # of the window; callers that none of its runs took
+        self._runs = self._spare = 0  # window statistics: runs, minimum of unused callers
 
     def __len__(self) -> int:
         return len(self._living)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them, those that run among them."""
+        """Size of all callers, including running ones, in bytes."""
         return self._each * len(self._living)
 
     def take(self, make: Callable[[], Caller]) -> Caller:
-        """One that does not run, the latest that did, or a new one."""
+        """Take the most recently used idle caller, or a new one."""
         try:
             caller = self._free.pop()
         except IndexError:
@@ -50,14 +50,14 @@ class Callers:
         return caller
 
     def give_back(self, caller: Caller) -> None:
-        """Let the next run take a caller that is whole; those that are too many go."""
+        """Return a caller after a regular run; free surplus ones."""
         caller.release()
         self._free.append(caller)
         if len(self._free) > 1:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Free those that the window did not need, and what is beyond the limit: the ones that ran longest ago."""
+        """Free the callers that the window did not need, and the least recently used ones beyond the limit."""
         free = self._free
         self._runs += 1
         if self._runs >= _WINDOW:
@@ -67,5 +67,5 @@ class Callers:
             del free[: -self._kept]
 
     def release(self) -> None:
-        """Free those that do not run."""
+        """Free all idle callers."""
         self._free.clear()

@@ -1,4 +1,4 @@
-"""Constants of a program, as its kernels read them: weights in packed forms, tables, and what else must not move."""
+"""Constants of a program, as its kernels read them: packed weights, tables, and other arrays at fixed addresses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FixedConstants:
     Attributes
     ----------
     arrays : dict of str to numpy.ndarray
-        By base.
+        Arrays by base.
     shared : set of str
-        Bases of those that other programs may read too.
+        Bases of the arrays that other programs may read too.
     prefix : str
-        What bases begin with.
+        Prefix of the bases.
     """
 
     def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed, prefix: str = "constant") -> None:
@@ -35,15 +35,15 @@ class FixedConstants:
 
     @property
     def own_bytes(self) -> int:
-        """Of those that no other program reads."""
+        """Size of the arrays that no other program reads, in bytes."""
         return sum(array.nbytes for name, array in self.arrays.items() if name not in self.shared)
 
     def keep(self, array: np.ndarray) -> Ref:
-        """The address of a C-contiguous array."""
+        """Store a C-contiguous array, and return its address."""
         return self._placed(own(array))
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
-        """The address of a constant in a packed form."""
+        """Store a constant in a packed form, and return its address."""
         kept = self._placed(self._packed.get(self._raw[name], form, make))
         self.shared.add(kept.name)
         return kept
@@ -58,5 +58,5 @@ class FixedConstants:
         return Ref(name)
 
     def room(self, size: int) -> np.ndarray:
-        """Memory for a constant in a packed form."""
+        """Allocate memory for a constant in a packed form."""
         return self._packed.pool.take(size)

@@ -1,4 +1,4 @@
-"""A network for inputs of certain sizes, ready to run: kernels, constants, callers; a run takes an arena."""
+"""Executable: a network for inputs of given sizes, with its kernels, constants and callers; each run uses an arena."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from cpuconv.problem.integers import divide
 
 @dataclass(frozen=True)
 class CompiledNode:
-    """What one node does when the network runs.
+    """The compiled form of one node.
 
     Attributes
     ----------
     node_plan : NodePlan
     steps : list[Step]
-        Kernel calls; none if the reference computes the node.
+        Kernel calls; empty if the reference computes the node.
     host : bool
-        Whether it does.
+        Whether the reference computes the node.
     inputs, weights, outputs : int
-        Bytes of its operands, those that are constant as `weights`.
+        Sizes of its operands, in bytes; constant inputs count as `weights`.
     shape : tuple of int
-        Of its first output.
+        Shape of its first output.
     types : str
-        Of elements, as `element_types.types_of` writes them.
+        Element types, as formatted by `element_types.types_of`.
     """
 
     node_plan: NodePlan
@@ -53,13 +53,13 @@ class CompiledNode:
 
     @property
     def seconds(self) -> float:
-        """By the model; 0 where a reference computes the node."""
+        """Modelled time of the node, in seconds; 0 if a reference computes it."""
         return 0.0 if self.node_plan.offer is None else self.node_plan.offer.seconds
 
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A network with fixed sizes, as `building.build` makes it; nothing but its callers changes.
+    """A network with fixed sizes, made by `building.build`; immutable except for its callers.
 
     Attributes
     ----------
@@ -67,23 +67,23 @@ class Executable:
     inputs, outputs : mapping of str to Value
         Shape and dtype of each.
     works : list[CompiledNode]
-        What runs, in order; views and what is written in place by others do not appear.
+        The nodes that run, in order; without views and nodes whose inputs are written directly into their output.
     sets : list[list[int]]
-        Places of works that run side by side, in order.
+        Indices of nodes that run concurrently, in order.
     segments : list of Segment
-        The same as recorded kernel calls, with the nodes between them that references compute.
+        The same as recorded kernel calls, and between them the nodes that references compute.
     memory : Memory
     constants : mapping of str to numpy.ndarray
-        Arrays at fixed addresses, by base; packed weights among them.
+        Arrays at fixed addresses by base, including packed weights.
     constant_outputs : mapping of str to numpy.ndarray
     raw_bytes : int
-        Of the constants that its nodes read, as the graph had them; it lets go of them.
+        Size of the raw constants that its nodes read, in bytes; these have been released.
     workspace_bytes : int
     own_bytes : int
-        Bytes that no other program reads, objects roughly counted and callers left out.
+        Approximate size of data that no other program reads, in bytes, without callers.
     callers : Callers
     arenas : Arenas
-        Memory for runs, of other programs too.
+        Memory of runs, shared with other programs.
     """
 
     target: Target
@@ -103,40 +103,40 @@ class Executable:
 
     @property
     def constant_bytes(self) -> int:
-        """Of constants, packed weights among them."""
+        """Size of the constants, including packed weights, in bytes."""
         return sum(array.nbytes for array in self.constants.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are free once it is forgotten: more, the more callers there were at once; arenas are others'."""
+        """Memory that is freed when the network is dropped, in bytes; without arenas; grows with concurrent callers."""
         return self.own_bytes + self.callers.nbytes
 
     @lazy
     def run_bytes(self) -> int:
-        """Of the memory of one run."""
+        """Size of the memory of one run, in bytes."""
         return self._workspace_start + self.workspace_bytes + ALIGNMENT
 
     @lazy
     def _workspace_start(self) -> int:
-        """Where the workspace lies, behind the values and room for vectors that reach beyond them."""
+        """Offset of the workspace, after the values and a margin for vectors that extend beyond them."""
         return divide(self.memory.arena, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
     def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, stop: Stop | None = None) -> None:
-        """Compute the outputs, into the given arrays; several threads may do so at once.
+        """Compute the outputs into the given arrays; several threads may do so concurrently.
 
         Parameters
         ----------
         arrays, outputs : sequence of numpy.ndarray
-            In the order of the network's inputs and outputs, C-contiguous, of the right shapes and dtypes.
+            Arrays in the order of the network's inputs and outputs, C-contiguous, of the right shapes and dtypes.
         stop : Stop or None
-            What may end the run between two kernels.
+            May end the run between two kernels.
 
         Raises
         ------
         SourceError
-            A node that a reference computes cannot take what it is given.
+            A node that a reference computes does not accept its inputs.
         RunStopped
-            `stop` said so. What the outputs hold then is of no meaning.
+            `stop` ended the run. The contents of the outputs are then undefined.
         """
         caller, arena = self.callers.take(self.caller), self.arenas.take(self.run_bytes)
         try:
@@ -144,7 +144,7 @@ class Executable:
                 caller.take_place(arena)
             caller.point(arrays, outputs)
             caller.run(stop)
-        except CpuconvError:  # between two nodes; after any other exception neither is taken again
+        except CpuconvError:  # raised between two nodes; after any other exception neither is reused
             self.callers.give_back(caller)
             self.arenas.give_back(arena)
             raise
@@ -156,18 +156,18 @@ class Executable:
                     output[...] = self.constant_outputs[name]
 
     def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
-        """One more caller of the segments, or of others of this network; timed by `watch`."""
+        """Make a caller of the segments, or of other segments of this network; timed by `watch`."""
         segments = self.segments if segments is None else segments
         return Caller(segments, self._workspace_start, self.constants, watch)
 
     def caller_in_place(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
-        """The same with memory of its own."""
+        """Make a caller with its own arena."""
         made = self.caller(segments, watch)
         made.own = Arena(self.run_bytes)
         made.take_place(made.own)
         return made
 
     def release(self) -> None:
-        """Free what the next runs would take over."""
+        """Free idle callers and arenas."""
         self.callers.release()
         self.arenas.release()

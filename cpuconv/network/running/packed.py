@@ -15,26 +15,26 @@ from cpuconv.memory.large_pages import Pool
 from cpuconv.memory.mapped_files import lender, own
 
 OF_TRIES = 1 << 29
-"""Bytes that stay from one variant of a network to the next, which reads nearly all of the same constants."""
+"""Bytes that are retained between variants of a network, as these read nearly the same constants."""
 
 
 class Packed:
-    """Constants by content and form: programs that read equal ones in one form share them.
+    """Packed constants by content and form; programs that read equal ones in one form share them.
 
-    Names do not tell constants apart: rewrites for other sizes may give one name to other elements. An array lives as
-    long as a program reads it. To be filled by one thread at a time; programs may be forgotten meanwhile.
+    Names do not identify constants, as rewrites for other sizes may reuse a name for other elements. An array exists as
+    long as a program reads it. Only one thread at a time may add constants; programs may be dropped meanwhile.
 
     Parameters
     ----------
     saved : callable or None
-        What a file has of a constant in a form, or None.
+        Returns a constant in a form from a saved model's file, or None.
     keeps : int
-        Bytes of constants that stay when no program reads them: for programs that are made one after another.
+        Bytes of constants that are retained without a program, for programs that are built one after another.
 
     Attributes
     ----------
     pool : Pool
-        Memory for constants, in which those that are packed one after another, as operators run, lie side by side.
+        Memory of constants; those packed one after another, in the order of operators, are adjacent.
     """
 
     def __init__(self, saved: Callable[[np.ndarray, Any], np.ndarray | None] | None = None, keeps: int = 0) -> None:
@@ -44,20 +44,20 @@ class Packed:
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )
-        self._lent: dict[int, tuple[weakref.ref[np.ndarray], tuple[str, bytes]]] = {}  # contents by identity
+        self._lent: dict[int, tuple[weakref.ref[np.ndarray], tuple[str, bytes]]] = {}  # content keys by identity
 
     def __len__(self) -> int:
         return len(self._arrays)
 
     def get(self, array: np.ndarray, form: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What `make` packs of a constant in a form; if a program has the same already, that.
+        """Return a constant in a packed form: an existing equal one, or the result of `make`.
 
         Parameters
         ----------
         array : numpy.ndarray
             The constant.
         form : hashable
-            Whatever else the result depends on.
+            All else that the result depends on.
         make : callable
         """
         found = None if self._saved is None else self._saved(array, form)
@@ -73,12 +73,12 @@ class Packed:
         return made
 
     def forms(self, array: np.ndarray) -> list[tuple[Any, np.ndarray]]:
-        """The forms that a constant is packed in, each with what it is packed to."""
+        """The forms in which a constant is packed, with the packed arrays."""
         content = self._content(array)
         return [(form, made) for (name, form), made in self._arrays.items() if name == content]
 
     def _content(self, array: np.ndarray) -> tuple[str, bytes]:
-        """What tells the elements of an array from others; of those that lie in a model's file, read once."""
+        """A key of an array's content; arrays in a model's file are read only once for it."""
         if lender(array) is None or array.flags.writeable:
             return _content(array)
         known = self._lent.get(id(array))
@@ -90,7 +90,7 @@ class Packed:
 
 
 def _content(array: np.ndarray) -> tuple[str, bytes]:
-    """What tells the elements of an array from others."""
+    """A key of an array's content."""
     if array.dtype == FLOAT32:
         return array.dtype.str, session.current.fingerprint(array)
     return f"{array.dtype.str}{array.shape}", hashlib.sha256(array.tobytes()).digest()

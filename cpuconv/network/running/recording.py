@@ -1,9 +1,9 @@
 """Recordings: the kernel calls of a network as one table for the launcher.
 
-Every address is a base and an offset. Bases are the arena (values while the network runs), the workspace (of one node
-at a time), constants, and the arrays of the caller. Addresses that are known when a recording is bound are written
-then, those of the caller's arrays before each run. The memory of a run may be another one than that of the run before:
-then all addresses in it move by the distance.
+Each address is a base and an offset. Bases are the arena (intermediate values), the workspace (of one node at a time),
+constants, and the caller's arrays. Addresses that are known when a recording is bound are written then, those of the
+caller's arrays before each run. If a run uses another arena than the previous one, the distance is added to all
+addresses in it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from cpuconv.problem.arrays import address
 from cpuconv.runtime.code.together import with_kernels
 
 Made = TypeVar("Made")
-_SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
+_SLICE_SECONDS = 20e-3  # modelled; the model may be off by some factor: a run ends within 50 ms of a request
 
 
 def compiled(steps: Sequence[Step], make: Callable[[], Made]) -> Made:
-    """What `make` makes of steps; their kernels, where some are missing, are compiled together before."""
+    """Compile missing kernels of steps in parallel, then return the result of `make`."""
     return with_kernels(lambda: (kernel for step in steps for kernel in step.kernels()), make)
 
 
 class Recording:
-    """The rows of a network, to be bound to memory any number of times.
+    """The program table of a network, which can be bound to memory any number of times.
 
     Attributes
     ----------
     words : Words
     threads : int
-        Most threads to run on.
+        Maximum number of threads.
     sets : Sequence[int]
-        Numbers of rows that run side by side, from the first on.
+        Numbers of consecutive rows that run concurrently.
     slices : Sequence[slice]
-        Rows that run without a look at what may end the run; none: all of them.
+        Rows that run without a check whether to end the run; empty: all rows.
     """
 
     def __init__(self, words: Words, threads: int, sets: Sequence[int], slices: Sequence[slice] = ()) -> None:
@@ -59,7 +59,7 @@ class Recording:
         sets: Sequence[int] | None = None,
         seconds: Sequence[float] = (),
     ) -> Recording:
-        """The recording of some steps.
+        """Record steps.
 
         Parameters
         ----------
@@ -68,39 +68,39 @@ class Recording:
         sets : Sequence[int] or None
             As the attribute; None: one row after another.
         seconds : Sequence[float]
-            How long each set takes, by the model; none: not long together.
+            Modelled seconds of each set; empty: short in total.
         """
         words = compiled(steps, lambda: Words.of(steps))
         return cls(words, threads, [1] * len(steps) if sets is None else sets, slices(seconds))
 
     @property
     def bases(self) -> frozenset[str]:
-        """The bases that its addresses refer to."""
+        """The bases of its addresses."""
         return frozenset(self.words.patches)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its argument blocks."""
+        """Size of its argument blocks, in bytes."""
         return self.words.words.nbytes
 
     def bind(
         self, addresses: Mapping[str, int], moving: Mapping[str, int] | None = None, watch: Stopwatch | None = None
     ) -> Bound:
-        """The rows with argument blocks of their own, timed by `watch`.
+        """Copy the argument blocks, and bind them; `watch` times the rows.
 
         Parameters
         ----------
         addresses : mapping of str to int
-            Of bases that stay where they are.
+            Addresses of fixed bases.
         moving : mapping of str to int or None
-            Where others, if there are some, lie from the address on that `Bound.move` counts from.
+            Offsets of other bases, relative to an address that `Bound.move` changes.
         watch : Stopwatch or None
         """
         return Bound(self, addresses, moving or {}, watch)
 
 
 class Bound:
-    """A recording bound to memory; not to be run twice at once."""
+    """A recording bound to memory; only one thread at a time may run it."""
 
     def __init__(
         self,
@@ -111,14 +111,14 @@ class Bound:
     ) -> None:
         words, starts, patches, codes, parts, held, entries = recording.words
         self._words = words.copy()
-        kept: list[Any] = [held, self._words]  # what the rows have addresses of
+        kept: list[Any] = [held, self._words]  # objects whose addresses are in the rows
         known = {**bases, **moving}
         for base, start in known.items():
             if base in patches:
                 self._words[patches[base]] += start
         places = [patches[base] for base in moving if base in patches]
         self._moving = np.concatenate([np.zeros(0, np.int64), *places])
-        self._cells = memoryview(self._words)  # a word is written in a tenth of the time that NumPy takes
+        self._cells = memoryview(self._words)  # writes a word in a tenth of NumPy's time
         self._late = {
             base: list(zip(places.tolist(), words[places].tolist(), strict=True))
             for base, places in patches.items()
@@ -138,19 +138,19 @@ class Bound:
         self._slices = [runtime.Program.of(table[part], recording.threads, kept) for part in recording.slices]
 
     def move(self, distance: int) -> None:
-        """Let what moves lie so many bytes further on."""
+        """Add a distance in bytes to all addresses of moving bases."""
         self._words[self._moving] += distance
 
     def point(self, base: str, start: int) -> None:
-        """Give a base, left open when the recording was bound, its address for the next runs."""
+        """Set the address of a base that was left open when the recording was bound, for the next runs."""
         for place, offset in self._late.get(base, ()):
             self._cells[place] = offset + start
 
     def run(self, stop: Stop | None = None) -> None:
-        """Run all rows; every base has an address.
+        """Run all rows; all bases must have addresses.
 
-        Many that take long run in slices where somebody may end them between two: `stop`, and in the main thread what
-        handles signals, such as Ctrl-C. Elsewhere the interpreter's lock is asked for at the end alone.
+        Long programs run in slices if the run may be ended between them: by `stop`, or in the main thread by signal
+        handlers, such as for Ctrl-C. Otherwise, the interpreter lock is acquired only at the end.
         """
         if self._slices and (stop is not None or threading.current_thread() is threading.main_thread()):
             for part in self._slices:
@@ -161,14 +161,14 @@ class Bound:
 
 
 def rows_of(rows: Rows, kept: list[Any]) -> tuple[np.ndarray, list[int], list[int]]:
-    """Entries, addresses of blocks and parts of rows, which `kept` keeps."""
+    """Entries, addresses of argument blocks, and parts of rows; `kept` keeps the rows alive."""
     kept.append(rows)
     entries = entries_of([code for code, _, _ in rows], kept)
     return entries, [address(block) for _, block, _ in rows], [each for _, _, each in rows]
 
 
 def slices(seconds: Sequence[float]) -> list[slice]:
-    """Rows, of which each takes so long, in slices of about `_SLICE_SECONDS`; none where one would do."""
+    """Divide rows with these modelled times into slices of about `_SLICE_SECONDS`; empty if one would suffice."""
     ends, left = [], 0.0
     for row, each in enumerate(seconds):
         if left > 0 and left + each > _SLICE_SECONDS:

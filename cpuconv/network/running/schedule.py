@@ -1,8 +1,8 @@
-"""Which operators run side by side, in one row of a recording: small ones that do not depend on one another.
+"""Group small independent operators into sets that run concurrently, as one row of a recording.
 
-The workers of a row meet at its end. For two branches of a network that is once for an operator of each, and what one
-of them leaves uneven the other evens out. Operators are brought together before memory is planned, so that what they
-touch does not overlap; what they touch also has the last word.
+Workers join at the end of a row. For two branches of a network, that is once per pair of operators, and load imbalance
+of one operator is compensated by the other. Operators are grouped before memory is planned, so that their operands do
+not overlap; a final check of their operands decides.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.network.running.arena import WORKSPACE
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
-_SMALL = 1000  # joins: an operator that takes longer has units enough for every worker
-_AHEAD = 32  # operators that are looked at: values computed far ahead of their readers leave the caches
+_SMALL = 1000  # join times; a longer operator has enough work units for all workers
+_AHEAD = 32  # operators considered; values computed far ahead of their readers leave the caches
 
 
 def scheduled(network_plan: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
-    """The network with small independent operators brought together, and for each node its moment: those of one moment
-    may run side by side."""
+    """Reorder a network so that small independent operators are adjacent; return it and the stage of each node.
+
+    Nodes of one stage may run concurrently.
+    """
     threads = network_plan.target.threads
     if threads == 1:
         return network_plan, list(range(len(network_plan.nodes)))
     producers = {name: at for at, each in enumerate(network_plan.nodes) for name in each.node.outputs if name}
     needs = [{producers[name] for name in each.node.inputs if name in producers} for each in network_plan.nodes]
-    moments: dict[int, int] = {}  # by node, in the new order
+    moments: dict[int, int] = {}  # stage by node, in the new order
     left = dict.fromkeys(range(len(network_plan.nodes)))
 
     def ready(at: int, now: int) -> bool:
@@ -59,14 +61,14 @@ def _is_view(node_plan: NodePlan) -> bool:
 
 
 def _is_small(node_plan: NodePlan, threads: int) -> bool:
-    """Whether a kernel takes less than `_SMALL` joins."""
+    """Whether a kernel takes less time than `_SMALL` joins."""
     offer = node_plan.offer
     return offer is not None and not offer.view and offer.seconds < _SMALL * join_seconds(threads)
 
 
 @dataclass(frozen=True)
 class Touched:
-    """An operator's moment and kernel calls, and the memory that it reads and writes."""
+    """An operator's stage and kernel calls, and the memory that it reads and writes."""
 
     moment: int
     steps: Sequence[Step]
@@ -74,7 +76,7 @@ class Touched:
     written: Sequence[Place]
 
     def joins(self, other: Touched) -> bool:
-        """Whether it may run beside another one."""
+        """Whether it may run concurrently with another one."""
         return (
             self.moment == other.moment
             and self._is_one_call()
@@ -84,8 +86,10 @@ class Touched:
         )
 
     def _is_one_call(self) -> bool:
-        """Whether there is one kernel call, which workers share or any of them may run: with workspace of its own for
-        each, as calls that any size may share have it."""
+        """Whether it has a single kernel call, which workers share or any one of them may run.
+
+        In the latter case it must not use the workspace; calls that workers share for some sizes have one for each.
+        """
         if len(self.steps) != 1:
             return False
         refs = [value for value in self.steps[0].args.values() if isinstance(value, Ref)]
@@ -94,7 +98,7 @@ class Touched:
 
 
 def sets(touched: Sequence[Touched]) -> list[list[int]]:
-    """Places of operators that run side by side, in order; none where one worker would do for all of them."""
+    """Indices of operators that run concurrently, in order; operators without shared work are not grouped."""
     made: list[list[int]] = []
     for at, each in enumerate(touched):
         if made and all(each.joins(touched[other]) for other in made[-1]):
@@ -110,7 +114,7 @@ def sets(touched: Sequence[Touched]) -> list[list[int]]:
 
 
 def _overlap(written: Sequence[Place], touched: Sequence[Place]) -> bool:
-    """Whether elements of places may lie in the same memory."""
+    """Whether elements of places may share memory."""
     return any(
         a.ref.name == b.ref.name and bounds(a)[0] < bounds(b)[1] and bounds(b)[0] < bounds(a)[1]
         for a in written
@@ -119,7 +123,7 @@ def _overlap(written: Sequence[Place], touched: Sequence[Place]) -> bool:
 
 
 def bounds(place: Place) -> tuple[int, int]:
-    """The offsets of the first byte of a place and of that behind the last; strides may be negative."""
+    """The offsets of the first byte of a place and of the byte after its last; strides may be negative."""
     spans = [(size - 1) * step for size, step in zip(place.physical, place.strides, strict=True)]
     ends = (sum(span for span in spans if span * sign > 0) for sign in (-1, 1))
     first, last = (place.ref.offset + end for end in ends)

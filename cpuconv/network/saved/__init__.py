@@ -1,5 +1,5 @@
-"""Saved models: one file that holds a network, what was chosen for it, and its weights, raw and packed.
+"""Saved models: one file with a network, its selected layouts and algorithms, and its weights, raw and packed.
 
-`container` is the file: a header and blocks of bytes. `encoding` writes graphs as plain values, and reads them.
-`program` says what is kept beside a graph; `writing` and `reading` put it all together.
+`container` is the file format: a header and blocks of bytes. `encoding` converts graphs to plain values and back.
+`program` defines what is stored in addition to a graph. `writing` and `reading` combine these parts.
 """

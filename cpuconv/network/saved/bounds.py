@@ -1,7 +1,8 @@
-"""Bounds on what the header of a saved model may ask for, looked at before it is decoded and before a graph is made.
+"""Limits on the header of a saved model, checked before it is decoded and before a graph is built.
 
-A few bytes of JSON may become objects of hundreds: `[]` is a list. What decoding takes is estimated from the characters
-that begin objects, outside of texts. Headers that were saved are 6 to 11 times as large when they are decoded.
+A few bytes of JSON may become objects of hundreds of bytes, such as the list `[]`. The memory for decoding is estimated
+from the characters that begin objects, outside strings. Headers of saved models become 6 to 11 times as large when they
+are decoded.
 """
 
 from __future__ import annotations
@@ -16,41 +17,41 @@ from cpuconv.errors import SourceError
 from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES
 from cpuconv.memory.room import check_bytes
 
-MOST_HEADER = 128 << 20  # bytes: twice what a program of 100,000 nodes takes
-MOST_LEVELS = 8 + 6 * MOST_DEPTH  # brackets within brackets: each graph within a node takes six
-_TIMES = 16  # what decoding may take, in sizes of the text
-_SMALL = 1 << 16  # bytes that any header may take
+MOST_HEADER = 128 << 20  # maximum size in bytes: twice that of a program with 100,000 nodes
+MOST_LEVELS = 8 + 6 * MOST_DEPTH  # maximum nesting of brackets: each nested graph takes six levels
+_TIMES = 16  # maximum ratio of decoded to encoded size
+_SMALL = 1 << 16  # bytes that are allowed for any header
 
 _TAKES = np.zeros(256, np.uint8)
 for _character, _size in JSON_BYTES.items():
     _TAKES[ord(_character)] = _size
-_STEPS = np.zeros(256, np.int8)  # levels up and down
+_STEPS = np.zeros(256, np.int8)  # change of the nesting level by character
 _STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
 
 
 def check_text(text: bytes, name: str, most_levels: int = MOST_LEVELS, piece_bytes: int = 1 << 16) -> None:
-    """See that decoding a header takes no more memory than headers do, and that it nests no deeper.
+    """Check that a header's decoded size and nesting are within their limits.
 
     Parameters
     ----------
     text : bytes
     name : str
-        Of the file.
+        Name of the file.
     most_levels : int
-        Brackets within brackets.
+        Maximum nesting of brackets.
     piece_bytes : int
-        Of the text that are looked at at once.
+        Bytes of the text that are processed per step.
 
     Raises
     ------
     SourceError
-        It does; the message begins with the file's name.
+        A limit is exceeded; the message begins with the file's name.
     """
     most = _SMALL + _TIMES * len(text)
-    if b"\\" in text:  # a quote behind one ends no text
+    if b"\\" in text:  # an escaped quote does not end a string
         text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
     level = taken = 0
-    within = False  # a text
+    within = False  # whether inside a string
     for start in range(0, len(text), piece_bytes):
         piece = np.frombuffer(text, np.uint8, min(piece_bytes, len(text) - start), start)
         texts = np.logical_xor.accumulate(piece == ord('"')) ^ within
@@ -66,12 +67,12 @@ def check_text(text: bytes, name: str, most_levels: int = MOST_LEVELS, piece_byt
 
 
 def check_nodes(graph: Any, most: int | None = None) -> None:
-    """See that the plain values of a graph have not too many nodes, and none nested too deep.
+    """Check the number and nesting of nodes in the plain values of a graph.
 
     Raises
     ------
     SourceError
-        There are more than `most`, by default `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
+        There are more than `most` nodes, by default `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
     """
     count, level, most = 0, [graph], most or MOST_NODES
     for _ in range(MOST_DEPTH + 1):
@@ -91,7 +92,7 @@ def _items(data: Any, name: str) -> list[Any]:
 
 
 def _graphs_in(data: Any) -> Iterator[Any]:
-    """The graphs within the plain values of a node."""
+    """Yield the graphs in the plain values of a node."""
     if isinstance(data, dict):
         for kind, each in data.items():
             if kind == "graph":

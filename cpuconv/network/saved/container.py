@@ -1,9 +1,9 @@
-"""Files of a header and blocks of bytes, which are mapped into memory, so that processes share them.
+"""File format with a header and blocks of bytes; files are memory-mapped, so that processes share them.
 
 A file begins with 64 bytes: a magic, the version of the format, the sizes of the header and of the file, and a BLAKE2b
-digest of these and of the header. Then comes the header, JSON, and from a multiple of 64 on the blocks, each at a
-multiple of 64. The header lists them: where they begin, behind the header, their bytes and their checksums, which are
-fingerprints (`memory.fingerprint`) with a key that is the same everywhere. A block is checked before it is first used.
+digest of these and of the header. The header, in JSON, follows, and then the blocks, each aligned to 64 bytes. The
+header lists their offsets from the first block, their sizes and their checksums. Checksums are fingerprints
+(`conv.remembering.fingerprint`) with a fixed key. A block is checked before its first use.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ALIGNMENT = 64
 PREFIX = struct.Struct("<8sQQQ")  # magic, format, bytes of the header, bytes of the file
 _DIGEST = 32
 START = PREFIX.size + _DIGEST
-_LANES = 8  # of checksums, whatever the instruction set's are
+_LANES = 8  # lanes of checksums, for all instruction sets
 
 
 def is_saved(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a saved model does."""
+    """Whether a file begins with the magic of a saved model."""
     try:
         with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -47,34 +47,34 @@ def is_saved(path: str | os.PathLike[str]) -> bool:
 
 
 def checksum(array: np.ndarray) -> str:
-    """Of an array's elements in C order."""
+    """Checksum of an array's elements in C order."""
     return _fingerprinter()(_flat(array)).hex()
 
 
 @functools.cache
 def _fingerprinter() -> Fingerprinter:
-    """Made at first use, which compiles or loads its kernel."""
+    """The fingerprinter for checksums; created at first use, which compiles or loads its kernel."""
     return Fingerprinter(hashlib.shake_256(MAGIC).digest, _LANES)
 
 
 def checksum_kernels() -> set[str]:
-    """The names of the kernels that checksums are computed by."""
+    """The names of the kernels that compute checksums."""
     with noting() as names:
         Fingerprinter(hashlib.shake_256(MAGIC).digest, _LANES)(np.zeros(ALIGNMENT, np.uint8))
     return names
 
 
 class Blocks:
-    """Blocks for a new file; equal ones are written once."""
+    """Blocks of a new file; equal blocks are stored once."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray] = []
-        self._table: list[tuple[int, int, str]] = []  # where it begins, its bytes, its checksum
+        self._table: list[tuple[int, int, str]] = []  # offset, size in bytes, checksum
         self._known: dict[str, int] = {}
         self._end = 0
 
     def add(self, array: np.ndarray) -> int:
-        """The number of the block that holds an array's elements in C order; an array of none has no block: -1."""
+        """Add an array's elements in C order; return the number of the block, or -1 for an empty array."""
         if not array.size:
             return -1
         content = _flat(array)
@@ -87,12 +87,12 @@ class Blocks:
         return number
 
     def write(self, path: Path, header: Mapping[str, Any]) -> None:
-        """Write the file with a header, which gets their table as "blocks"; it appears whole or not at all.
+        """Atomically write the file with a header, to which the table "blocks" is added.
 
         Raises
         ------
         OSError
-            It cannot be written.
+            The file cannot be written.
         SourceError
             The header is larger than `MOST_HEADER`.
         """
@@ -113,12 +113,12 @@ class Blocks:
 
 
 class Container:
-    """A file that `Blocks.write` wrote, mapped into memory.
+    """A memory-mapped file that `Blocks.write` wrote.
 
     Attributes
     ----------
     header : dict
-        What the writer gave; whoever reads it has to check it.
+        The writer's header; the reader must validate it.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ class Container:
     Raises
     ------
     SourceError
-        It cannot be read, is no such file, one of a newer version, or damaged.
+        The file cannot be read, is not of this format, is of a newer version, or is damaged.
 
     Notes
     -----
-    The mapping stays that of the file that was opened when another takes its name. A file that is written to in place,
-    or cut, while it is mapped changes or ends what is read of it.
+    The mapping remains valid if another file takes its name. If the file is written in place or truncated, the mapped
+    contents change or become inaccessible.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -161,7 +161,7 @@ class Container:
         return SourceError(f"{self.name} is damaged: {why}.")
 
     def _read(self) -> dict[str, Any]:
-        """The header."""
+        """Read and check the header."""
         prefix = self._map[: PREFIX.size].tobytes()
         _, version, self._header_bytes, size = PREFIX.unpack(prefix)
         if version > FORMAT:
@@ -185,7 +185,7 @@ class Container:
         return header
 
     def _table(self, table: Any) -> list[tuple[int, int, str]]:
-        """The blocks, each of which lies within the file."""
+        """Check the table of blocks; each block must be within the file."""
         if not isinstance(table, list):
             raise self._damaged("it has no table of blocks")
         blocks = []
@@ -199,25 +199,25 @@ class Container:
         return blocks
 
     def size(self, number: int) -> int:
-        """Bytes of a block."""
+        """Size of a block, in bytes."""
         return self._blocks[number][1]
 
     def checksum(self, number: int) -> str:
-        """What a block's checksum must be."""
+        """Expected checksum of a block."""
         return self._blocks[number][2]
 
     def view(self, number: int) -> np.ndarray:
-        """The bytes of a block, read-only, where they are mapped; not checked yet."""
+        """The mapped bytes of a block, read-only and unchecked."""
         start, size, _ = self._blocks[number]
         return self._map[self._begin + start : self._begin + start + size]
 
     def check(self, number: int) -> None:
-        """See that a block has its checksum, once.
+        """Check the checksum of a block, once.
 
         Raises
         ------
         SourceError
-            It has not.
+            The checksum is wrong.
         """
         if not self._checked[number]:
             if checksum(self.view(number)) != self.checksum(number):
@@ -234,9 +234,9 @@ def rounded(size: int) -> int:
 
 
 def _instead(content: np.ndarray) -> str:
-    """What a file is that is no saved model, and what to do with it, as far as that is known."""
+    """Describe a file that is not a saved model, with a hint what to do, if it is recognised."""
     from cpuconv.protos.recognising import check_recognised
-    from cpuconv.reading.decoding import is_model  # what `load` does not need
+    from cpuconv.reading.decoding import is_model  # deferred: `load` does not need it
 
     try:
         check_recognised(content.data, "it")
@@ -250,5 +250,5 @@ def _padding(size: int) -> bytes:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """The bytes of the elements in C order."""
+    """The bytes of an array's elements in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,7 +1,7 @@
-"""Graphs as values that JSON keeps, and back.
+"""Convert graphs to values that JSON supports, and back.
 
-What is read is not trusted: every name, size and type is looked at, operators and their attributes are those of the
-table, and nothing is built whose text would be longer than what was read.
+Input is not trusted: all names, sizes and types are checked, operators and attributes must be in the table, and the
+text of expressions is limited.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from cpuconv.protos import wire
 from cpuconv.protos.messages import GraphProto, NodeProto
 from cpuconv.reading.foreign import Foreign
 
-Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
-Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block
+Keep = Callable[[np.ndarray], int]  # stores an array, and returns the number of its block
+Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # returns the array in a block
 
 _PLAIN_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
     "complex64", "complex128",
 )  # fmt: skip
-_MORE_DTYPES = (  # of the package ml_dtypes
+_MORE_DTYPES = (  # dtypes of the package ml_dtypes
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
-_LONGEST = 1 << 16  # characters of the texts of an expression's subtrees, which repeat what they share
-_TYPES = ("to", "y")  # attributes that are types of elements
-_CONTROL = "control"  # in the place of the meaning of an If, Loop or Scan
+_LONGEST = 1 << 16  # maximum characters of the texts of an expression's subtrees, which repeat shared parts
+_TYPES = ("to", "y")  # attributes whose values are element types
+_CONTROL = "control"  # stands for the semantics of an If, Loop or Scan
 _OPTIONAL_TYPES = ("dtype", "output_dtype", "precision")  # attributes that may be types; defaults are ONNX's numbers
-_ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
+_ALSO = {float: (float, int), list: (list, tuple)}  # types of attributes by the type of their default
 
-_SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
+_SHORT = reprlib.Repr()  # shortens values in messages, whose size a file determines
 _SHORT.maxstring = _SHORT.maxother = 40
 
 T = TypeVar("T")
@@ -58,12 +58,12 @@ T = TypeVar("T")
 
 
 def must_be(kind: type[T], value: Any) -> T:
-    """A value of exactly that type.
+    """Check that a value is exactly of a type, and return it.
 
     Raises
     ------
     SourceError
-        It is of another.
+        It is of another type.
     """
     if type(value) is not kind:
         raise SourceError(f"what should be {kind.__name__} is {_shown(value)}")
@@ -71,7 +71,7 @@ def must_be(kind: type[T], value: Any) -> T:
 
 
 def list_of(kind: type[T], value: Any) -> list[T]:
-    """A list of values of exactly that type."""
+    """Check that a value is a list whose items are exactly of a type, and return it."""
     return [must_be(kind, item) for item in must_be(list, value)]
 
 
@@ -80,7 +80,7 @@ def _shown(value: object) -> str:
 
 
 def dtype_of(name: Any) -> np.dtype:
-    """The type of elements with that name."""
+    """The dtype with a name."""
     if must_be(str, name) in _PLAIN_DTYPES:
         return np.dtype(name)
     if name in _MORE_DTYPES:
@@ -100,7 +100,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 def sizes_of(value: Any) -> tuple[int, ...]:
-    """Sizes of axes."""
+    """Validate the sizes of axes."""
     sizes = tuple(list_of(int, value))
     if len(sizes) > MOST_AXES or min(sizes, default=0) < 0:
         raise SourceError(f"there are no sizes {_shown(value)}")
@@ -111,12 +111,12 @@ def sizes_of(value: Any) -> tuple[int, ...]:
 
 
 def value_to_plain(value: Value) -> list[Any]:
-    """What is known of a tensor."""
+    """Convert the dtype and shape of a tensor to plain values."""
     return [value.dtype and _dtype_name(value.dtype), None if value.shape is None else list(value.shape)]
 
 
 def value_from_plain(data: Any) -> Value:
-    """What `value_to_plain` gave."""
+    """Convert the result of `value_to_plain` back."""
     dtype, shape = _items(data, 2)
     if shape is not None:
         sizes_of([0 if size is None or type(size) is str else size for size in must_be(list, shape)])
@@ -142,7 +142,7 @@ def _array_from_plain(data: Any, find: Find) -> np.ndarray:
 
 
 def _attribute_to_plain(value: Any, keep: Keep) -> Any:
-    """An attribute: what JSON has no form of is an object with its kind as the only key."""
+    """Convert an attribute; values that JSON does not support become an object whose only key is their kind."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
@@ -186,7 +186,7 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
 
 
 def arrays_of(graph: Graph) -> Iterator[np.ndarray]:
-    """Every array of a graph: constants, and those in attributes."""
+    """Yield all arrays of a graph: constants, and those in attributes."""
     yield from graph.constants.values()
     yield from (array for node in graph.nodes for array in _arrays_in(list(node.attributes.values())))
 
@@ -202,7 +202,7 @@ def _arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def _expression_to_plain(tree: Expression) -> list[list[Any]]:
-    """Its different subtrees in order, arguments by their place in the list."""
+    """Convert the distinct subtrees of an expression in order; arguments are indices in this list."""
     place = {node: at for at, node in enumerate(tree.nodes)}
     rows: list[list[Any]] = []
     for node in tree.nodes:
@@ -234,9 +234,9 @@ def _expression_from_plain(data: Any) -> Expression:
 
 
 def _applied(kind: Any, places: Sequence[int], made: Sequence[Expression]) -> Expression:
-    """A function of expressions before."""
+    """Make a function of earlier expressions."""
     emitter = EMITTERS.get(must_be(str, kind))
-    taken = 0 if emitter is None else len(inspect.signature(emitter).parameters) - 1  # one emits
+    taken = 0 if emitter is None else len(inspect.signature(emitter).parameters) - 1  # without the IR builder
     if emitter is None or taken != len(places) or max(places) >= len(made):
         raise SourceError(f"there is no function {_shown(kind)} of {list(places)}")
     return Apply(str(kind), tuple(made[place] for place in places))
@@ -246,7 +246,7 @@ def _applied(kind: Any, places: Sequence[int], made: Sequence[Expression]) -> Ex
 
 
 def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
-    """A graph, with the elements of arrays in blocks."""
+    """Convert a graph to plain values; elements of arrays are stored in blocks."""
     return {
         "name": graph.name,
         "inputs": list(graph.inputs),
@@ -263,12 +263,12 @@ def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
 
 
 def graph_from_plain(data: Any, find: Find) -> Graph:
-    """What `graph_to_plain` gave.
+    """Convert the result of `graph_to_plain` back.
 
     Raises
     ------
     SourceError
-        It is something else, or a graph that is wrong in itself.
+        The data has another form, or the graph is invalid.
     """
     check_nodes(data)
     fields = {"defaults": {}, **must_be(dict, data)}
@@ -287,7 +287,7 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
 
 
 def _defaults(data: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Value]:
-    """What is stated of constants that may be fed."""
+    """Convert the shapes and dtypes of constants that may be fed."""
     stated = {name: value_from_plain(value) for name, value in data.items()}
     for name, value in stated.items():
         if name not in constants or value.dtype is None:
@@ -345,7 +345,7 @@ def _foreign(data: Any, inputs: tuple[str, ...]) -> Foreign:
 
 
 def _check_attributes(node: Node) -> None:
-    """See that attributes are of the types of their defaults, where these say any."""
+    """Check that attributes have the types of their defaults, if these have one."""
     for name, default in TABLE[node.op].attributes.items():
         value = node[name]
         if isinstance(value, Draws) or (name == "seed" and value is not None):
@@ -370,12 +370,12 @@ def _check_attributes(node: Node) -> None:
 
 
 def named(data: Mapping[str, Any], *names: str) -> list[Any]:
-    """The values of these names, which must be there.
+    """The values with these names.
 
     Raises
     ------
     SourceError
-        One is not.
+        A name is missing.
     """
     for name in names:
         if name not in data:

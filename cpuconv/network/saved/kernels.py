@@ -1,6 +1,6 @@
-"""Machine code in a saved model: the kernels of its programs, in a pack of one part, for CPUs like this one.
+"""Machine code in a saved model: the kernels of its programs, as a kernel pack of one part, for compatible CPUs.
 
-It is code that runs, so it is used only where a caller says that the file is trusted.
+It is executable code, so it is used only if the caller states that the file is trusted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PART = "kernels"
 
 
 def packed(names: Iterable[str]) -> np.ndarray:
-    """The kernels of these names, and those that read a file, as the bytes of a pack.
+    """Make a kernel pack of the named kernels and of those that compute checksums, as bytes.
 
-    Left out are kernels that are not kept, as where there is no cache folder.
+    Kernels that are not stored anywhere, such as without a cache folder, are omitted.
     """
-    from cpuconv.runtime.code.packs import packing  # which is not needed to load
+    from cpuconv.runtime.code.packs import packing  # deferred: `load` does not need it
 
     bodies = {name: cache.body_of(name) for name in {*names, *checksum_kernels()}}
     found = {name: body for name, body in bodies.items() if body is not None}
@@ -34,14 +34,14 @@ def packed(names: Iterable[str]) -> np.ndarray:
 
 
 def here() -> dict[str, Any]:
-    """What machine code is good for: the architecture and system, the instruction set, and the CPU's features."""
+    """Requirements of machine code: target triple, instruction set, and features of the CPU."""
     triple, _, features = target()
     there = sorted(each[1:] for each in features.split(",") if each.startswith("+"))
     return {"triple": triple, "isa": current().name, "features": there}
 
 
 def fits(made: Any) -> bool:
-    """Whether code that was made for such a CPU runs here: for this one, or one that has no other features."""
+    """Whether code with these requirements runs here: all its CPU features are available."""
     own, made = here(), must_be(dict, made)
     same = all(made.get(name) == own[name] for name in ("triple", "isa"))
     features = must_be(list, made.get("features"))
@@ -49,7 +49,7 @@ def fits(made: Any) -> bool:
 
 
 def trusted(content: np.ndarray) -> Part | None:
-    """Let the kernels serve as long as the result is kept; None of what is damaged."""
+    """Make the kernels available as long as the result exists; None if they are damaged."""
     try:
         part = pack_file.of_bytes(content.tobytes()).part(_PART)
     except Damaged:

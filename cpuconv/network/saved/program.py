@@ -1,4 +1,4 @@
-"""A program as a saved model holds it, and where it may be used: its options, the CPU, how weights are packed."""
+"""Programs in saved models, and the conditions of their use: options, CPU, and packing of weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.runtime.microkernel import MicroKernel
 
 Shapes = tuple[tuple[int, ...], ...]
-_DIGEST = 16  # bytes of a form's
+_DIGEST = 16  # bytes of a form's digest
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a model was compiled with."""
+    """Options with which a model was compiled."""
 
     threads: int
     strategy: str
@@ -36,18 +36,18 @@ class Settings:
 
     @classmethod
     def of(cls, target: Target, rewriting: Rewriting) -> Settings:
-        """Those of a model."""
+        """Collect the options of a model."""
         return cls(target.threads, target.strategy, target.limits, rewriting, target.precision, target.node_precisions)
 
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """A program as it is kept.
+    """A program as it is stored.
 
     Attributes
     ----------
     shapes : tuple of tuple of int
-        Of the inputs.
+        Shapes of the inputs.
     prepared : Prepared
     decisions : Decisions
     """
@@ -58,18 +58,18 @@ class SavedProgram:
 
 
 def here() -> dict[str, str]:
-    """What packed weights and choices are good for: this CPU, and forms that are packed as they are now."""
+    """Conditions for the use of packed weights and decisions: this CPU, and the current packing code."""
     return {"device": fingerprint().key, "isa": current().name, "packing": stamp(packed_formats.__name__)}
 
 
 def packing_of(form: Any) -> Packing | None:
-    """The solvers' packing of a form; None where it is another, which is made quickly from raw weights."""
+    """The solvers' packing of a form; None for other forms, which are made quickly from raw weights."""
     last = form[-1] if isinstance(form, tuple) and form else None
     return last if isinstance(last, Packing) else None
 
 
 def form_digest(shape: tuple[int, ...], form: Any) -> str:
-    """What tells a form of weights of that shape from others, in any process."""
+    """Identity of a form of weights with a shape, equal in all processes."""
     return hashlib.blake2b(_text((shape, form)).encode(), digest_size=_DIGEST).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Saved models read: what a header says is checked before anything is made of it, weights when they are first read."""
+"""Reading of saved models: a header is checked before anything is built from it, weights before their first use."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ from cpuconv.runtime.code.packs.pack_file import Part
 _WRONG = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,
 )  # fmt: skip
-"""What code raises that is given a graph which nobody would have written."""
+"""Exceptions of code that processes an invalid graph."""
 
 
 class Saved:
-    """A saved model, read and checked; weights stay in the file, mapped.
+    """A saved model, read and checked; weights stay in the mapped file.
 
-    Weights that a program reads in a packed form are not read raw, and not checked either; all others are, before
-    anything is computed of them.
+    Raw weights that a program reads only in a packed form are neither read nor checked. All other weights are checked
+    before anything is computed from them.
 
     Attributes
     ----------
     name : str
     graph : Graph
-        As it was read; of a network of fixed sizes its ends alone, with a node between them that stands for it.
+        The graph as it was read; for a network of fixed sizes, only its inputs and outputs, and a placeholder node.
     settings : Settings
     fits : bool
-        Whether it was saved on this CPU with weights packed as they are now; else nothing packed is read.
+        Whether it was saved on this CPU with the current packing code; otherwise packed weights are not read.
 
     Raises
     ------
     SourceError
-        It cannot be read or is damaged.
+        The file cannot be read or is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, trust_kernels: bool = False) -> None:
@@ -67,7 +67,7 @@ class Saved:
         stated = self._file.header.pop("kernels", None)
         self._kernels: Part | None = None
         self._arrays: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
-        self._numbers: dict[int, int] = {}  # blocks of arrays by their identity
+        self._numbers: dict[int, int] = {}  # block numbers by identity of arrays
         self._unchecked: set[int] = set()
         try:
             if trust_kernels and stated is not None:
@@ -80,7 +80,7 @@ class Saved:
         return SourceError(f"{self._file.name} cannot be read: {error or type(error).__name__}")
 
     def _code(self, made: Any, block: Any) -> Part | None:
-        """The kernels in the file, if they run here; they have checksums of their own."""
+        """The kernels in the file, if they run here; they have their own checksums."""
         if not kernels.fits(made):
             return None
         if not 0 <= must_be(int, block) < len(self._file):
@@ -120,7 +120,7 @@ class Saved:
         return table
 
     def _array(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """An array in a block, not checked yet; the same object for the same one."""
+        """An unchecked array in a block; equal arguments return the same object."""
         if 0 in shape:
             return np.zeros(shape, dtype)
         made = self._arrays.get((number, dtype.name, shape))
@@ -139,7 +139,7 @@ class Saved:
     # --- the network --------------------------------------------------------------------------------------------------
 
     def check_graph(self) -> None:
-        """See that the weights of `graph` are whole: sizes are to be planned for that there is no program of.
+        """Check the weights of `graph`, before planning for sizes without a program.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Saved:
 
     @property
     def shapes(self) -> list[Shapes]:
-        """The sizes that there are programs for."""
+        """The input shapes with stored programs."""
         return list(self._programs)
 
     def program(self, shapes: Shapes) -> SavedProgram | None:
@@ -159,7 +159,7 @@ class Saved:
         Raises
         ------
         SourceError
-            It is damaged.
+            The program is damaged.
         """
         data = self._programs.get(shapes)
         if data is None:
@@ -170,12 +170,12 @@ class Saved:
             raise self._wrong(error) from error
 
     def decisions(self, shapes: Shapes) -> Decisions:
-        """What was chosen for inputs of these shapes, which are among `shapes`.
+        """The decisions for inputs of these shapes, which are in `shapes`.
 
         Raises
         ------
         SourceError
-            It is damaged.
+            They are damaged.
         """
         try:
             return Decisions.from_dict(named(self._programs[shapes], "chosen")[0])
@@ -203,7 +203,7 @@ class Saved:
         )
 
     def _tail(self, data: Any, known: Mapping[str, Value]) -> Graph:
-        """What runs end a program that gives these values."""
+        """The dynamic suffix of a program with these values."""
         tail = graph_from_plain(data, self._array)
         self._check(arrays_of(tail))
         if any(tail.value(name) != known.get(name) for name in tail.inputs):
@@ -213,14 +213,14 @@ class Saved:
     # --- packed weights -----------------------------------------------------------------------------------------------
 
     def _read_raw(self, graph: Graph) -> list[np.ndarray]:
-        """The arrays of a graph but those that one node alone reads, and that there are packed forms of.
+        """The arrays of a graph, except those that one node alone reads and that have packed forms.
 
-        Of these the blocks are kept in mind, until it is known whether they are read packed.
+        The blocks of the latter are recorded, until it is known whether they are read packed.
         """
         replaced, users = {raw for raw, _ in self._packed}, Counter[int | None]()
         for name in (*graph.outputs, *(name for node in graph.nodes for name in node.inputs)):
             users[self._numbers.get(id(graph.constants.get(name)))] += 1
-        raw = list(arrays_of(graph))[len(graph.constants) :]  # in attributes, such as bodies of nodes
+        raw = list(arrays_of(graph))[len(graph.constants) :]  # arrays in attributes, such as bodies of nodes
         for array in graph.constants.values():
             number = self._numbers.get(id(array))
             if number in replaced and users[number] == 1:
@@ -230,12 +230,12 @@ class Saved:
         return raw
 
     def packed(self, array: np.ndarray, form: Any) -> np.ndarray | None:
-        """A constant in a packed form, mapped and checked; None where the file has none, and the constant is checked.
+        """A constant in a packed form, mapped and checked; None if the file has none; then the constant is checked.
 
         Raises
         ------
         SourceError
-            What the file has is damaged.
+            The packed form or the constant is damaged.
         """
         block = self._block(array, form)
         if block is None:
@@ -246,7 +246,7 @@ class Saved:
         return self._file.view(block).view(FLOAT32)
 
     def _block(self, array: np.ndarray, form: Any) -> int | None:
-        """The block of a constant, of the file or equal to one of it, in a packed form."""
+        """The block of a packed form of a constant, which is in the file, or equal to one in the file."""
         packing = packing_of(form)
         if packing is None or not self._packed:
             return None
@@ -257,7 +257,7 @@ class Saved:
         return block if block is not None and self._file.size(block) == packing.size else None
 
     def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """What a constant of the file is packed to in it, by `form_digest`."""
+        """The packed forms in the file of one of its constants, by `form_digest`."""
         number = self._numbers.get(id(array))
         blocks = {digest: block for (raw, digest), block in self._packed.items() if raw == number}
         for block in blocks.values():
@@ -266,12 +266,12 @@ class Saved:
 
     @contextmanager
     def built(self) -> Iterator[None]:
-        """Where a program is built: afterwards weights are checked that turned out to be read raw.
+        """Context in which a program is built; afterwards the weights that were read raw are checked.
 
         Raises
         ------
         SourceError
-            They are damaged, or it cannot be built.
+            The weights are damaged, or the program cannot be built.
         """
         try:
             yield
@@ -287,7 +287,7 @@ def _ports(data: Any) -> dict[str, Value]:
 
 def _settings(data: Mapping[str, Any]) -> Settings:
     threads, strategy, limits, strict, skipped = named(data, "threads", "strategy", "limits", "strict", "skip_passes")
-    kept, precision = Limits(**must_be(dict, limits)), data.get("precision", FULL)  # older ones state none
+    kept, precision = Limits(**must_be(dict, limits)), data.get("precision", FULL)  # absent in older files
     each = {name: must_be(str, stated) for name, stated in must_be(dict, data.get("node_precisions", {})).items()}
     check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
     for stated in (precision, *each.values()):
@@ -300,7 +300,7 @@ def _settings(data: Mapping[str, Any]) -> Settings:
 def _are_rewrites(names: Collection[str]) -> bool:
     if not names:
         return True
-    from cpuconv.graph.passes import NAMES  # most models that were saved need none
+    from cpuconv.graph.passes import NAMES  # deferred: most saved models need no rewrites
 
     return {*names} <= {*NAMES}
 

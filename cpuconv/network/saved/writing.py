@@ -1,8 +1,8 @@
-"""Models written to files.
+"""Writing of saved models.
 
-A network of fixed sizes is kept as its one program: rewritten, cut where sizes depend on data. One of open sizes is
-kept as it was read, and beside it the programs of the sizes that ran. Raw weights are all there, so that another CPU,
-or another size, can be planned for; packed ones are those that the programs read.
+A network of fixed sizes is stored as its one program: rewritten, and cut where sizes depend on data. A network of open
+sizes is stored as it was read, with the programs of the sizes that ran. All raw weights are included, so that another
+CPU or other sizes can be planned for; packed weights are those that the programs read.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def write(
     ----------
     path : Path
     ends : (str, mapping of str to Value, mapping of str to Value, sequence of str)
-        The network's name, its inputs and outputs, and the outputs as they are listed.
+        Name of the network, its inputs and outputs, and the names of its outputs as the model lists them.
     graph : Graph or None
-        The network as it was read; None where all sizes are fixed, and nothing has a default.
+        The network as it was read; None if all sizes are fixed and there are no defaults.
     settings : Settings
     programs : iterable of SavedProgram
     packed : callable
-        What a constant is packed to, by `form_digest`.
+        Returns the packed forms of a constant, by `form_digest`.
     names : iterable of str or None
-        Kernels whose machine code the file holds too.
+        Names of the kernels whose machine code is included.
 
     Raises
     ------
     OSError
         The file cannot be written.
     SourceError
-        The network has something that no file can hold.
+        The network has a part that cannot be saved.
     """
     blocks = Blocks()
     kept: dict[tuple[int, str], int] = {}  # packed blocks by raw block and form

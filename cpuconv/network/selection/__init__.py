@@ -1,5 +1,5 @@
-"""Which offer each node of a network takes, and so how every tensor lies.
+"""Layout planning: select an offer per node of a network, and thereby the form of each tensor.
 
-`planning` selects by the models of cost, `layout` puts copies where a reader needs another layout; `winners` knows the
-selections that were fastest in whole runs, and `decisions` are a selection as it is kept.
+`planning` selects by the cost models. `layout` inserts copies where a reader needs another form. `winners` stores the
+selections that were fastest in whole runs. `decisions` is the serialised form of a selection.
 """

@@ -1,7 +1,7 @@
-"""What the layout of a network chose, as plain values: kept, and followed when the network is laid out again.
+"""Decisions of a network's layout plan as plain values: stored, and reused when the network is planned again.
 
-Nodes go by operator and first output, names that are the same for all sizes of a network. Forms (how operands lie) fit
-any target of as many lanes and any sizes; an algorithm fits the problem that it was chosen for, and the same limits.
+Nodes are identified by operator and first output, which are equal for all sizes of a network. Forms of operands fit any
+sizes, and any target with as many lanes. An algorithm fits the problem for which it was selected, with equal limits.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cpuconv.graph.lowering import Offer
 
 @dataclass(frozen=True)
 class Decision:
-    """How one node is computed.
+    """The recorded way to compute one node.
 
     Attributes
     ----------
     inputs, outputs : tuple of str
-        How operands lie, as in `Offer`; none where the reference computes the node.
+        Forms of the operands, as in `Offer`; empty if the reference computes the node.
     view : bool
-        Whether nothing runs.
+        Whether the node is a view, so that nothing runs.
     detail : mapping
-        What the offer's detail says of itself (`recorded`); empty where there is nothing more to say.
+        The serialised detail of the offer (`recorded`); empty if there is none.
     """
 
     inputs: tuple[str, ...] = ()
@@ -39,31 +39,31 @@ class Decision:
 
     @classmethod
     def of(cls, offer: Offer | None) -> Decision:
-        """An offer as it is recorded."""
+        """Serialise an offer."""
         if offer is None:
             return cls()
         recorded = getattr(offer.detail, "recorded", None)
         return cls(offer.inputs, offer.outputs, offer.view, recorded and recorded())
 
     def fits(self, offer: Offer | None) -> bool:
-        """Whether an offer computes the node in this way, details aside."""
+        """Whether an offer has the same forms; details are not compared."""
         forms = ((), (), False) if offer is None else (offer.inputs, offer.outputs, offer.view)
         return forms == (self.inputs, self.outputs, self.view)
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a layout chose for every node.
+    """The decisions of a layout plan for all nodes.
 
     Attributes
     ----------
     isa : str
     lanes : int
-        Of the target.
+        Lanes of the target.
     limits : mapping
-        What algorithms kept to: the fields of `Limits`.
+        The limits of the algorithms: the fields of `Limits`.
     nodes : mapping of str to Decision
-        By `name_of`.
+        Decisions by `name_of`.
     """
 
     isa: str
@@ -73,18 +73,18 @@ class Decisions:
 
     @classmethod
     def of(cls, target: Target, nodes: Iterable[tuple[Node, Offer | None]]) -> Decisions:
-        """The offers of some nodes; algorithms that are not chosen yet are chosen now."""
+        """Serialise the offers of nodes; algorithms that are not selected yet are selected now."""
         taken = {name_of(node): Decision.of(offer) for node, offer in nodes}
         return cls(target.isa.name, target.isa.lanes, asdict(target.limits), taken)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decisions:
-        """What `to_dict` gave, also by way of JSON.
+        """Deserialise the result of `to_dict`, also from JSON.
 
         Raises
         ------
         SourceError
-            It is something else.
+            The data has another form.
         """
         try:
             nodes = {
@@ -98,7 +98,7 @@ class Decisions:
             raise SourceError(must("data", "what Decisions.to_dict gives", repr(error))) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain dicts, lists, texts and numbers, which JSON keeps."""
+        """Serialise to dicts, lists, strings and numbers, which JSON supports."""
         nodes = {
             name: [[*each.inputs], [*each.outputs], each.view, None if each.detail is None else {**each.detail}]
             for name, each in self.nodes.items()
@@ -106,24 +106,24 @@ class Decisions:
         return {"isa": self.isa, "lanes": self.lanes, "limits": {**self.limits}, "nodes": nodes}
 
     def forms_fit(self, target: Target) -> bool:
-        """Whether operands may lie for that target as they did."""
+        """Whether forms of operands are valid for a target."""
         return self.lanes == target.isa.lanes
 
     def rounds_as(self, other: Decisions) -> bool:
-        """Whether the algorithms of another size's decisions give equal bits."""
+        """Whether the algorithms in another size's decisions give bit-identical results."""
         return all(_rounding(each) == _rounding(other.nodes.get(name, each)) for name, each in self.nodes.items())
 
     def algorithms_fit(self, target: Target) -> bool:
-        """Whether algorithms for equal problems may be taken over for that target."""
+        """Whether algorithms for equal problems are valid for a target."""
         return self.forms_fit(target) and self.isa == target.isa.name and dict(self.limits) == asdict(target.limits)
 
 
 def _rounding(decision: Decision) -> str:
-    """What the results of a convolution depend on beside its operands; empty of other nodes."""
+    """The rounding of a convolution's candidate; empty for other nodes."""
     name = str((decision.detail or {}).get("candidate", ""))
     return Candidate.parse(name).rounding if name else ""
 
 
 def name_of(node: Node) -> str:
-    """What a node goes by: its operator and first output."""
+    """The identity of a node: its operator and first output."""
     return f"{node.op} {next(filter(None, node.outputs), '')}"

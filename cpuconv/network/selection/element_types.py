@@ -1,4 +1,4 @@
-"""The element types that a node of a laid out network reads, multiplies and writes, as text for reports."""
+"""Element types that a node of a layout plan reads, multiplies and writes, as text for reports."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONVERTS = " -> "
 def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     """The types of a node, by names of `cpuconv.elements`.
 
-    Of what solvers multiply ``x:w:y`` as benchdnn writes them, of other nodes ``inputs -> outputs``; one name where all
-    are the same. Constants that become a part of the kernel are left out.
+    Multiplications by solvers are written as ``x:w:y``, as in benchdnn, other nodes as ``inputs -> outputs``; equal
+    types are written once. Constants that become part of the kernel are omitted.
 
     Parameters
     ----------
     node_plan : NodePlan
     value : callable
-        What is known of a value, by name.
+        Returns the known type and shape of a value, by name.
     """
     detail = None if node_plan.offer is None else node_plan.offer.detail
     problem = getattr(detail, "problem", None)
@@ -53,6 +53,6 @@ def _shortest(types: Types) -> str:
 
 
 def _named(operands: Iterable[tuple[str, np.dtype | None]]) -> str:
-    """The types of operands that lie so, each once."""
+    """The stored types of operands with these forms, without duplicates."""
     stored = (stored_as(form, dtype) for form, dtype in operands if form and dtype is not None)
     return ", ".join(dict.fromkeys(OF_DTYPE[dtype].name if dtype in OF_DTYPE else dtype.name for dtype in stored))

@@ -1,4 +1,4 @@
-"""A network of open sizes takes algorithms whose kernels are at hand: a run does not wait for others."""
+"""Prefer algorithms with kernels at hand in networks with open sizes, so that runs do not wait for a compiler."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 
 def by_kernels_at_hand(network_plan: NetworkPlan) -> NetworkPlan:
-    """The same layout with such algorithms, which give the same bits."""
-    asked = functools.cache(at_hand)  # layers may be equal
+    """Replace the algorithms of a layout plan by those with kernels at hand and the same rounding."""
+    asked = functools.cache(at_hand)  # cached, as layers may be equal
 
     def settled(node_plan: NodePlan) -> NodePlan:
         offer = node_plan.offer

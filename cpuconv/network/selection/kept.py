@@ -1,9 +1,9 @@
-"""Layouts of networks kept on disk, so that a later process need not choose again: a third of what compiling takes.
+"""Layout plans of networks stored on disk, as planning takes a third of the time of compiling.
 
-A file holds what `lay_out` chose for one network, by a hash of all that the choice follows from: operators, sizes,
-names and small constants of the graph, the target, the machine, the package's files, and what is known of tuned
-problems. Where any of that changes, the hash is another one, and the layout is chosen anew. A file that is damaged
-counts as none, and what names no candidate of a solver is not followed: nothing in it is run.
+A file contains the result of `lay_out` for one network. Its name is a hash of all inputs of the planning: operators,
+sizes, names and small constants of the graph, the target, the machine, the package's files, and the tuning results. If
+any of these changes, the hash changes, and the layout is planned again. A damaged file is ignored, and so is a name
+that is not a solver's candidate; nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from cpuconv.network.selection.winners import key_of, winner
 from cpuconv.problem.problem import ConvProblem
 
 FOLDER = "layouts"
-MOST = 512  # files, of some 30 KB
-MOST_BYTES = 1 << 22  # of a file; one of a network of 100,000 nodes takes a fifth
-_SMALL = 1 << 12  # bytes of a constant that a layout may depend on; what is longer are weights
+MOST = 512  # files, of about 30 KB each
+MOST_BYTES = 1 << 22  # maximum size of a file; that of a network of 100,000 nodes needs a fifth
+_SMALL = 1 << 12  # maximum size of a constant that a layout may depend on, in bytes; longer ones are weights
 
 
 def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> NetworkPlan:
-    """The layout of a graph: as an earlier process chose it, or chosen now.
+    """Plan the layout of a graph, or read the plan of an earlier process.
 
     Parameters
     ----------
     graph : Graph
     target : Target
     record : Decisions or None
-        What another layout of the network chose, to be followed as by `lay_out`, which takes no longer than to read
-        what was kept; None: by the plan that won a race, else by the models.
+        Decisions of another plan of the network, reused as in `lay_out`, which takes no longer than reading a file.
+        None: use the plan that was fastest in a timed comparison, else the cost models.
     """
     if record is not None:
         return lay_out(graph, target, record)
@@ -65,21 +65,23 @@ def laid_out(graph: Graph, target: Target, record: Decisions | None = None) -> N
 
 
 def is_kept(graph: Graph, target: Target) -> bool:
-    """Whether an earlier process kept the layout of a graph."""
+    """Whether an earlier process stored the layout plan of a graph."""
     path = _path(graph, target)
     return path is not None and path.exists()
 
 
 def _follows_from_weights(plan: NetworkPlan, target: Target) -> bool:
-    """Whether weights are stored in fewer bits as they have no more: others, of which the hash knows nothing, may."""
+    """Whether narrow storage of weights depends on their values, which are not part of the hash."""
     exact = {F16} if target.precision == HALF else {F16, BF16}
     details = (node.offer.detail for node in plan.nodes if node.offer is not None)
     return any(isinstance(detail, Streamed) and detail.w in exact for detail in details)
 
 
 def _path(graph: Graph, target: Target) -> Path | None:
-    """The file of a layout; None where none is kept: candidates are timed, the session keeps nothing on disk, or there
-    is no place."""
+    """The file of a layout plan.
+
+    None if plans are not stored: candidates are timed, the session stores nothing on disk, or there is no cache folder.
+    """
     if not session.current.attended or target.strategy == "profile" or target.tuner is not None:
         return None
     known = session.current.tiers.state(session.current.device)
@@ -135,7 +137,7 @@ def _write(path: Path, made: NetworkPlan) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove the older half of the files, if they are too many."""
+    """Remove the older half of the files, if there are too many."""
     with os.scandir(folder) as entries:
         files = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.is_file())
     for _, path in files[: len(files) - MOST // 2] if len(files) >= MOST else ():

@@ -1,6 +1,6 @@
-"""What a network computes after its last products stays float32: nothing evens out errors that are made there.
+"""Keep values after the last matrix multiplication or convolution in float32, as no later sum averages their errors.
 
-A logit of 8 that is rounded to bfloat16 moves its probability by a hundredth.
+Rounding a logit of 8 to bfloat16 changes its probability by a hundredth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Ein
 
 
 def late_values(graph: Graph, target: Target) -> frozenset[str]:
-    """The values that no product depends on; none where nothing is rounded."""
+    """The values that no convolution or matrix multiplication depends on; empty if nothing is rounded."""
     if not target.rounds:
         return frozenset()
     early: set[str] = set()
@@ -25,7 +25,7 @@ def late_values(graph: Graph, target: Target) -> frozenset[str]:
 
 
 def is_right(offer: Offer | None, node: Node, late: frozenset[str]) -> bool:
-    """Whether an offer reads and writes those values as float32."""
+    """Whether an offer reads and writes these values as float32."""
     if offer is None or not late:
         return True
     forms = zip((*node.inputs, *node.outputs), (*offer.inputs, *offer.outputs), strict=False)

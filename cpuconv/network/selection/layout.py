@@ -1,7 +1,7 @@
-"""How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
+"""Layout planning: an offer for each node of a network, and copies where a reader needs another form.
 
-`planning` selects the offers. Its costs are those of the operators' models, so that what was tuned changes no layout,
-and the tuner is asked for the problems that will run. Only a race of whole runs may decide otherwise (`winners`).
+`planning` selects the offers. Their costs come from the operators' models, so that tuning results do not change a
+layout, and the tuner receives the problems that will run. Only timings of whole runs override the models (`winners`).
 """
 
 from __future__ import annotations
@@ -35,48 +35,48 @@ from cpuconv.network.selection.planning import (
 )
 
 LEAST = "least"
-_COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
+_COMPARED = ("blocked", "greedy")  # plans that `NetworkPlan.weighed` always includes
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A node and how it is computed; without an offer the reference computes it while the network runs."""
+    """A node and its offer; without an offer the reference computes it at run time."""
 
     node: Node
     offer: Offer | None
 
     def reads(self, position: int) -> str:
-        """How the input at a position must lie."""
+        """The form that the input at a position must have."""
         return reads(self.offer, position)
 
     def writes(self, position: int) -> str:
-        """How the output at a position lies."""
+        """The form of the output at a position."""
         return writes(self.offer, position)
 
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """A graph with an offer for every node.
+    """A graph with an offer for each node.
 
     Attributes
     ----------
     graph : Graph
-        With the copies that were inserted.
-    nodes : list[Laid]
-        In order.
+        The graph with the inserted copies.
+    nodes : list[NodePlan]
+        Planned nodes in order.
     outputs : dict[str, str]
-        For every output of the network the value that lies as callers get it: dense, in memory of its own.
+        For each output of the network, the value that callers get: dense, in memory of its own.
     target : Target
-        That it was made for.
+        The target of the plan.
     plan, decided_by : str
-        Which of `PLANS` selected the offers, and what chose that: "model" or "raced"; "" and "record" where a record
-        was followed.
+        The member of `PLANS` that selected the offers, and what chose it: "model" or "raced"; "" and "record" if a
+        record was reused.
     weighed : mapping of str to float
-        Seconds by the models, of that plan and of others; as "least" what no selection is below. Empty for a record.
+        Modelled seconds of this plan and of others; "least" is the lower bound of all selections. Empty for a record.
     anew : tuple[str, ...]
-        Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
+        If a record was reused: the nodes (`name_of`) whose forms or algorithm it did not decide.
     recorded : Decisions or None
-        What the layout chose, where that is known.
+        The decisions of the plan, if known.
     """
 
     graph: Graph
@@ -91,15 +91,15 @@ class NetworkPlan:
 
     @property
     def seconds(self) -> float:
-        """By the models; NaN of a record."""
+        """Modelled time of the plan, in seconds; NaN for a record."""
         return self.weighed.get(self.plan, math.nan)
 
     def decisions(self) -> Decisions:
-        """What was chosen, for other layouts of the network to follow."""
+        """The decisions of the plan, to be reused by other plans of the network."""
         return self.recorded or self._chosen
 
     def told(self) -> Callable[[], Decisions]:
-        """What gives `decisions`, without the graph. Where algorithms are yet to be chosen they are chosen now."""
+        """Return a function that returns `decisions` without the graph; open algorithms are selected now."""
         if self.recorded is None and not any(map(_is_open, (node_plan.offer for node_plan in self.nodes))):
             nodes = [(node_plan.node, node_plan.offer) for node_plan in self.nodes]
             return functools.partial(Decisions.of, self.target, nodes)
@@ -119,20 +119,20 @@ def lay_out(
     algorithms: bool = True,
     plan: str | None = None,
 ) -> NetworkPlan:
-    """Choose an offer for each node of a specialised graph, and insert copies.
+    """Select an offer for each node of a specialised graph, and insert copies.
 
     Parameters
     ----------
     graph : Graph
     target : Target
     decisions : Decisions or None
-        What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
-        compared there.
+        Decisions of another plan of the network, possibly for other sizes. They are reused where they fit, without
+        considering alternatives.
     algorithms : bool
-        Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
-        sizes are others. Else they are chosen anew.
+        Whether algorithms of convolutions are reused too: unchanged if the problem is the same, only the solver for
+        other sizes. Otherwise they are selected again.
     plan : str or None
-        The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
+        The member of `RULES` to use, as it was fastest in whole runs; None: the cheapest by the models.
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
     late = late_values(graph, target)
@@ -149,7 +149,7 @@ def lay_out(
 
 
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
-    """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
+    """The distinct layout plans of all `PLANS`, the cheapest by the models first; of equal ones the first."""
     late = late_values(graph, target)
     planner = Planner(graph, [offers_of(graph, node, target, late) for node in graph.nodes], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
@@ -162,7 +162,7 @@ def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
 
 
 def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, float]:
-    """What `Layout.weighed` has of a selection."""
+    """Modelled seconds of a selection and others, for `NetworkPlan.weighed`."""
     cheapest, exact = planner.cheapest()
     selections = {plan: picked, CHEAPEST: cheapest} | {name: PLANS[name](planner) for name in _COMPARED}
     costs = {name: planner.cost(selection) for name, selection in selections.items()}
@@ -172,7 +172,7 @@ def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, fl
 def _followed(
     graph: Graph, target: Target, decisions: Decisions | None, algorithms: bool
 ) -> tuple[dict[int, list[Offer | None]], tuple[str, ...]]:
-    """The one offer of each node, by its place, that a record decides; and the nodes that are decided anew."""
+    """The offers that a record decides, by index of the node; and the nodes that it does not decide."""
     if decisions is None:
         return {}, ()
     forms, same = decisions.forms_fit(target), algorithms and decisions.algorithms_fit(target)
@@ -186,7 +186,7 @@ def _followed(
 
 
 def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: bool) -> list[Offer | None]:
-    """The offer of a record; none if it does not fit the node."""
+    """The offer of a record; empty if it does not fit the node."""
     values = graph.operands(node)
     op = _computing(node, values, _results(graph, node))
     if op is not None and op.restored is not None and record.detail is not None:
@@ -197,12 +197,12 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: 
 
 
 def _is_open(offer: Offer | None) -> bool:
-    """Whether the algorithm of an offer is yet to be chosen."""
+    """Whether the algorithm of an offer is not selected yet."""
     return offer is not None and getattr(offer.detail, "settled", True) is None
 
 
 def _computing(node: Node, values: Sequence[Value | None], results: Sequence[Value | None]) -> Op | None:
-    """The operator whose offers a node of these operands may take; None: the reference computes it."""
+    """The operator whose offers apply to a node with these operands; None: the reference computes it."""
     op = None if node.meaning is not None else ops.TABLE[node.op]
     if op is None or op.offers is None or not _filled(values):
         return None
@@ -210,7 +210,7 @@ def _computing(node: Node, values: Sequence[Value | None], results: Sequence[Val
 
 
 def offers_of(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
-    """The ways to compute a node; `late` are values that stay float32. None: by the reference."""
+    """The offers of a node; `late` values stay float32. An offer None means the reference."""
     values = graph.operands(node)
     return _offers_of(graph, node, _computing(node, values, _results(graph, node)), values, target, late)
 
@@ -225,7 +225,7 @@ def _offers_of(
 ) -> list[Offer | None]:
     if op is None or op.offers is None:
         return [None]
-    fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
+    fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # a constant has no memory that a view could use
     try:
         made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
         return [offer for offer in made if is_right(offer, node, late)] or [None]
@@ -234,17 +234,17 @@ def _offers_of(
 
 
 def _results(graph: Graph, node: Node) -> list[Value | None]:
-    """What is known of the outputs of a node; None for those that it does not give."""
+    """The known shapes and dtypes of a node's outputs; None for unused ones."""
     return [graph.value(name) if name else None for name in node.outputs]
 
 
 def _filled(values: Sequence[Value | None]) -> bool:
-    """Whether no tensor among the operands is empty; constants may be, such as the region of a Resize."""
+    """Whether no operand is empty, except for constants such as the region of a Resize."""
     return all(value is None or value.array is not None or 0 not in (value.shape or ()) for value in values)
 
 
 class _Copies:
-    """The nodes in order, with copies behind what they copy; a copy serves all readers that need the same."""
+    """The nodes in order, with copies inserted; a copy serves all readers that need its form."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph, self.target = graph, target.at(HALF if target.rounds else FULL)
@@ -255,7 +255,7 @@ class _Copies:
         self._producers: dict[str, NodePlan] = {}
 
     def add(self, node_plan: NodePlan) -> None:
-        """A node, behind the copies that it needs."""
+        """Append a node after the copies that it needs."""
         node = node_plan.node
         names = {}
         for position, name in enumerate(node.inputs):
@@ -266,7 +266,7 @@ class _Copies:
         self.format |= {name: node_plan.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
-        """The name of a copy for a reader that needs that form."""
+        """The name of the copy for a reader that needs a form."""
         form = copied_form(form)
         made = self._made.get((name, form))
         if made is None:
@@ -301,9 +301,9 @@ class _Copies:
         return copy
 
     def _own(self, name: str) -> str | None:
-        """The value whose whole memory a dense value is, by way of views.
+        """The value whose whole memory a dense value uses, through views.
 
-        None if that memory is an input's or a constant's, or the value only a part of it.
+        None if the memory is that of an input or a constant, or if the value is only a part of it.
         """
         producers = self._producers
         while name in producers and (offer := producers[name].offer) is not None and offer.view:

@@ -1,9 +1,9 @@
-"""Which offer each node of a network takes: the cheapest selection by the models, and others to compare it with.
+"""Selection of offers in a network: the cheapest selection by the models, and alternatives.
 
 Offers, and the copies between them, are a partitioned Boolean quadratic problem (`layouts.solve`). A value with several
-readers is a node of its own, whose options are the forms that it is written in and copied into: so one copy serves all
-readers that need the same. Costs are those of the operators' models. `PLANS` are several ways to select: models
-err, and which plan is fastest a race of whole runs decides.
+readers is a node of that problem. Its options are sets of forms in which it is written and copied, so that one copy
+serves all readers that need its form. Costs come from the operators' models. `PLANS` are several selections: models are
+inexact, and timings of whole runs determine the fastest plan.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, blocked_shape, stored_as
 
-_HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
-_COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
+_HOST_SECONDS = 1e-4  # seconds assumed for a node that the reference computes, so that any kernel is preferred
+_COPY_SECONDS = 1e-6  # overhead of a copy in seconds, in addition to moving the bytes
 _TURNING = {DENSE: 2.0, BLOCKED: 1.25, DENSE_BF16: 1.0, BLOCKED_BF16: 1.25}
-"""Times a plain move that a copy into that form takes, measured in networks."""
-_FEWER, _MORE = 4.0, 0.25  # how many times what they cost copies are taken to cost
+"""Ratio of the time of a copy into a form to that of a plain move, measured in networks."""
+_FEWER, _MORE = 4.0, 0.25  # factors on the cost of copies
 
-Options = list[Offer | None]  # of a node; None: the reference computes it
+Options = list[Offer | None]  # offers of a node; None: the reference computes it
 
 
 def reads(offer: Offer | None, position: int) -> str:
-    """How the input at a position must lie."""
+    """The form that the input at a position must have."""
     return DENSE if offer is None else offer.inputs[position]
 
 
 def writes(offer: Offer | None, position: int) -> str:
-    """How the output at a position lies."""
+    """The form of the output at a position."""
     return DENSE if offer is None else offer.outputs[position]
 
 
 def fits(written: str, read: str) -> bool:
-    """Whether a reader takes a value as it is."""
+    """Whether a reader accepts a value without a copy."""
     return read in ("", written) or (written, read) == (DENSE, STRIDED)
 
 
 def copied_form(read: str) -> str:
-    """The form of a copy for a reader."""
+    """The form of a copy for a reader's form."""
     return DENSE if read == STRIDED else read
 
 
 def seconds(offer: Offer | None) -> float:
-    """What a node takes, by the model."""
+    """Modelled time of a node, in seconds."""
     return _HOST_SECONDS if offer is None else offer.seconds
 
 
 def conversion(value: Value, written: str, read: str, target: Target) -> float:
-    """Seconds to copy a tensor that lies one way for a reader that needs another."""
+    """Time to copy a tensor from one form to the form that a reader needs, in seconds."""
     if fits(written, read):
         return 0.0
     assert value.shape is not None and value.dtype is not None
     shape = [int(axis or 0) for axis in value.shape]
     size = sum(math.prod(shape) * stored_as(form, value.dtype).itemsize for form in (written, read))
-    if value.dtype.itemsize == 1 and BLOCKED in (written, read):  # few channels leave much of their blocks empty
+    if value.dtype.itemsize == 1 and BLOCKED in (written, read):  # few channels leave much of an int8 block unused
         size += math.prod(blocked_shape(shape, target.block(value.dtype))) - math.prod(shape)
     return _COPY_SECONDS + _TURNING[copied_form(read)] * target.moving(float(size))
 
@@ -75,9 +75,9 @@ class _Tensor:
     ----------
     value : Value
     source : (int, int) or None
-        Its node, by place, and which output of it; None: an input of the network, which is dense.
+        Indices of its node and output; None: a dense input of the network.
     readers : list of (int, int)
-        Nodes, and which input of theirs it is.
+        Indices of the reading nodes and of their inputs.
     """
 
     value: Value
@@ -86,7 +86,7 @@ class _Tensor:
 
 
 class Planner:
-    """The offers of a graph's nodes, and selections of one for each node.
+    """The offers of a graph's nodes, and selections of one offer per node.
 
     A selection is a list of indices into the nodes' offers.
     """
@@ -110,19 +110,21 @@ class Planner:
         return [options[at] for options, at in zip(self.offers, picked, strict=True)]
 
     def cheapest(self, copying: float = 1.0) -> tuple[list[int], bool]:
-        """The selection whose sum of offers and copies is least, as far as `layouts.solve` finds it, and whether it is
-        known to be; copies count so many times."""
+        """The selection with the lowest cost of offers and copies that `layouts.solve` finds; whether it is optimal.
+
+        The cost of copies is multiplied by `copying`.
+        """
         if copying not in self._solved:
             picked, _, exact = layouts.solve(*self._problem(copying)) if self.offers else ([], 0.0, True)
             self._solved[copying] = picked[: len(self.offers)], exact
         return self._solved[copying]
 
     def least(self) -> float:
-        """Seconds that no selection is below, by the models."""
+        """Lower bound of all selections by the models, in seconds."""
         return layouts.least(*self._problem(1.0)) if self.offers else 0.0
 
     def uniform(self, *wanted: str) -> list[int]:
-        """Every node on as many operands of these forms as it can be; of equal ones the cheapest offer."""
+        """Select per node the offer with most operands in these forms; of equal ones the cheapest."""
 
         def rank(offer: Offer | None) -> tuple[int, float]:
             forms = () if offer is None else (*offer.inputs, *offer.outputs)
@@ -131,7 +133,7 @@ class Planner:
         return [min(range(len(options)), key=lambda at: rank(options[at])) for options in self.offers]
 
     def greedy(self) -> list[int]:
-        """Node after node the offer that is cheapest with the copies of what it reads."""
+        """Select node by node the offer that is cheapest with the copies of its inputs."""
         picked: list[int] = []
         forms: dict[str, str] = dict.fromkeys(self.graph.inputs, DENSE)
         for node, options in zip(self.graph.nodes, self.offers, strict=True):
@@ -142,12 +144,12 @@ class Planner:
         return picked
 
     def _alone(self, offer: Offer | None, known: Sequence[tuple[int, Value, str]]) -> float:
-        """Seconds of an offer, and of copies of its inputs: (position, value, how it lies)."""
+        """Seconds of an offer and of copies of its inputs, each given as (position, value, form)."""
         copies = (conversion(value, form, reads(offer, at), self.target) for at, value, form in known)
         return seconds(offer) + sum(copies)
 
     def cost(self, picked: Sequence[int]) -> float:
-        """Seconds of a selection, by the models."""
+        """Modelled time of a selection, in seconds."""
         taken = self.taken(picked)
         total = sum(map(seconds, taken)) + sum(
             self._delivery(node, offer) for node, offer in zip(self.graph.nodes, taken, strict=True)
@@ -160,12 +162,12 @@ class Planner:
         return total
 
     def _delivery(self, node: Node, offer: Offer | None) -> float:
-        """Seconds of copies to outputs of the network, which callers get dense."""
+        """Seconds of copies to outputs of the network, which are dense for callers."""
         outputs = ((at, name) for at, name in enumerate(node.outputs) if name in self._delivered)
         return sum(conversion(self.graph.value(name), writes(offer, at), DENSE, self.target) for at, name in outputs)
 
     def _problem(self, copying: float) -> tuple[list[np.ndarray], list[layouts.Link]]:
-        """Costs of offers, then of the ways in which values exist, and what links them."""
+        """The optimisation problem: costs of offers and of values with several readers, and their links."""
         costs = [
             np.array([seconds(offer) + copying * self._delivery(node, offer) for offer in options])
             for node, options in zip(self.graph.nodes, self.offers, strict=True)
@@ -179,7 +181,7 @@ class Planner:
         return costs, links
 
     def _link(self, tensor: _Tensor, source: tuple[int, int], reader: tuple[int, int], copying: float) -> layouts.Link:
-        """A value of one reader: a copy between some pairs of offers."""
+        """The link of a value with one reader: a copy between some pairs of offers."""
         written = [writes(offer, source[1]) for offer in self.offers[source[0]]]
         read = [reads(offer, reader[1]) for offer in self.offers[reader[0]]]
         known = {
@@ -190,7 +192,7 @@ class Planner:
         return source[0], reader[0], np.array(matrix)
 
     def _tensor(self, tensor: _Tensor, index: int, links: list[layouts.Link], copying: float) -> np.ndarray:
-        """A value of several readers: its ways to exist cost copies, and suit some offers of producer and readers."""
+        """Costs of a value with several readers by set of forms; append the links to its producer and readers."""
         source = tensor.source
         written = [DENSE] if source is None else [writes(offer, source[1]) for offer in self.offers[source[0]]]
         read = [[reads(offer, position) for offer in self.offers[at]] for at, position in tensor.readers]
@@ -214,18 +216,18 @@ PLANS: Mapping[str, Callable[[Planner], list[int]]] = {
     "fewer copies": lambda planner: planner.cheapest(_FEWER)[0],
     "more copies": lambda planner: planner.cheapest(_MORE)[0],
 }
-"""Ways to select offers, by name: what the models find cheapest, as it is and with copies taken for dearer or cheaper
-than they are; and two rules of thumb."""
+"""Methods to select offers, by name: the cheapest by the models, the same with copies assumed more or less expensive,
+and two heuristics."""
 
 RULES: Mapping[str, Callable[[Planner], list[int]]] = {
     **PLANS,
     "dense": lambda planner: planner.uniform(DENSE, STRIDED),
 }
-"""Those, and one that no race tries: few kernels of planes are as fast as those of blocks, and each is compiled."""
+"""`PLANS` and one that is not timed: few kernels of NCHW are as fast as blocked ones, and each needs compiling."""
 
 
 def _ways(written: str, asked: set[str]) -> Iterator[tuple[str, ...]]:
-    """The sets of forms in which a value may exist: the one that it is written in, first, and copies of use."""
+    """The sets of forms in which a value may exist: its written form, then any useful copies."""
     copies = sorted({copied_form(form) for form in asked if not fits(written, form)})
     for count in range(len(copies) + 1):
         for more in itertools.combinations(copies, count):

@@ -1,6 +1,6 @@
-"""Which plan of a network was fastest in a race of whole runs, as stored.
+"""Stored results of comparisons of a network's plans, timed in whole runs.
 
-A network goes by a hash of its operators, how they are joined, and all sizes; weights and names do not count.
+A network is identified by a hash of its operators, their connections, and all sizes; weights and names are not hashed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cpuconv.network.selection.planning import PLANS
 
 
 def sources() -> str:
-    """Hash of the sources of all kernels: races of others say nothing."""
+    """Hash of the sources of all kernels; timings of other sources are ignored."""
     return sources_hash(current_sources())
 
 
 def key_of(graph: Graph, target: Target) -> str:
-    """What a network is stored as: "network", a hash, the instruction set, another precision than float32, and
-    threads."""
+    """The key of a network in the store: "network", a hash, the instruction set, the precision unless float32, and the
+    number of threads."""
     index = {name: str(at) for at, name in enumerate((*graph.inputs, *graph.constants))}
     digest = hashlib.sha256()
     for node in graph.nodes:
@@ -48,12 +48,12 @@ def key_of(graph: Graph, target: Target) -> str:
 
 
 def winner(graph: Graph, target: Target) -> str | None:
-    """The plan that won the race of a network, if one is stored that holds for the target."""
+    """The fastest plan of a network in whole runs, if one is stored and valid for the target."""
     if target.strategy == "heuristic" or target.limits != IN_NETWORK:
         return None
     device, tiers, kind = session.current.device, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
-        return None  # no network has raced, and hashing this one would take longer than laying it out
+        return None  # no network has been timed; hashing this one would take longer than planning its layout
     asked, key = RowLimits(frozenset({sources()})), key_of(graph, target)
     found = tiers.lookup(device, key, asked)
     faster = tiers.older(device, key, asked)
@@ -62,14 +62,14 @@ def winner(graph: Graph, target: Target) -> str | None:
 
 
 def is_current(row: Row, graph: Graph, target: Target) -> bool:
-    """Whether a plan that raced runs the kernels of today."""
+    """Whether a timed plan still runs the same kernels."""
     if row.sources == sources() or not row.kernels:
         return row.sources == sources()
     return row.kernels == plan_hash(lay_out(graph, target, plan=row.candidate))
 
 
 def plan_hash(plan: NetworkPlan) -> str:
-    """Hash of the kernel calls of a plan's convolutions and matrix products; empty where one is not known."""
+    """Hash of the kernel calls of a plan's convolutions and matrix multiplications; empty if one is unknown."""
     details = (each.offer.detail for each in plan.nodes if each.offer is not None)
     told = [kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, Convolution)]
     return hashlib.sha256("\n".join((plan.plan, *told)).encode()).hexdigest()[:16] if all(told) else ""

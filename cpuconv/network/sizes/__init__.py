@@ -1,7 +1,7 @@
-"""A graph made ready for inputs of certain sizes.
+"""Specialise and rewrite a graph for inputs of given sizes.
 
-Elements may decide sizes in two ways. `shape_inputs` finds the inputs that say them, as the shape of a Reshape does: a
-program has these as constants. `cutting` cuts off nodes whose sizes are found when the network runs, as those of a
-NonZero are. Between the two `specialise` computes shapes and folds constants; `prepared` does all that but the first,
-and rewrites by the passes.
+Elements of tensors may decide sizes in two ways. `shape_inputs` finds inputs whose elements are sizes, such as the
+shape of a Reshape; they become constants of a program. `cutting` cuts off nodes whose sizes are known only at run time,
+such as those of a NonZero. `specialise` infers shapes and folds constants. `prepared` combines these steps, except
+`shape_inputs`, and applies the rewrites.
 """

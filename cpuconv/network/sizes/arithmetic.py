@@ -1,7 +1,7 @@
-"""What networks compute from their own shapes, where the sizes are followed (`cpuconv.following.sizes`).
+"""Evaluate the shape arithmetic of networks on symbolic sizes (`cpuconv.following.sizes`).
 
-Shape, some picking and joining, and Reshape: arrays of objects go through the references of these operators as they
-are. Any other operator gets the numbers, and it is noted that sizes must be these.
+Shape, Reshape, and some operators that select and concatenate: their references accept arrays of objects. All other
+operators get the numbers, and the trace records that sizes must equal these.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _INTEGERS = (INT64, np.dtype(np.int32))
 
 
 def of_sizes(node: Node, inputs: Sequence[Value | None], values: Sequence[Value]) -> list[Value]:
-    """The outputs of a node that reads sizes, their elements known; `values` are what its rule says of them.
+    """Compute the outputs of a node that reads symbolic sizes; `values` are its inferred shapes and dtypes.
 
     Parameters
     ----------
     node : Node
     inputs : sequence of Value or None
-        Their elements are known.
+        Inputs with known elements.
     values : sequence of Value
     """
     arrays = [None if value is None else value.array for value in inputs]
@@ -45,7 +45,7 @@ def of_sizes(node: Node, inputs: Sequence[Value | None], values: Sequence[Value]
 
 
 def _are_counts(arrays: Sequence[np.ndarray | None]) -> bool:
-    """Whether quotients are not negative, so that they are rounded down."""
+    """Whether quotients are non-negative, so that rounding down equals truncation."""
     dividend, divisor = (array.ravel() for array in arrays if array is not None)
     return all(size >= 0 for size in dividend) and all(size > 0 for size in divisor)
 
@@ -56,7 +56,7 @@ def _results(node: Node, arrays: Sequence[np.ndarray | None]) -> tuple[np.ndarra
 
 
 def _within(array: np.ndarray, dtype: np.dtype | None) -> Value:
-    """Sizes as elements of a type, which all must fit into."""
+    """Make a value of sizes with a dtype, after a check of its range."""
     assert dtype is not None
     array, limits = np.asarray(array, SIZES), np.iinfo(dtype)
     if not all(limits.min <= size <= limits.max for size in array.ravel()):
@@ -65,7 +65,7 @@ def _within(array: np.ndarray, dtype: np.dtype | None) -> Value:
 
 
 def as_constant(value: Value, exact: bool = False) -> np.ndarray:
-    """The elements of a value that are known. Those that are sizes stay such as int64; else they must be these."""
+    """The known elements of a value. Sizes of dtype int64 stay symbolic; others become their numbers."""
     array = value.array
     assert array is not None
     if array.dtype == SIZES and (exact or value.dtype != INT64):

@@ -1,9 +1,9 @@
-"""Where a graph is cut: off come the nodes whose sizes depend on the elements of inputs, and all that read of them.
+"""Cut off the nodes whose sizes depend on elements of inputs, and all nodes that read them.
 
-`NonZero` and `NonMaxSuppression` end detectors: how much they leave is known when they have run. What follows is mostly
-small arithmetic on what is left, other sizes every time; references compute it sooner than a program for these sizes is
-made. Where there are operators among it that do much for every element (`WORTHWHILE`), it is a network of its own, with
-programs for the sizes that are found.
+`NonZero` and `NonMaxSuppression` end detectors; the sizes of their results are known only after they have run. They are
+followed mostly by small element-wise operations, with other sizes in each run. References compute these in less time
+than a program for the sizes would take to build. If there are expensive operators (`WORTHWHILE`) among them, they
+become a network of their own, with programs for the sizes that occur.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WORTHWHILE = frozenset(
 
 
 class Parts(NamedTuple):
-    """A specialised graph, cut.
+    """A specialised graph in two parts.
 
     Attributes
     ----------
     head : Graph
-        The nodes of known sizes; its outputs are those of the whole graph that are known, then what the tail reads.
+        The nodes with known sizes; its outputs are the known outputs of the whole graph, then the inputs of the tail.
     tail : Graph or None
-        The other nodes, where there are any; its inputs are outputs of the head or inputs of the whole graph.
+        The other nodes, if any; its inputs are outputs of the head or inputs of the whole graph.
     """
 
     head: Graph
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 
 def cut(graph: Graph) -> Parts:
-    """A specialised graph as the part that kernels can run and the part that `interpret` runs behind it."""
+    """Cut a specialised graph into a part for kernels and a part that `interpret` runs after it."""
     late = [node for node in graph.nodes if any(name and graph.value(name).shape is None for name in node.outputs)]
     if not late:
         return Parts(graph, None)
@@ -55,14 +55,14 @@ def cut(graph: Graph) -> Parts:
 
 
 class Stages(NamedTuple):
-    """What runs behind a program, in two parts.
+    """The dynamic suffix of a program in two parts.
 
     Attributes
     ----------
     first : Graph
-        What references run.
+        The part that references compute.
     rest : Graph or None
-        What is a network of its own, once that has run; its inputs are outputs of `first` or inputs of the whole.
+        The part that becomes a network after `first` has run; its inputs are outputs of `first` or of the whole graph.
     """
 
     first: Graph
@@ -70,12 +70,12 @@ class Stages(NamedTuple):
 
 
 def stages(tail: Graph) -> Stages:
-    """The tail of a graph in two parts: that of references, and that of kernels, for the sizes that are found."""
+    """Divide the tail of a graph into a part for references, and a part for kernels with the resulting sizes."""
     made = {name for node in tail.nodes for name in node.outputs if name}
     first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
     rest = [node for node in tail.nodes if node not in first]
     sequences = any(node.meaning is not None and node.op in SEQUENCES for node in tail.nodes)
-    if sequences or not any(node.op in WORTHWHILE for node in rest):  # programs have tensors alone
+    if sequences or not any(node.op in WORTHWHILE for node in rest):  # programs support tensors only
         return Stages(tail, None)
     inner = {name for node in rest for name in node.outputs if name}
     read = dict.fromkeys(name for node in rest for name in node.inputs if name and name not in inner)
@@ -91,13 +91,13 @@ def stages(tail: Graph) -> Stages:
 
 
 def _decides(graph: Graph, node: Node) -> bool:
-    """Whether a node finds sizes itself, rather than being told them by the elements of another value."""
+    """Whether a node determines sizes from its data, and not from the elements of a parameter input."""
     positions = ops.TABLE[node.op].parameters if node.meaning is None else ()
     told = (node.inputs[at] for at in positions if at < len(node.inputs))
     return all(not name or name in graph.constants for name in told)
 
 
 def _with(graph: Graph, values: Mapping[str, Value]) -> Graph:
-    """The graph, with what is known of its inputs."""
+    """Add known shapes and dtypes of the inputs to a graph."""
     own = {name: value for name, value in values.items() if name in graph.inputs}
     return replace(graph, values={**graph.values, **own})

@@ -1,4 +1,4 @@
-"""A graph for inputs of certain sizes, ready to be laid out: specialised, cut where sizes depend on data, rewritten."""
+"""Prepare a graph for layout planning: specialise it for input sizes, cut it where sizes depend on data, rewrite it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cpuconv.network.sizes.specialise import specialise
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What decides how a graph is rewritten.
+    """Options for rewriting a graph.
 
     Attributes
     ----------
     strict : bool
-        Refuse operators that ONNX's reference evaluator would have to compute.
+        Whether to reject operators that only ONNX's reference evaluator computes.
     skip_passes : tuple of str
-        Names of rewrites to leave out.
+        Names of rewrites to skip.
     """
 
     strict: bool = False
@@ -30,7 +30,7 @@ class Rewriting:
 
 
 class Prepared(NamedTuple):
-    """The graph that kernels run, what the rewrites changed, and the nodes that references run behind it."""
+    """The graph for kernels, notes on its rewrites, and the nodes that references run after it."""
 
     graph: Graph
     notes: list[Note]
@@ -45,11 +45,11 @@ def prepared(
     noted: bool = True,
     quiet: bool = False,
 ) -> Prepared:
-    """The graph for inputs of these shapes, after all rewrites.
+    """Specialise, cut and rewrite a graph for inputs of these shapes.
 
-    `noted`: with what they did. `quiet`: without warnings, as of `specialise`.
+    `noted`: record notes on the rewrites. `quiet`: no warnings, as in `specialise`.
     """
-    from cpuconv.graph import passes  # a model that was saved is rewritten
+    from cpuconv.graph import passes  # deferred: saved models are already rewritten
 
     early = partial(passes.early, skip=options.skip_passes)
     rewrite = early if passes.is_early(graph) else None

@@ -1,4 +1,4 @@
-"""Inputs whose elements decide sizes, as the shape of a Reshape may: a program has them as constants."""
+"""Inputs whose elements decide sizes, such as the shape of a Reshape: they become constants of a program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _SHAPES_ONLY = frozenset({"Shape", "Size"})  # operators that do not read the el
 
 
 def shape_inputs(graph: Graph) -> tuple[str, ...]:
-    """The inputs whose elements sizes, or the branch of an If, depend on.
+    """The inputs whose elements decide sizes, or the branch of an If.
 
-    An input that is read as it is counts whatever it is; one that others compute sizes from if it is a number or a row
-    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found in the run (`cutting`). An If
-    is decided by inputs that are conditions themselves, and by others when it runs.
+    An input that a node reads directly as a parameter counts in any case. An input from which such parameters are
+    computed counts if it is a scalar or a vector, like shapes and counts. For larger tensors, sizes are determined at
+    run time (`cutting`). A computed condition of an If counts if it depends on a boolean scalar input; others are
+    evaluated at run time.
     """
     read = {name for node in graph.nodes for name in _parameters(node)}
     conditions = {node.inputs[0] for node in graph.nodes if node.op == "If" and control.is_control(node)}
@@ -35,7 +36,7 @@ def shape_inputs(graph: Graph) -> tuple[str, ...]:
 
 
 def _sources(graph: Graph, names: Collection[str]) -> set[str]:
-    """The values whose elements others are computed from."""
+    """The values from whose elements the named values are computed."""
     found: set[str] = set()
     left = [*names]
     while left:
@@ -49,13 +50,13 @@ def _sources(graph: Graph, names: Collection[str]) -> set[str]:
 
 
 def with_constants(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
-    """The graph with arrays in the place of some inputs."""
+    """Replace some inputs of a graph by constant arrays."""
     inputs = tuple(name for name in graph.inputs if name not in given)
     return replace(graph, inputs=inputs, constants={**graph.constants, **given}) if given else graph
 
 
 def _parameters(node: Node) -> Iterator[str]:
-    """The inputs of a node whose elements decide what its outputs are, or what nodes in its bodies are."""
+    """The inputs of a node whose elements decide the shapes of its outputs, or of nodes in its bodies."""
     for body in control.bodies(node):
         names = control.renamed(node, body)
         yield from (names[name] for name in shape_inputs(body) if name in names)
@@ -70,6 +71,6 @@ def _is_row(graph: Graph, name: str) -> bool:
 
 
 def _is_flag(graph: Graph, name: str) -> bool:
-    """Whether a value is one bool."""
+    """Whether a value is a single bool."""
     value = graph.value(name)
     return value.dtype == np.bool_ and value.shape is not None and all(size == 1 for size in value.shape)

@@ -1,6 +1,7 @@
-"""A graph for inputs of certain sizes: shapes known, and what follows from shapes and constants alone computed.
+"""Specialise a graph for inputs of given sizes: infer shapes, and fold what depends only on shapes and constants.
 
-Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.cutting` cuts them off.
+Shapes that depend on the elements of inputs stay open, and so do values computed from these: `sizes.cutting` cuts them
+off.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cpuconv.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
 Rewrite = Callable[[Graph], Graph]
-Count = Callable[[int, int], None]  # is told of nodes that run, and of bytes that they make
+Count = Callable[[int, int], None]  # called with the number of executed nodes, and the bytes of their results
 
 
 def specialise(
@@ -41,34 +42,34 @@ def specialise(
     quiet: bool = False,
     early: Rewrite | None = None,
 ) -> Graph:
-    """The graph with shapes and dtypes of values, without nodes whose outputs are the same in every run.
+    """Infer shapes and dtypes of all values, and fold the nodes whose outputs are equal in every run.
 
     Parameters
     ----------
     graph : Graph
         Any graph.
     input_shapes : Sizes | None
-        Shapes of inputs by name, as far as the graph leaves them open; a size that is stated for a symbol holds
-        wherever the symbol stands.
+        Shapes of inputs by name, where the graph leaves them open; a size stated for a symbol applies to all its
+        occurrences.
     strict : bool
-        Refuse operators that ONNX's reference evaluator would have to compute.
+        Whether to reject operators that only ONNX's reference evaluator computes.
     quiet : bool
-        Do not warn of them, as somebody has.
+        Whether to omit the warning about them, as it has been issued already.
     early : callable or None
-        A rewrite that sees the integers which weights are dequantised from, before these are computed.
+        A rewrite that is applied before the dequantisation of integer weights is folded.
 
     Raises
     ------
     ArgumentError
-        A shape for an input that there is not, or one that does not fit what the graph states.
+        A shape for an unknown input, or one that does not fit the graph.
     SourceError
-        The shape of an input stays open, nodes do not fit together, what they make does not fit into memory, or an
-        operator is refused.
+        The shape of an input stays open, nodes do not fit together, results do not fit into memory, or an operator is
+        rejected.
 
     Warns
     -----
     CpuconvWarning
-        Some operators are left to the reference evaluator; it names them.
+        Some operators run through the reference evaluator; the message names them.
     """
     known = bound_inputs(graph, input_shapes or {})
     for name, value in known.items():
@@ -86,7 +87,7 @@ def specialise(
 
 
 def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: Count | None = None) -> Graph:
-    """`specialise`; with `integers` constants are not dequantised; `count` is told of runs of bodies."""
+    """As `specialise`; `integers`: constants are not dequantised; `count` is called for executed nodes of bodies."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
     folding = Folding(graph.constants.values())
@@ -121,12 +122,12 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: C
 
 
 def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") -> dict[str, Value]:
-    """The inputs with their sizes, as far as the graph or `stated` knows them; `argument` is what messages call that.
+    """The inputs with their sizes, as far as the graph or `stated` has them; messages call the latter `argument`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        A shape for an input that there is not, or one that does not fit what the graph states.
+        A shape for an unknown input, or one that does not fit the graph.
     """
     if not isinstance(stated, Mapping):
         raise ArgumentTypeError(must(argument, "a dict of shapes by input name", f"a {type(stated).__name__}"))
@@ -150,14 +151,14 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
             for size, dim in zip(sizes, shape, strict=True)
         )
         if not fits:
-            told = dict(itertools.islice(symbols.items(), known))  # by the inputs before
+            told = dict(itertools.islice(symbols.items(), known))  # set by earlier inputs
             form = f"a shape that fits {graph.value(name)}" + (f" where {told}" if told else "")
             raise ArgumentError(must(label, form, tuple(sizes)))
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 
 def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph with sizes in the place of symbols."""
+    """Replace symbols in the shapes of a graph by sizes."""
 
     def sized(value: Value) -> Value:
         shape = value.shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape)
@@ -167,7 +168,7 @@ def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 
 def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> Value:
-    """An input with the sizes stated for it, or for its symbols."""
+    """An input with the sizes stated for it or for its symbols."""
     if sizes is not None:
         return Value(tuple(size if isinstance(size, int) else int(size) for size in sizes), value.dtype)
     if value.shape is None:
@@ -176,7 +177,7 @@ def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]
 
 
 def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integers: bool) -> list[Value]:
-    """What the outputs of a node are; their elements too, where those of the inputs are known or not needed."""
+    """Infer the outputs of a node; compute their elements if those of the inputs are known or not needed."""
     values = ops.meaning(node).infer(node, inputs)
     check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
@@ -198,30 +199,30 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
 
 
 def is_open(values: Iterable[Value | None]) -> bool:
-    """Whether the shape of one depends on elements that are not known."""
+    """Whether the shape of one of the values depends on unknown elements."""
     return any(value is not None and not value.concrete for value in values)
 
 
 def _open(graph: Graph, node: Node) -> list[Value]:
-    """Outputs of open shapes, their dtypes as the model states them."""
+    """Outputs with open shapes, and with the dtypes that the model states."""
     return [Value(None, graph.value(name).dtype) for name in node.outputs]
 
 
 def _constant(array: np.ndarray) -> Value:
-    """A computed constant, its elements in order in memory even where it is a view of another."""
+    """A folded constant as a read-only value; a non-contiguous view is copied."""
     array = np.asarray(array, order="C").view()
     array.flags.writeable = False
     return Value.of(array)
 
 
 def sized(graph: Graph, values: Sequence[Value], count: Count | None = None) -> Graph:
-    """A body of a node for inputs of these shapes and dtypes, or of open ones; runs of bodies in it are counted too."""
+    """Specialise a body for inputs of these shapes and dtypes, which may be open; nested bodies count too."""
     given = as_inputs(graph, values)
     return _specialised(given, {name: given.value(name) for name in given.inputs}, False, count)
 
 
 def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Count | None) -> Node:
-    """A node of control flow with what is constant in its bodies, which references run: those of constants, counted."""
+    """Insert known constants into the bodies of a control-flow node, which references run; count folded runs."""
     arrays = {name: known[name].array for name in node.inputs if name}
     if count is None and all(array is not None for array in arrays.values()):
         count = partial(folding.step, node)
@@ -234,8 +235,10 @@ def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Coun
 def _taken(
     node: Node, condition: bool, known: Mapping[str, Value], taken: Names
 ) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under new names, which are `taken` then; constants that
-    are known too keep theirs."""
+    """The nodes and constants of the branch that an If takes, under new names, which are added to `taken`.
+
+    Constants that are known outside keep their names.
+    """
     branch: Graph = node["then_branch" if condition else "else_branch"]
     arrays = {name: array for name, array in branch.constants.items() if not _is(known.get(name), array)}
     own = [*arrays, *(name for inner in branch.nodes for name in inner.outputs if name)]
@@ -253,7 +256,7 @@ def _is(value: Value | None, array: np.ndarray) -> bool:
 
 
 def _foreign(graph: Graph) -> Iterator[str]:
-    """The operators of a graph, and of graphs within, that the reference evaluator computes."""
+    """The operators of a graph and its bodies that the reference evaluator computes."""
     for node in graph.nodes:
         if isinstance(node.meaning, Foreign):
             yield node.op
@@ -262,7 +265,7 @@ def _foreign(graph: Graph) -> Iterator[str]:
 
 
 def _tell_foreign(graph: Graph, strict: bool, quiet: bool) -> None:
-    """Name the operators that the reference evaluator computes."""
+    """Warn about operators that the reference evaluator computes; with `strict`, raise `SourceError`."""
     foreign = dict.fromkeys(_foreign(graph))
     if foreign and strict:
         raise SourceError(f"{graph.name} has operators without kernels: {', '.join(foreign)}.")

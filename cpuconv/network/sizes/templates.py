@@ -1,8 +1,8 @@
-"""Graphs made ready for some sizes, kept as what they are for others.
+"""Size templates: graphs with symbolic sizes, re-instantiated for new input sizes without running the rewrites again.
 
-Which rewrites fit, and what they make, follows from sizes only by what is asked of these. A template is the graph that
-was made while sizes were followed (`cpuconv.following.sizes`): for sizes that answer all questions alike it is the same
-graph with other numbers, which are computed in a hundredth of the time that the rewrites take.
+The applicable rewrites and their results depend on sizes only through recorded comparisons. A template is a graph that
+was rewritten with symbolic sizes (`cpuconv.following.sizes`). For sizes with the same answers it is the same graph with
+other numbers, which are computed in a hundredth of the time of the rewrites.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import lender
 from cpuconv.network.sizes.cutting import Parts
 
-MOST = 8  # templates of a network, of which the one that served last is asked first
+MOST = 8  # templates per network; the most recently used is tried first
 Shapes = Sequence[Sequence[int]]
 _PLAIN = (int, float, str, bool, bytes, type(None))
 
@@ -29,18 +29,18 @@ Make = Callable[[Mapping[str, Sequence[Any]]], Parts | None]
 
 
 class SizedGraph:
-    """A graph that holds sizes, to be filled with others.
+    """A graph with symbolic sizes, to be replaced by others.
 
     Parameters
     ----------
     graph : Graph
     given : Graph or None
-        What it was made from: its nodes hold no sizes.
+        The graph from which it was made; its nodes contain no symbolic sizes.
 
     Raises
     ------
     TypeError
-        A node holds something that may hide sizes.
+        A node has a value that may hide symbolic sizes.
     """
 
     def __init__(self, graph: Graph, given: Graph | None = None) -> None:
@@ -58,16 +58,16 @@ class SizedGraph:
 
     @property
     def computes_sizes(self) -> bool:
-        """Whether nodes read sizes, as constants or attributes: they compute something else for other sizes."""
+        """Whether nodes read sizes, as constants or attributes, so that their results depend on sizes."""
         return bool(self._nodes or self._constants)
 
     @property
     def holds_sizes(self) -> bool:
-        """Whether sizes are anywhere in the graph."""
+        """Whether the graph contains symbolic sizes."""
         return self.computes_sizes or bool(self._values)
 
     def filled(self, number: Number) -> Graph:
-        """The graph with `number(size)` in the place of each size, in order."""
+        """Replace each symbolic size by `number(size)`, in order."""
         made = self.graph
         values = {name: Value(filled(value.shape, number), value.dtype) for name, value in self._values.items()}
         constants = {name: filled(array, number) for name, array in self._constants.items()}
@@ -81,20 +81,20 @@ class SizedGraph:
 
 
 class Template:
-    """A graph for all sizes that answer the same questions alike.
+    """A graph for all sizes with the same recorded answers.
 
     Parameters
     ----------
     parts : Parts
-        Made of sizes that `trace` follows.
+        The rewritten graph, with symbolic sizes of `trace`.
     trace : Trace
     given : Graph
-        What it was made from: its nodes hold no sizes.
+        The graph from which it was made; its nodes contain no symbolic sizes.
 
     Raises
     ------
     TypeError
-        A node holds something that may hide sizes.
+        A node has a value that may hide symbolic sizes.
     """
 
     def __init__(self, parts: Parts, trace: Trace, given: Graph) -> None:
@@ -103,12 +103,12 @@ class Template:
         self._tail = None if parts.tail is None else SizedGraph(lasting(parts.tail, given), given)
 
     def graph(self, numbers: Sequence[int]) -> Parts | None:
-        """The graph for other sizes, None where it is not that of this template."""
+        """The graph for other sizes; None if an answer differs."""
         known = self._trace.numbers(numbers)
         return None if known is None else self._filled(known)
 
     def followed(self, numbers: Sequence[int]) -> tuple[Parts, Trace] | None:
-        """The graph with other sizes, which a trace of its own follows from here on; None as of `graph`."""
+        """The graph with other symbolic sizes, and the forked trace that records them; None as in `graph`."""
         known = self._trace.numbers(numbers)
         if known is None:
             return None
@@ -116,7 +116,7 @@ class Template:
         return self._filled([trace.at(place, number) for place, number in enumerate(known)]), trace
 
     def _filled(self, known: Sequence[Any]) -> Parts:
-        """The graph with these in the place of sizes."""
+        """Replace the symbolic sizes by these numbers or sizes."""
 
         def number(size: Any) -> Any:
             return known[size.place]
@@ -125,34 +125,34 @@ class Template:
 
 
 class Templates:
-    """The templates of a network; for one thread at a time.
+    """The templates of a network; not thread-safe.
 
     Parameters
     ----------
     inputs : mapping of str to Value
-        Of the network; sizes that it states do not differ.
+        Inputs of the network; the sizes that they state are fixed.
     """
 
     def __init__(self, inputs: Mapping[str, Value]) -> None:
-        """Hold none yet."""
+        """Start without templates."""
         self._inputs = inputs
         self._made: list[Template] = []
-        self._left = MOST  # that may be made
+        self._left = MOST  # templates that may still be made
 
     def __len__(self) -> int:
         return len(self._made)
 
     def graph(self, shapes: Shapes, given: Graph, make: Make) -> Parts | None:
-        """The graph for inputs of these shapes, by a template that is there or is made now; None where none can be.
+        """The graph for inputs of these shapes, by an existing or a new template; None if there can be none.
 
         Parameters
         ----------
         shapes : tuple of tuple of int
-            Of all inputs.
+            Shapes of all inputs.
         given : Graph
-            What it is made from.
+            The graph to rewrite.
         make : callable
-            Makes it, of shapes by input name; None where a template cannot hold it.
+            Rewrites it for shapes by input name; returns None if the result cannot become a template.
         """
         numbers = self.numbers(shapes)
         for template in self._made:
@@ -164,24 +164,26 @@ class Templates:
         return self._new(shapes, numbers, given, make) if self._left else None
 
     def followed(self, shapes: Shapes) -> tuple[Parts, Trace] | None:
-        """The same graph with sizes that a trace of its own follows."""
+        """The graph with symbolic sizes of a forked trace, by an existing template; None if there is none."""
         numbers = self.numbers(shapes)
         return next((made for each in self._made if (made := each.followed(numbers)) is not None), None)
 
     def numbers(self, shapes: Shapes) -> list[int]:
-        """The sizes that are not stated, which templates follow."""
+        """The open sizes, which are symbolic in templates."""
         return [size for _, size in self._open(shapes)]
 
     def _open(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], int]]:
-        """The sizes that are not stated, each with its input and axis."""
+        """The open sizes, each with the indices of its input and axis."""
         for at, (value, shape) in enumerate(zip(self._inputs.values(), shapes, strict=True)):
             for axis, size in enumerate(shape):
                 if value.shape is None or not isinstance(value.shape[axis], int):
                     yield (at, axis), size
 
     def _new(self, shapes: Shapes, numbers: Sequence[int], given: Graph, make: Make) -> Parts | None:
-        """The graph by a new template. Whatever hinders that, as sizes that do not fit do, is told where the graph is
-        made without one."""
+        """Make a new template, and return its graph for these sizes.
+
+        Errors, such as sizes that do not fit, are reported when the graph is then made without a template.
+        """
         trace = Trace(numbers)
         followed: list[list[Any]] = [[*shape] for shape in shapes]
         for ((at, axis), _), size in zip(self._open(shapes), trace.inputs, strict=True):
@@ -190,10 +192,10 @@ class Templates:
         try:
             made = make(dict(zip(self._inputs, map(tuple, followed), strict=True)))
             template = None if made is None else Template(made, trace, given)
-        except CpuconvError:  # of these sizes
+        except CpuconvError:  # an error of these sizes
             self._left += 1
             return None
-        except Exception:  # of code that takes no size for a number
+        except Exception:  # raised by code that does not accept symbolic sizes
             template = None
         if template is None:
             self._left = 0
@@ -203,10 +205,10 @@ class Templates:
 
 
 def lasting(graph: Graph, given: Graph) -> Graph:
-    """A graph whose constants last, beside those of the graph that it was made from.
+    """Make the constants of a graph permanent, except those of the graph from which it was made.
 
-    Nobody may write to constants that were made, so that they are recognised without being read again; those in memory
-    that belongs to others are copied.
+    New constants become read-only, so that they can be recognised by identity. Those in memory of other owners are
+    copied.
     """
     known = {id(_owner(array)) for array in given.constants.values()}
     made = {name: array for name, array in graph.constants.items() if id(_owner(array)) not in known}
@@ -224,7 +226,7 @@ def lasting(graph: Graph, given: Graph) -> Graph:
 
 
 def _owner(array: np.ndarray) -> Any:
-    """What has the memory of an array."""
+    """The object that owns the memory of an array."""
     owner: Any = array
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base
@@ -232,7 +234,7 @@ def _owner(array: np.ndarray) -> Any:
 
 
 def _holds_sizes(value: Any) -> bool:
-    """Whether sizes that are followed are somewhere in what a node or value holds."""
+    """Whether a value of a node or tensor contains symbolic sizes."""
     if type(value) is Size:
         return True
     if type(value) in _PLAIN or isinstance(value, (np.dtype, np.generic)):
@@ -241,9 +243,9 @@ def _holds_sizes(value: Any) -> bool:
         return any(map(_holds_sizes, value))
     if isinstance(value, np.ndarray):
         return value.dtype == SIZES
-    if isinstance(value, Graph):  # a body, which is known by its identity
+    if isinstance(value, Graph):  # a body, which is identified by its object identity
         if SizedGraph(value).holds_sizes:
             raise TypeError("a body holds sizes")
         return False
-    pickle.dumps(value)  # which a size refuses
+    pickle.dumps(value)  # raises TypeError for a symbolic size
     return False

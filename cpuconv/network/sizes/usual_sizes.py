@@ -1,8 +1,8 @@
-"""What `compile` does for a network of open sizes: a program for usual sizes, with its kernels.
+"""Build a program for common sizes when a network with open sizes is compiled, with its kernels.
 
-So kernels of what the network fuses, which no pack has, are compiled with the network and not in the first run. Where
-no kernel is on disk, in no pack and not in the cache folder, small tiles of the same families are compiled too: later
-sizes are served by these until better ones come (`runtime.code.background`).
+Fused kernels of the network, which no pack contains, are thus compiled with the network and not in the first run. If no
+kernels exist in packs or in the cache folder, small tiles of the same families are compiled too. They serve later sizes
+until better tiles have been compiled (`runtime.code.background`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import LINES, MATRIX, PIXELS, PLANES
 from cpuconv.runtime.code.together import Wanted, compiled_together
 
-Shapes = tuple[tuple[int, ...], ...]  # of inputs
+Shapes = tuple[tuple[int, ...], ...]  # shapes of the inputs
 
 USUAL_SIZES = (320, 48, 64, 224, 128, 32)
-"""Sizes of axes that are open, the first that the network takes; a batch is 1."""
+"""Candidates for the size of open axes; the first that the network accepts is used. The batch size is 1."""
 
 
 def usual_shapes(inputs: Sequence[Value], fits: Callable[[Shapes], bool]) -> Iterator[Shapes]:
-    """The shapes of inputs at each usual size that `fits`."""
+    """Yield the shapes of the inputs for each common size, if they satisfy `fits`."""
     return filter(fits, (tuple(_sized(value, size) for value in inputs) for size in USUAL_SIZES))
 
 
 def compile_with_small_tiles(wanted: Sequence[Wanted]) -> None:
-    """Have these kernels on disk, with small tiles of their families."""
+    """Compile these kernels to the cache folder, with small tiles of their families."""
     wanted = list(dict.fromkeys((*wanted, *_small(wanted))))
     compiled_together(wanted)
     for kernel, tile in wanted:
@@ -40,7 +40,7 @@ def _sized(value: Value, size: int) -> tuple[int, ...]:
 
 
 def _small(wanted: Iterable[Wanted]) -> Iterator[Wanted]:
-    """Strips of one pixel, which every plane is large enough for, and of last panels of all widths."""
+    """Strips of one pixel, which fit all planes, and last panels of all widths."""
     for kernel, tile in wanted:
         if kernel is not closed_strip:
             continue

@@ -1,1 +1,1 @@
-"""Programs as functions of sizes: kernel arguments are lowered once for a class of sizes, and evaluated for each."""
+"""Programs as functions of sizes: lower kernel arguments once for a class of sizes, evaluate them for each size."""

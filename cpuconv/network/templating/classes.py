@@ -1,4 +1,4 @@
-"""The templates of a network's programs: for each class of sizes, kernel calls as functions of them."""
+"""Templates of a network's programs: per class of sizes, kernel calls as functions of the sizes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.template import ProgramTemplate
 
 _MUCH = 0.2
-WORTH_SPLITTING = 1.1  # loss from which on half a class is one of its own
-MAX_TEMPLATES = 6  # of a class: sizes of which no more are served are lowered one by one
+WORTH_SPLITTING = 1.1  # ratio of modelled times from which on half a class gets its own layouts
+MAX_TEMPLATES = 6  # templates per class; sizes that these do not serve are lowered individually
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
 Suffixed = Callable[[Graph], SizedSuffix]
@@ -31,7 +31,7 @@ Found = tuple[Executable, Tail | None, Told]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
-    """The class of some sizes: powers of four of each axis, of 16 of a batch."""
+    """The class of sizes: powers of 4 for each axis, of 16 for a batch."""
     return tuple(
         tuple(size_class(size, BATCH if _is_batched(shape, axis) else AXIS) for axis, size in enumerate(shape))
         for shape in shapes
@@ -39,12 +39,12 @@ def class_of(shapes: Sequence[Sequence[int]]) -> Class:
 
 
 def _is_batched(shape: Sequence[int], axis: int) -> bool:
-    """Whether an axis of an input counts images, by all that is known."""
+    """Whether an axis of an input is probably the batch."""
     return axis == 0 and len(shape) >= 3
 
 
 def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
-    """The class of some sizes, of whose open axes each half is a class of its own: up to a power of 2."""
+    """The class of sizes in which each open axis has half a class: up to a power of 2."""
     return tuple(
         tuple(
             size_class(size, HALF) if each and not _is_batched(shape, axis) and not _stated(value, axis) else each
@@ -55,9 +55,10 @@ def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
 
 
 def representative(of: Class, inputs: Sequence[Value], largest: bool = False) -> tuple[tuple[int, ...], ...]:
-    """The sizes for which a class's layouts and algorithms are chosen: those that people use most, which most is known
-    of; of the inputs' axes, those that are stated are what they are. `largest`: powers of two, for networks that can
-    have multiples of one alone."""
+    """The sizes for which a class's layouts and algorithms are selected: common ones, which have been measured most.
+
+    Axes with stated sizes keep them. `largest`: powers of two, for networks that accept only multiples of one.
+    """
     return tuple(
         tuple(
             _stated(value, axis) or (2**each if largest else representative_size(each, _is_batched(axes, axis)))
@@ -68,7 +69,7 @@ def representative(of: Class, inputs: Sequence[Value], largest: bool = False) ->
 
 
 def loss(plan: NetworkPlan) -> float:
-    """Seconds of a plan's convolutions, by the model, over those of the best candidates for them."""
+    """Ratio of the modelled time of a plan's convolutions to that of the best candidates."""
     own = best = 0.0
     for each in plan.nodes:
         detail = None if each.offer is None else each.offer.detail
@@ -80,7 +81,7 @@ def loss(plan: NetworkPlan) -> float:
 
 
 def may_lose(plan: NetworkPlan) -> bool:
-    """Whether much of a plan's time goes into transforms, whose tiles do not fit planes of all sizes."""
+    """Whether transforms take over 20% of a plan's convolution time, as their tiles do not fit planes of all sizes."""
     seconds = {True: 0.0, False: 0.0}
     for each in plan.nodes:
         detail = None if each.offer is None else each.offer.detail
@@ -90,24 +91,24 @@ def may_lose(plan: NetworkPlan) -> bool:
 
 
 def _stated(value: Value, axis: int) -> int:
-    """The size that an input states of an axis; 0: none."""
+    """The size that an input states for an axis; 0 if it is open."""
     size = None if value.shape is None else value.shape[axis]
     return size if isinstance(size, int) else 0
 
 
 class ProgramTemplates:
-    """Makes programs of templates; for one thread at a time.
+    """Makes templates and their programs; not thread-safe.
 
     Parameters
     ----------
     packed : Packed
     arenas : Arenas
     suffixed : callable
-        Makes the suffix of nodes whose sizes are found in the run.
+        Makes the suffix from the nodes whose sizes are known only at run time.
     """
 
     def __init__(self, packed: Packed, arenas: Arenas, suffixed: Suffixed) -> None:
-        """Hold none yet."""
+        """Start without templates."""
         self._packed, self._arenas, self._suffixed = packed, arenas, suffixed
         self._made: dict[Class, list[tuple[ProgramTemplate, Told]]] = {}
         self._able = True
@@ -117,11 +118,11 @@ class ProgramTemplates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the networks behind programs, which all sizes of a template share."""
+        """Size of the networks in dynamic suffixes, which all sizes of a template share, in bytes."""
         return sum(template.nbytes for made in [*self._made.values()] for template, _ in [*made])
 
     def find(self, of: Class, numbers: Sequence[int]) -> Found | None:
-        """The program for sizes of a class, by a template that is there; None where none serves them."""
+        """The program for sizes of a class by an existing template; None if none applies."""
         made = self._made.get(of, [])
         for at, (template, told) in enumerate(made):
             found = template.program(numbers)
@@ -134,17 +135,17 @@ class ProgramTemplates:
     def add(
         self, of: Class, numbers: Sequence[int], plan: NetworkPlan, given: tuple[Parts, Trace] | None
     ) -> Found | None:
-        """The program for sizes of a class, by a new template; None where none can be made.
+        """The program for sizes of a class by a new template; None if that is impossible.
 
         Parameters
         ----------
         of : Class
         numbers : sequence of int
-            The sizes that are open.
+            The open sizes.
         plan : NetworkPlan
-            For these sizes, or those that represent the class.
+            The plan for these sizes, or for the representative of the class.
         given : (Parts, Trace) or None
-            The graph that was laid out, with sizes that are followed.
+            The planned graph, with symbolic sizes.
         """
         made = self._made.setdefault(of, [])
         if not self._able or given is None or len(made) >= MAX_TEMPLATES:
@@ -155,7 +156,7 @@ class ProgramTemplates:
                 followed_plan = followed(plan, graph, trace)
                 suffix = None if tail is None else self._suffixed(tail)
             template = ProgramTemplate(followed_plan, trace, plan.target, self._packed, self._arenas, suffix)
-        except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # of code that takes no size
+        except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # code without symbolic sizes
             self._able = False
             return None
         told = plan.told()

@@ -1,4 +1,4 @@
-"""The plan of a network with sizes that a trace follows in the place of numbers."""
+"""Replace the sizes in a network's layout plan by symbolic sizes of a trace."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cpuconv.solvers import why_not
 
 
 class Followed(NamedTuple):
-    """A plan, and the first outputs of the nodes whose offers only numbers tell to be right."""
+    """A plan, and the first outputs of the nodes whose offers are valid only for checked numbers."""
 
     plan: NetworkPlan
     late: frozenset[str]
 
 
 def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
-    """The plan for the same graph with other sizes: the same offers, candidates and copies.
+    """The plan for the same graph with symbolic sizes: the same offers, candidates and copies.
 
-    What makes an offer right is asked of the sizes, so that the trace knows for which others it is.
+    The validity of an offer is checked by comparisons of sizes, so that the trace records for which others it is valid.
 
     Parameters
     ----------
     plan : NetworkPlan
     graph : Graph
-        The graph that was laid out, with sizes that `trace` follows. It keeps its constants.
+        The planned graph with symbolic sizes of `trace`. It keeps its constants.
     trace : Trace
 
     Raises
     ------
     TypeError
-        A candidate cannot be taken over.
+        A candidate is not valid for symbolic sizes.
     """
     nodes = {node.outputs: node for node in graph.nodes}
     values = dict(graph.values)
@@ -66,7 +66,7 @@ def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
 
 
 def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offer:
-    """An offer for other sizes."""
+    """An offer for symbolic sizes."""
     asked = offer.detail
     if not isinstance(asked, Convolution):
         return offer
@@ -90,12 +90,12 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
 
 
 def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Trace) -> bool:
-    """Whether a node of such sizes has the offer; False where that follows from numbers alone.
+    """Whether a node with these symbolic sizes has the offer; False if only numbers can decide that.
 
     Raises
     ------
     TypeError
-        It has not.
+        It does not have the offer.
     """
     op, operands = ops.TABLE[node.op], graph.operands(node)
     assert op.offers is not None
@@ -105,7 +105,7 @@ def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Tra
     except MemoryError:
         raise
     except MISFITS:
-        if offer.view:  # its places follow from sizes anyway
+        if offer.view:  # its addresses are computed from sizes in any case
             raise
         return False
     if not any(each.has_forms_of(offer) for each in offers):

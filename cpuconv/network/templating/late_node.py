@@ -1,6 +1,6 @@
-"""Nodes of a template that are lowered anew for each size: their kernel calls do not follow from sizes by arithmetic.
+"""Nodes of a template that are lowered again for each size, as their kernel calls are not arithmetic in the sizes.
 
-Poolings and resizes are: their tables have a row for each row of the output.
+Examples are poolings and resizes, whose tables have one row per row of the output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cpuconv.network.running.arena import WORKSPACE
 
 @dataclass(frozen=True)
 class LateNode:
-    """A node in the place of its kernel calls, with sizes that a trace follows.
+    """A placeholder step for the kernel calls of a node with symbolic sizes.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class LateNode:
     offer : Offer
     inputs, outputs : sequence of Place or None
     raw : mapping of str to numpy.ndarray
-        The constants that it reads.
+        The constants that the node reads.
     target : Target
     """
 
@@ -51,16 +51,16 @@ class LateNode:
 
     @property
     def args(self) -> Args:
-        """As of a step that uses the workspace: nothing runs beside it."""
+        """The arguments of a step that uses the workspace, so that no other step runs concurrently."""
         return {WORKSPACE: Ref(WORKSPACE)}
 
     @property
     def sizes(self) -> list[Any]:
-        """What `steps` takes the numbers of."""
+        """The symbolic sizes whose numbers `steps` takes."""
         return held(self._filled)
 
     def steps(self, numbers: Iterator[Any], constants: Constants, space: Space) -> list[Step]:
-        """The kernel calls for other sizes, given by their numbers."""
+        """Lower the node to kernel calls for the numbers of other sizes."""
         node, offer, inputs, outputs = self._filled(lambda size: next(numbers))
         op = ops.TABLE[node.op]
         assert op.lower is not None and op.offers is not None
@@ -71,7 +71,7 @@ class LateNode:
         return op.lower(Call(node, inputs, outputs, offer, self.target, space, constants))
 
     def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[Place | None], list[Place]]:
-        """The node with what `number` gives for each size that it holds, in order."""
+        """Replace each symbolic size in the node by the result of `number`, in order."""
         attributes = {name: filled(value, number) for name, value in self.node.attributes.items()}
         node = self.node if attributes == self.node.attributes else replace(self.node, attributes=attributes)
         offer = self.offer
@@ -88,7 +88,7 @@ class LateNode:
 
 
 def filled_place(place: Place, number: Number) -> Place:
-    """The place with `number(size)` for each size that it holds, in order."""
+    """Replace each symbolic size in a place by `number(size)`, in order."""
     ref = replace(place.ref, offset=filled(place.ref.offset, number))
     shape, strides = filled(place.shape, number), filled(place.strides, number)
     array = place.array

@@ -1,4 +1,4 @@
-"""Sizes that represent a class where a network cannot have the usual ones: some axes keep the sizes of an example."""
+"""Representative sizes of a class if a network cannot have the common ones: some axes keep the sizes of an example."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Axis = tuple[int, int]  # input, axis
 
 
 def nearest_fitting(usual: Sizes, example: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
-    """The usual sizes of a class, but of the axes that the network states in some other way, as weights state channels.
+    """The common sizes of a class, except for axes whose sizes the network fixes, such as channels by the weights.
 
-    Axes of equal sizes are first taken to be of the same size always, then each is tried by itself.
+    Axes with equal sizes are first changed together, then individually.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def nearest_fitting(usual: Sizes, example: Sizes, fits: Callable[[Sizes], bool])
     example : tuple of tuple of int
         Sizes of the class that the network can have.
     fits : callable
-        Whether the network can have some sizes.
+        Whether the network can have given sizes.
     """
     if fits(usual):
         return usual
@@ -41,7 +41,7 @@ def nearest_fitting(usual: Sizes, example: Sizes, fits: Callable[[Sizes], bool])
 
 
 def _moved(sizes: Sizes, usual: Sizes, axes: Iterable[Axis]) -> Sizes:
-    """Sizes of which those of some axes are the usual ones."""
+    """Replace the sizes of some axes by the common ones."""
     made = [[*shape] for shape in sizes]
     for at, axis in axes:
         made[at][axis] = usual[at][axis]

@@ -1,4 +1,4 @@
-"""The nodes behind a program, for all sizes of a template: filled with numbers for each, instead of being cut again."""
+"""Dynamic suffix for all sizes of a template: its symbolic sizes are replaced, instead of cutting the graph again."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cpuconv.network.sizes.templates import SizedGraph
 class SizedSuffix:
     """A dynamic suffix as a function of sizes.
 
-    The part that is a network of its own is one network for all sizes, unless its nodes read sizes.
+    The native part is one network for all sizes, unless its nodes read sizes.
 
     Parameters
     ----------
     outputs : sequence of str
-        Of the whole network, in order.
+        Names of the outputs of the whole network, in order.
     part : callable
-        Makes the network of a graph.
+        Compiles a graph to a network.
     tail : Graph
-        With sizes that a trace follows.
+        The nodes of the suffix, with symbolic sizes.
 
     Attributes
     ----------
     sizes : list of Size
-        What `tail` takes the numbers of.
+        The symbolic sizes whose numbers `tail` takes.
     """
 
     def __init__(self, outputs: Sequence[str], part: Callable[[Graph], Network], tail: Graph) -> None:
@@ -45,11 +45,11 @@ class SizedSuffix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the network that all sizes share."""
+        """Size of the network that all sizes share, in bytes."""
         return 0 if self._network is None else self._network.nbytes
 
     def tail(self, numbers: Iterator[Any]) -> Tail:
-        """What runs behind the program of these numbers."""
+        """The dynamic suffix of the program for these numbers."""
         shared = self._rest is not None and not self._rest.computes_sizes
         ready = self._shared if shared else self._part
         return Tail(self._filled(lambda size: next(numbers)), self._outputs, ready, is_shared=shared)
@@ -59,7 +59,7 @@ class SizedSuffix:
         return Stages(first, None if self._rest is None else self._rest.filled(number))
 
     def _shared(self, graph: Graph) -> Network:
-        """The network for all sizes; `graph` is that of some, ranks and types of its inputs known."""
+        """The network for all sizes, compiled at first use; `graph` has the ranks and dtypes of its inputs."""
         if self._network is None:
             assert self._rest is not None
             stated = self._rest.graph
@@ -70,5 +70,5 @@ class SizedSuffix:
 
 
 def _open(value: Value) -> Value:
-    """A value without the sizes that are followed."""
+    """A value whose symbolic sizes are open."""
     return replace(value, shape=tuple(None if is_followed(size) else size for size in value.shape or ()))

@@ -1,4 +1,4 @@
-"""A network for all sizes of a class: lowered once for sizes that a trace follows, evaluated for each of them."""
+"""Template of a network for a class of sizes: lowered once with symbolic sizes, evaluated for each size."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from cpuconv.network.templating.followed import Followed
 from cpuconv.network.templating.late_node import LateNode, filled_place
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 
-_OBJECT_BYTES = 1 << 12  # of an evaluated program's Python objects
+_OBJECT_BYTES = 1 << 12  # approximate size of an evaluated program's Python objects, in bytes
 
 
 class _Follower(Builder):
-    """A builder for sizes that a trace follows; nodes whose kernel calls do not follow are lowered for each size."""
+    """A builder for symbolic sizes; nodes whose kernel calls cannot be computed from them become `LateNode`s."""
 
     def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, late: frozenset[str]) -> None:
         self._trace, self._late = trace, late
@@ -54,7 +54,7 @@ class _Follower(Builder):
                 if not self._late.isdisjoint(call.node.outputs):
                     raise TypeError("only numbers tell whether it is computed so")
                 steps = lower(call)
-                hash(tuple(step.tile for step in steps))  # of which kernels follow
+                hash(tuple(step.tile for step in steps))  # raises TypeError if the choice of kernels depends on sizes
                 hash(tuple(each.tile for step in steps for each in micro_kernels(step)))
                 return steps
         except MemoryError:
@@ -67,7 +67,7 @@ class _Follower(Builder):
 
 
 class _Chunk:
-    """Kernel calls that follow one another: those of a table, or of a node that is lowered for each size."""
+    """Consecutive kernel calls: those of a table, or of a node that is lowered for each size."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._late = steps[0] if isinstance(steps[0], LateNode) else None
@@ -75,7 +75,7 @@ class _Chunk:
         self.sizes = self._table.sizes if self._table else steps[0].sizes
 
     def words(self, numbers: Sequence[Any], name: str, packed: Packed) -> tuple[Words, dict[str, np.ndarray], int]:
-        """The words for other sizes, the constants that they alone have addresses of, and bytes of workspace."""
+        """The argument words for other sizes, the constants used only by them, and bytes of workspace."""
         if self._table is not None:
             words, tables = self._table.words(numbers)
             return words.renamed({TABLES: f"{TABLES} {name}"}), {f"{TABLES} {name}": tables}, 0
@@ -92,19 +92,19 @@ class ProgramTemplate:
     Parameters
     ----------
     followed : Followed
-        The plan for sizes that `trace` follows. Its graph loses the constants that nodes read.
+        The plan with symbolic sizes of `trace`. The constants that nodes read are removed from its graph.
     trace : Trace
     target : Target
     packed : Packed
     arenas : Arenas
-        Memory of the runs.
+        Memory of runs.
     suffix : SizedSuffix or None
-        What runs behind them.
+        The dynamic suffix.
 
     Raises
     ------
     TypeError
-        Something of the network cannot follow sizes.
+        A part of the network does not support symbolic sizes.
     """
 
     def __init__(
@@ -135,12 +135,11 @@ class ProgramTemplate:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the network behind its programs, which they share."""
+        """Size of the suffix's network, which all programs share, in bytes."""
         return 0 if self._suffix is None else self._suffix.nbytes
 
     def program(self, numbers: Sequence[int]) -> tuple[Executable, Tail | None] | None:
-        """The network for other sizes, and what runs behind it; None where they answer some question in another
-        way."""
+        """The executable for other sizes, and its dynamic suffix; None if a recorded answer differs."""
         try:
             found = self._function(numbers)
             if found is None:
@@ -149,11 +148,11 @@ class ProgramTemplate:
             return self._made(left), None if self._suffix is None else self._suffix.tail(left)
         except MemoryError:
             raise
-        except MISFITS:  # of nodes that are lowered for each size
+        except MISFITS:  # raised by nodes that are lowered for each size
             return None
 
     def _made(self, left: Iterator[Any]) -> Executable:
-        """The network of these results."""
+        """Build the executable from evaluated numbers."""
         arena, workspace, unshared, outputs = itertools.islice(left, 4)
         check_bytes(arena + outputs, f"{self._name}: a run")
         inputs, ends = ({name: _valued(value, left) for name, value in end.items()} for end in self._ends)
@@ -189,7 +188,7 @@ class ProgramTemplate:
 
 
 class _Part:
-    """Kernel calls between two nodes that references compute."""
+    """The kernel calls between two nodes that references compute."""
 
     def __init__(self, calls: Calls) -> None:
         ends = [at for at, step in enumerate(calls.steps) if isinstance(step, LateNode)]
@@ -202,13 +201,13 @@ class _Part:
 
     @property
     def sizes(self) -> list[Any]:
-        """What `recording` takes the numbers of."""
+        """The symbolic sizes whose numbers `recording` takes."""
         return [size for chunk in self._chunks for size in chunk.sizes]
 
     def recording(
         self, numbers: Iterator[Any], part: int, threads: int, packed: Packed
     ) -> tuple[Recording, dict[str, np.ndarray], int]:
-        """The calls for other sizes, the constants of these alone, and bytes of workspace of late nodes."""
+        """The calls for other sizes, the constants used only by them, and the workspace of late nodes in bytes."""
         constants: dict[str, np.ndarray] = {}
         made, workspace = [], 0
         for at, chunk in enumerate(self._chunks):
@@ -218,18 +217,18 @@ class _Part:
             constants |= own
             workspace = max(workspace, needed)
         words = Words.joined(made)
-        known = not self._is_late  # how many calls there are
+        known = not self._is_late  # whether the number of calls is known
         sets = self._sets if known else [1] * len(words.codes)
         return Recording(words, threads, sets, self._slices if known else []), constants, workspace
 
 
 def _sizes(part: _Part | Host) -> list[Any]:
-    """What a part takes the numbers of, in order."""
+    """The symbolic sizes whose numbers a part takes, in order."""
     return part.sizes if isinstance(part, _Part) else held(partial(_filled_host, part))
 
 
 def _filled_host(host: Host, number: Number) -> Host:
-    """A node with other numbers for the sizes of its operands, of constants and of attributes."""
+    """Replace the symbolic sizes in the operands, constants and attributes of a node."""
 
     def operand(value: Any) -> Any:
         return filled_place(value, number) if isinstance(value, Place) else filled(value, number)
