@@ -1,7 +1,7 @@
-"""Fast-Run: times the ways to solve a problem on this machine and remembers the fastest.
+"""Fast-Run: times the candidates of a problem on this machine and stores the fastest.
 
-Knows nothing of convolution. What is tuned reaches it as a `Workload` found by entry point;
-what was found is kept in a `Store`, one row for each (device, problem, candidate).
+The package is independent of convolution. A `Workload`, found by entry point, defines the problems.
+A `Store` has the results, one row per (device, problem, candidate).
 """
 
 from __future__ import annotations

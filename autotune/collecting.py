@@ -1,8 +1,8 @@
-"""The collector of unreachable cycles, at rest while much is made that stays.
+"""Pausing Python's garbage collector of cycles while many long-lived objects are created.
 
-Python looks for cycles whenever 700 objects more were made than freed, and now and then through all there are. What a
-package makes while it is imported, or a network while it is compiled, stays: it is gone through ever again, and nothing
-is found. So when it works again, that has already moved to the oldest objects, which are looked through seldom.
+Python searches for cycles whenever 700 more objects were created than freed, and occasionally among all objects.
+Objects created by an import, or by compiling a network, are long-lived: they are scanned repeatedly, and nothing is
+found. When the collector resumes, they have already been moved to the oldest generation, which is rarely scanned.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Iterator
 from autotune.locks import Lock
 
 AT_REST = 50_000
-"""Objects made and not freed after which the collector looks all the same: other threads may leave cycles meanwhile."""
+"""New objects after which a paused collector runs nevertheless: other threads may create cycles meanwhile."""
 
 MOST_MOVED = 400_000
-"""Objects that were moved to the oldest unseen after which the collector looks through all."""
+"""Objects moved to the oldest generation without a scan after which the collector scans all."""
 
-_changing = Lock(brief=False)  # in a child of fork it is open, and `_of_child` puts right what it guards
-_resting: Counter[int] = Counter()  # by thread
+_changing = Lock(brief=False)  # open in a child of fork; `_of_child` repairs the state that it guards
+_resting: Counter[int] = Counter()  # nested pauses by thread
 _before = 0
 _moved = 0
-_others_freeze = False  # somebody else froze objects once: to count them again takes longer the more they are
+_others_freeze = False  # whether other code froze objects: counting them takes time in proportion to their number
 
 
 @contextlib.contextmanager
 def resting() -> Iterator[None]:
-    """Let the collector rest; several threads may, and one within itself. What others set meanwhile stays."""
+    """Pause the collector; may be nested, and used by several threads. Thresholds that others set meanwhile stay."""
     global _before
     thread = threading.get_ident()
     with _changing:
         threshold, *older = gc.get_threshold()
-        if not _resting and 0 < threshold < AT_REST:  # 0: it is off
+        if not _resting and 0 < threshold < AT_REST:  # 0: the collector is off
             _before = threshold
             gc.set_threshold(AT_REST, *older)
         _resting[thread] += 1
@@ -49,7 +49,7 @@ def resting() -> Iterator[None]:
 
 
 def _end() -> None:
-    """Let the collector work again, if no thread wants it to rest."""
+    """Resume the collector, unless a thread still pauses it."""
     global _before
     for thread in [thread for thread, count in _resting.items() if count <= 0]:
         del _resting[thread]
@@ -62,7 +62,7 @@ def _end() -> None:
 
 
 def _move_to_oldest() -> None:
-    """Count all objects among the oldest, at no cost for each; where somebody has frozen some, they stay so."""
+    """Move all objects to the oldest generation in constant time; do nothing if other code has frozen objects."""
     global _moved, _others_freeze
     _others_freeze = _others_freeze or not hasattr(gc, "freeze") or gc.get_freeze_count() > 0
     if _others_freeze:
@@ -77,7 +77,7 @@ def _move_to_oldest() -> None:
 
 
 def _of_child() -> None:
-    """A child of fork has one thread: what others wanted ends."""
+    """Drop the pauses of other threads in a child of fork, which has one thread."""
     for thread in [*_resting]:
         if thread != threading.get_ident():
             del _resting[thread]

@@ -1,10 +1,10 @@
-"""Frozen data classes as `dataclasses.dataclass` makes them, but at their first use, and quickly.
+"""Frozen data classes like those of `dataclasses.dataclass`, but created lazily and faster.
 
-`dataclass` compiles six or seven functions for each class, a tenth of a millisecond each: while a package of many small
-classes is imported, that takes longer than all else, and most of the classes are never made an instance of. Here each
-method is made when it is called first, and only `__init__` is compiled, once a class has several instances; what else
-the standard library's decorator makes is asked of it when somebody asks. To be imported in the place of that: `from
-autotune.data_classes import dataclass`. A class without a docstring is not given one.
+`dataclass` compiles six or seven functions per class, 0.1 ms each. In a package of many small classes this is most of
+the import time, and most classes are never instantiated. Here each method is created at its first call. Only `__init__`
+is compiled, once a class has several instances. Other attributes come from the standard library's decorator on first
+access. Replacement for the standard import: `from autotune.data_classes import dataclass`. Classes get no automatic
+docstring.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.locks import Lock
 
-_OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with others, and with what is below, the library makes a class at once
+_OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with other options, or the names below, the library makes the class
 _OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
 _OTHER_NAMES = {"__delattr__", "__init__", "__setattr__", "__slots__"}
 _OF_CREATION = {"__dict__", "__weakref__"}
-_FIELD = "_FIELD"  # what the library calls a usual field
+_FIELD = "_FIELD"  # the library's type of a regular field
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
-_FEW = 16  # instances that are made without a compiled `__init__`, at a few microseconds each
-_NAME = "__later__"  # of what makes the parts, in a class
-_making = Lock(brief=False)  # a thread that compiles takes it: a fork that held it would wait for that one
+_FEW = 16  # instances created without a compiled `__init__`, in a few microseconds each
+_NAME = "__later__"  # class attribute with the `_Later` object
+_making = Lock(brief=False)  # a compiling thread takes it, so a fork that held it would wait for that thread
 
 
 class _Left:
-    """Stands in a signature for a default that is made."""
+    """Placeholder in a signature for a default that a factory makes."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -42,7 +42,7 @@ _LEFT_OUT = _Left()
 
 
 def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
-    """The standard library's decorator of that name, put off where a class is frozen."""
+    """Replace the standard library's decorator; lazy for frozen classes."""
     if cls is None:
         return lambda each: _dataclass(each, **options)
     if options.get("frozen") and options.keys() <= _OPTIONS and _is_usual(cls):
@@ -65,17 +65,17 @@ def _is_usual(cls: type) -> bool:
 
 
 class _Later:
-    """What makes the parts of a class when they are asked for."""
+    """Creates the parts of a class on demand."""
 
     def __init__(self, cls: Any, options: dict[str, Any]) -> None:
         self._cls, self._options = cls, options
         self._was = {name: value for name, value in vars(cls).items() if name not in _OF_CREATION}
-        self._put: set[str] = set()  # what stands in for what is not made
+        self._put: set[str] = set()  # names of parts that are placeholders
         self._known: dict[str, tuple[str, Field[Any]]] | None = None
         setattr(cls, _NAME, self)
 
     def put(self) -> None:
-        """Put stand-ins into the class, and what needs no making."""
+        """Set placeholders and all parts that need no creation."""
         cls, was = self._cls, self._was
         for name in cls.__annotations__:
             field = was.get(name)
@@ -111,7 +111,7 @@ class _Later:
         return method
 
     def _first(self) -> Callable[..., None]:
-        """`__init__` of the first instances; it leaves to the compiled one what does not fit."""
+        """Return the `__init__` of the first instances; it passes unusual arguments to the compiled one."""
         left, put, ends = _FEW, object.__setattr__, hasattr(self._cls, "__post_init__")
 
         def __init__(self_: Any, /, *given: Any, **named: Any) -> None:
@@ -129,7 +129,7 @@ class _Later:
         return __init__
 
     def _values(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
-        """What `__init__` sets for these arguments, in order; None where they are not those of the fields."""
+        """Return the attributes that `__init__` sets for these arguments, in order; None if they do not match."""
         fields = self.fields()
         stated = [name for name, (_, field) in fields.items() if field.init and not field.kw_only][: len(given)]
         known = dict(zip(stated, given, strict=False)) | named
@@ -146,7 +146,7 @@ class _Later:
         return values if not known and len(stated) == len(given) and named.keys().isdisjoint(stated) else None
 
     def made(self, name: str) -> Any:
-        """A part of the class, which is made and put there if it is not yet; other threads wait for it."""
+        """Return a part of the class; create and set it if necessary, while other threads wait."""
         cls = self._cls
         with _making:
             if name not in self._put:
@@ -160,7 +160,7 @@ class _Later:
                 for each in _OF_LIBRARY:
                     if each in found and each in self._put:
                         setattr(cls, each, found[each])
-                self._put -= {*_OF_LIBRARY}  # last, as a process may be forked at any moment
+                self._put -= {*_OF_LIBRARY}  # last, as the process may be forked at any time
                 return vars(cls)[name]
             made = self._named(name, _MAKERS[name](self))
             if name == "__init__" and "__signature__" in vars(cls):
@@ -170,22 +170,22 @@ class _Later:
             return made
 
     def signature(self, cls: type) -> inspect.Signature:
-        """That of this class, or of one that follows it."""
+        """Return the signature of this class or of a subclass."""
         self.made("__init__")
         return inspect.signature(cls)
 
     def _library_fields(self) -> dict[str, Any]:
-        """Fields as the library tells of them: `replace` and `fields` ask."""
+        """Return the fields in the library's form, for `replace` and `fields`."""
         made: dict[str, Any] = {}
         for name, (told, field) in self.fields().items():
             made[name] = field
-            if field.name is None:  # it is new
+            if field.name is None:  # a new field
                 field.name, field.type, field._field_type = name, told, getattr(dataclasses, _FIELD)
         return made
 
     def _of_library(self) -> type:
-        """A class like this one that the standard library has made, without methods."""
-        was = {**self._was, "__doc__": "It needs none."}  # the library would make one
+        """Return a copy of this class made by the standard library, without methods."""
+        was = {**self._was, "__doc__": "It needs none."}  # else the library makes one
         like = type(self._cls)(self._cls.__name__, self._cls.__bases__, was)
         methods = {"init": False, "repr": False, "eq": False}
         follows = any(hasattr(base, "__dataclass_fields__") for base in self._cls.__bases__)
@@ -196,7 +196,7 @@ class _Later:
         return like
 
     def fields(self) -> dict[str, tuple[str, Field[Any]]]:
-        """Annotations and fields by name, those of bases first, as the library finds them: it takes longer."""
+        """Return annotations and fields by name, bases first, as the library does, but faster."""
         if self._known is None:
             found: dict[str, tuple[str, Field[Any]]] = {}
             for base in self._cls.__mro__[-1:0:-1]:
@@ -215,7 +215,7 @@ class _Later:
         return self._known
 
     def _init(self) -> Callable[..., None]:
-        """`__init__`, compiled: `replace` and many others call it."""
+        """Return a compiled `__init__`, for `replace` and all later instances."""
         cls = self._cls
         names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _LEFT_OUT}
         positional, named, lines = ["__self"], list[str](), list[str]()
@@ -272,9 +272,9 @@ class _Later:
 
 
 def field_names(instance: object) -> list[str] | None:
-    """The names of the fields of a data class's instance, in order; None of what is none.
+    """Return the field names of a data class's instance, in order; None for other objects.
 
-    The standard library's own `fields` makes more of a class.
+    The standard library's `fields` would create more parts of the class.
     """
     later: _Later | None = vars(type(instance)).get(_NAME)
     if later is not None:
@@ -286,14 +286,14 @@ _MAKERS = {"__init__": _Later._init, "__repr__": _Later._repr, "__eq__": _Later.
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of attributes."""
+    """Return a function that returns a tuple of these attributes."""
     if len(names) > 1:
         return operator.attrgetter(*names)
     return lambda of: tuple([getattr(of, name) for name in names])
 
 
 class _Asked:
-    """An attribute of a class that is made when it is asked for."""
+    """A class attribute that is created at the first access."""
 
     def __init__(self, later: _Later, name: str) -> None:
         self._later, self._name = later, name
@@ -308,7 +308,7 @@ class _Asked:
 
 
 def _refusals(cls: Any) -> dict[str, Callable[..., None]]:
-    """What keeps instances as they are, as the library has it."""
+    """Return the methods that make instances immutable, as the library's do."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in cls.__dataclass_fields__:

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for."""
+"""Package attributes that are imported at the first access."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from autotune.collecting import resting
 
 
 def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str, Any]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names lie in modules that it does not import.
+    """Return a `__getattr__` for a package that imports its names' modules lazily.
 
     Parameters
     ----------
     package : str
     names : mapping of str to sequence of str
-        Names by the module that has them.
+        Names by their module.
     namespace : dict
-        The package's own, which keeps what was asked for.
+        The package's namespace, which caches imported names.
     """
     modules = {name: module for module, each in names.items() for name in each}
 

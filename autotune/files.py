@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and regular files opened for reading: anything else is refused at once."""
+"""Atomic writing of files, and opening of regular files for reading: other kinds of files are refused."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, BinaryIO
 
 from autotune.ownership import is_ours
 
-PART = ".part"  # ends the name of a file that is being written
-_NEW = 0o666  # the mode of any new file, before the umask
+PART = ".part"  # suffix of a file that is being written
+_NEW = 0o666  # default mode of a new file, before the umask
 _OWNERS = stat.S_IRUSR | stat.S_IWUSR
 _READABLE = stat.S_IRGRP | stat.S_IROTH
 
 
 def _flags(*names: str) -> int:
-    """Flags of `os.open`, as far as this system has them."""
+    """Return flags of `os.open`, without those that this system lacks."""
     return sum(getattr(os, name, 0) for name in names)
 
 
-_READ = os.O_RDONLY | _flags("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")  # a pipe is not waited for
+_READ = os.O_RDONLY | _flags("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")  # opening a pipe does not block
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _flags("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
 
 
@@ -37,15 +37,15 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, *,
     ----------
     path : path
     most_bytes : int or None
-        Size up to which it is opened; None: any.
+        Maximum size; None: unlimited.
     cached : bool
-        Whether it is a file of the cache folder, which must be no link and belong to this user or root, and which
-        nobody else may write to.
+        Whether it is a file of the cache folder. It must then be no link, belong to this user or root, and not be
+        writable by others.
 
     Raises
     ------
     OSError
-        It cannot be opened, is no regular file (such as a pipe, a device or a folder), is larger, or could have been
+        It cannot be opened, is not a regular file (such as a pipe, device or folder), is too large, or could have been
         written by another user.
     """
     try:
@@ -66,7 +66,7 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, *,
 
 
 def check_regular(path: str | os.PathLike[str], status: os.stat_result, *, cached: bool = False) -> None:
-    """See that a file is a regular one, and one of the cache folder ours alone; raises as `open_regular`."""
+    """Check that a file is regular, and a cached one not writable by others; raises as `open_regular`."""
     name = os.fspath(path)
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, _LINK, name)
@@ -81,7 +81,7 @@ _LINK = "it is a symbolic link, which is not followed here"
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int, *, cached: bool = False) -> bytes:
-    """The content of a regular file of at most so many bytes; raises as `open_regular`."""
+    """Read a regular file of at most `most_bytes` bytes; raises as `open_regular`."""
     with open_regular(path, most_bytes, cached=cached) as file:
         return file.read(most_bytes)
 
@@ -92,24 +92,23 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int, *, cached: bool 
 def write_whole(
     files: Mapping[Path, str | bytes | Iterable[Any]], *, mode: int | None = None, durable: bool = True
 ) -> None:
-    """Write texts, bytes, or what holds bytes one after the other, to files.
+    """Write files atomically: texts, bytes, or iterables of bytes.
 
-    All of them are complete on disk before the first one takes its name.
+    All files are complete on disk before the first one gets its name.
 
     Parameters
     ----------
     files : mapping
-        What each file is to hold, by its path.
+        Content of each file, by path.
     mode : int or None
-        Permissions of the files; None: those of any new file.
+        Permissions of the files; None: the default for new files.
     durable : bool
-        Whether the files, and their new names, survive a loss of power from now on. Otherwise, as suits what can be
-        made again, the system writes them when it likes: a file may then be found damaged.
-
+        Whether files and their names are on disk when this returns, and survive a power failure. Otherwise the system
+        writes them later and a file may be damaged: for content that can be made again.
     Raises
     ------
     OSError
-        A file cannot be written; none has been replaced unless the renaming itself failed.
+        A file cannot be written; no file has been replaced, unless a renaming failed.
     """
     with contextlib.ExitStack() as leftovers:
         renames = []
@@ -117,7 +116,7 @@ def write_whole(
             handle, name = _new_file(path.absolute(), _NEW if mode is None else mode)
             leftovers.callback(Path(name).unlink, missing_ok=True)
             with os.fdopen(handle, "wb") as file:
-                if mode is not None and hasattr(os, "fchmod"):  # whatever the umask
+                if mode is not None and hasattr(os, "fchmod"):  # independent of the umask
                     os.fchmod(handle, mode)
                 file.writelines(_parts(content))
                 if durable:
@@ -127,7 +126,7 @@ def write_whole(
         for name, path in renames:
             os.replace(name, path)
     for folder in {path.absolute().parent for path in files} if durable else ():
-        with contextlib.suppress(OSError):  # not every system opens folders, nor every user
+        with contextlib.suppress(OSError):  # some systems and permissions do not allow opening a folder
             handle = os.open(folder, os.O_RDONLY | _flags("O_DIRECTORY", "O_CLOEXEC"))
             try:
                 _sync(handle)
@@ -136,19 +135,19 @@ def write_whole(
 
 
 def private_mode(folder: Path) -> int:
-    """Permissions of a file that nobody else may write to, and that whoever may read the folder may read."""
+    """Return the permissions of a file that only its owner may write, and the folder's readers may read."""
     return _OWNERS | folder.stat().st_mode & _READABLE
 
 
 def _new_file(path: Path, mode: int) -> tuple[int, str]:
-    """A file beside the path that nobody else has: its descriptor and its name."""
+    """Create a file next to the path, with a unique name; return its descriptor and name."""
     while True:
         name = str(path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}{PART}"))
         try:
             return os.open(name, _WRITE, mode), name
         except FileExistsError:
             continue
-        except OSError as error:  # the name of a file that is not there yet tells nobody anything
+        except OSError as error:  # report the final path, as the temporary name means nothing to users
             raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -156,7 +155,7 @@ def _sync(handle: int) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # of file systems that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # file systems without fsync
             raise
 
 

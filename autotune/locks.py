@@ -1,7 +1,7 @@
-"""Locks and `fork`: a child has only the thread that forked, and what others were in the middle of stays as it was.
+"""Locks that are safe with `fork`: a child has only the forking thread; the state of other threads' work is frozen.
 
-A fork waits for locks that are held briefly, so that what they guard is whole in the child, but no longer than
-`FORK_SECONDS`. Others it does not wait for. In the child all are open, whoever held them, but for those of its thread.
+A fork waits for locks that are held briefly, at most `FORK_SECONDS`, so that the data that they guard are consistent in
+the child. It does not wait for other locks. In the child all locks are open, except those of its own thread.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-FORK_SECONDS = 30.0  # a kernel takes up to three to compile
+FORK_SECONDS = 30.0  # max. wait of a fork; compiling a kernel takes up to 3 s
 
 
 class Lock:
-    """A lock for ``with``, which its thread may take again.
+    """A reentrant lock for ``with``.
 
     Parameters
     ----------
     brief : bool
-        Whether it is held for moments only, so that a fork can wait for it.
+        Whether it is only held briefly, so that a fork can wait for it.
     """
 
     def __init__(self, *, brief: bool = True) -> None:
@@ -45,7 +45,7 @@ _others: list[Any] = []
 
 
 class _Fork(threading.local):
-    """The locks that a thread holds while it forks, and those that it did not get in time."""
+    """The locks that a thread acquired before its fork, and those that it did not get in time."""
 
     def __init__(self) -> None:
         self.held: list[Any] = []
@@ -56,9 +56,9 @@ _fork = _Fork()
 
 
 def fork_waits_for(*locks: Any) -> None:
-    """Let forks wait for these locks (`threading.RLock`) too, in this order, after those that are held briefly.
+    """Let forks also wait for these locks (`threading.RLock`), in this order, after those that are held briefly.
 
-    A function is asked for locks at each fork: those of packages that may be imported late.
+    A function instead of a lock is called at each fork, and yields locks of packages that may be imported late.
     """
     _others.extend(locks)
 
@@ -84,7 +84,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     late = [*_fork.late]
     _after_fork_in_parent()
-    for each in (*(lock.lock for lock in [*_brief, *_long]), *late):  # some that are held briefly are new
+    for each in (*(lock.lock for lock in [*_brief, *_long]), *late):  # includes brief locks created since
         if not each._is_owned():
             each._at_fork_reinit()
     if late:
@@ -96,8 +96,8 @@ def _after_fork_in_child() -> None:
         )
 
 
-# What is registered last is called first before a fork. Modules that are imported while a kernel is compiled take
-# logging's lock: were logging imported after this module, a fork would hold that lock and wait for the compiler.
+# Handlers registered last are called first before a fork. Modules imported while a kernel is compiled take logging's
+# lock: if logging were imported after this module, a fork would hold that lock and wait for the compiler.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
@@ -107,9 +107,9 @@ if TYPE_CHECKING:
 else:
 
     class lazy(functools.cached_property):
-        """An attribute that is computed when it is read first; threads that do so at once are given one value.
+        """An attribute that is computed at its first read; concurrent threads get the same value.
 
-        Unlike `functools.cached_property` before Python 3.12 it has no lock, which a child of fork could find held.
+        Unlike `functools.cached_property` before Python 3.12 it has no lock, which could be taken in a child of fork.
         """
 
         def __get__(self, instance, owner=None):

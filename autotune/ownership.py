@@ -1,7 +1,7 @@
-"""Who may write to the cache folder and what is in it. What another user could have written is neither run nor read.
+"""Permissions of the cache folder. Files that another user could have written are neither executed nor read.
 
-POSIX owners and modes decide; other systems keep a user's cache folder private. Root is trusted: it could as well
-change the interpreter, and images of containers hold kernels that root has compiled for whoever runs them.
+POSIX owners and modes decide; other systems keep a user's cache folder private. Root is trusted: root could also change
+the interpreter, and container images contain kernels that root compiled for other users.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import stat
 from pathlib import Path
 
-VARIABLE = "CPUCONV_CACHE_DIR"  # names the cache folder
-PRIVATE = 0o755  # of folders that are made: whatever the umask, nobody else writes to them
+VARIABLE = "CPUCONV_CACHE_DIR"  # environment variable with the cache folder
+PRIVATE = 0o755  # mode of created folders: not writable by others, whatever the umask
 _ROOT = 0
 
 
 def is_ours(status: os.stat_result) -> bool:
-    """Whether nobody but this user and root may write to a file or folder."""
+    """Whether only this user and root may write to a file or folder."""
     return not hasattr(os, "geteuid") or (_is_owned(status) and not _is_open(status))
 
 
 def claim(*folders: Path) -> str | None:
-    """Make the folders, each inside the one before, where they are missing.
+    """Create the folders, each inside the previous one, where they are missing.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def claim(*folders: Path) -> str | None:
     Raises
     ------
     OSError
-        A folder cannot be made.
+        A folder cannot be created.
     """
     for each in folders:
         each.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -41,12 +41,12 @@ def claim(*folders: Path) -> str | None:
 
 
 def fault(folder: Path) -> str | None:
-    """Why other users may have written to a folder, and how to mend that; None if they cannot.
+    """Return why other users may have written to a folder, with a remedy; None if they cannot.
 
     Raises
     ------
     OSError
-        There is no such folder.
+        The folder does not exist.
     """
     status = folder.stat()
     if is_ours(status):

@@ -1,4 +1,4 @@
-"""Where things are kept between processes."""
+"""Paths of the cache folder and the store."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from autotune.ownership import VARIABLE, fault
 
 
 class NoFolderError(OSError):
-    """There is no cache folder that may be used; the message says why, and how to name one."""
+    """There is no usable cache folder; the message gives the reason, and how to name one."""
 
 
 def cache_folder() -> Path:
-    """The cache folder: the variable CPUCONV_CACHE_DIR, else the user's cache folder. It may not exist yet.
+    """Return the cache folder: the variable CPUCONV_CACHE_DIR, else the user's cache folder. It may not exist yet.
 
     Raises
     ------
     NoFolderError
-        The user has no home folder, such as one of a container without an entry in its list of users; or other users
-        may write to the folder.
+        The user has no home folder, such as a container's user without a passwd entry; or other users may write to the
+        folder.
     """
     chosen = os.environ.get(VARIABLE)
     try:
         folder = Path(chosen).expanduser().absolute() if chosen else _users()
     except (RuntimeError, OSError) as error:
         raise NoFolderError(_TROUBLE.format(error)) from error
-    if not folder.is_absolute():  # older versions of platformdirs give "~/..." there
+    if not folder.is_absolute():  # older versions of platformdirs return "~/..." without a home folder
         raise NoFolderError(_TROUBLE.format(f"'{folder}' is no absolute path"))
     try:
         found = fault(folder)
-    except OSError:  # it is made later, or who opens something in it learns what is wrong
+    except OSError:  # it is created later, or opening a file in it reports the error
         found = None
     if found is not None:
         raise NoFolderError(found)
@@ -46,12 +46,12 @@ def is_cached(path: Path) -> bool:
 
 
 def store_path() -> Path:
-    """The store's file inside the cache folder; raises NoFolderError."""
+    """Return the path of the store in the cache folder; raises NoFolderError."""
     return cache_folder() / "autotune.sqlite"
 
 
 def _users() -> Path:
-    import platformdirs  # takes 4 ms
+    import platformdirs  # the import takes 4 ms
 
     return Path(platformdirs.user_cache_dir("cpuconv"))
 

@@ -1,4 +1,4 @@
-"""Reports as text of a terminal's width, and as HTML: paragraphs and tables whose columns shorten or drop."""
+"""Reports as text fitted to a terminal, and as HTML: paragraphs, and tables with columns that shorten or drop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 
 _GAP = 2  # spaces between columns
-_LEAST_WIDTH = 40  # of a screen; narrower ones get lines that wrap
+_LEAST_WIDTH = 40  # min. width of a screen in characters; narrower ones wrap lines
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Column:
     ----------
     title : str
     is_number : bool
-        Whether it is aligned right.
+        Whether it is right-aligned.
     rank : int
-        0: always shown; of the others, those of the highest rank are left out first where the screen is narrow.
+        0: always shown. On a narrow screen, columns of the highest rank are dropped first.
     least : int or None
-        Characters that a text may be shortened to; None: it is never shortened.
+        Min. characters of a shortened text; None: it is never shortened.
     keeps_end : bool
-        Whether a shortened text keeps its end, as for paths, and not its beginning.
+        Whether shortening cuts the beginning of a text instead of its end, as for paths.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Column:
     keeps_end: bool = False
 
     def shortened(self, text: str, width: int) -> str:
-        """The text in at most so many characters."""
+        """Shorten the text to at most `width` characters."""
         if len(text) <= width:
             return text
         return f"…{text[len(text) - width + 1 :]}" if self.keeps_end else f"{text[: width - 1]}…"
@@ -52,7 +52,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def used(self) -> Table:
-        """The table without columns that no row fills, but for those of rank 0."""
+        """Return the table without empty columns, except those of rank 0."""
         places = [at for at, column in enumerate(self.columns) if not column.rank or any(row[at] for row in self.rows)]
         return self._of(places)
 
@@ -61,13 +61,13 @@ class Table:
 
     @lazy
     def _widths(self) -> list[int]:
-        """Characters of the longest text of each column."""
+        """Length of the longest text of each column."""
         return [
             max([len(column.title), *(len(row[at]) for row in self.rows)]) for at, column in enumerate(self.columns)
         ]
 
     def fitted(self, width: int) -> tuple[Table, list[str]]:
-        """The table in so many characters, as far as its columns of rank 0 fit, and titles of columns left out."""
+        """Fit the table to `width` characters, as far as columns of rank 0 allow; return it and the dropped titles."""
         places = [*range(len(self.columns))]
         natural = self._widths
         left_out: list[int] = []
@@ -97,7 +97,7 @@ class Table:
         return replace(made, rows=rows), [self.columns[at].title for at in sorted(left_out)]
 
     def text(self) -> str:
-        """The table as lines: titles, a rule, and rows."""
+        """Return the table as lines: titles, a rule, and rows."""
         widths = self._widths
         rule = ["-" * width for width in widths]
         return "\n".join(map(self._line, ([column.title for column in self.columns], rule, *self.rows)))
@@ -110,7 +110,7 @@ class Table:
         return (" " * _GAP).join(padded).rstrip()
 
     def html(self) -> str:
-        """The table as an element of a page."""
+        """Return the table as an HTML element."""
         from html import escape
 
         def cells(kind: str, texts: Sequence[str]) -> str:
@@ -126,18 +126,18 @@ class Table:
 
 
 class Report:
-    """What prints itself as its blocks, paragraphs and tables: fitted to a terminal, and as HTML in a notebook."""
+    """Base class of reports of paragraphs and tables: printed fitted to a terminal, and shown as HTML in a notebook."""
 
     WIDE: ClassVar[str] = "print(….text()) shows all"
 
     def blocks(self) -> Iterator[str | Table]:
-        """Paragraphs, which may be of several lines, and tables."""
+        """Yield paragraphs, which may have several lines, and tables."""
         raise NotImplementedError
 
     def text(self, width: int | None = None, wide: str = WIDE) -> str:
-        """The report as lines of at most so many characters, as far as they can be; None: of any length.
+        """Return the report in lines of at most `width` characters where possible; None: unlimited.
 
-        `wide` says how to see the columns that are left out.
+        `wide` tells the user how to see dropped columns.
         """
         return as_text(self.blocks(), width, wide)
 
@@ -147,23 +147,23 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The report for a notebook."""
+        """Return the report for a notebook."""
         return as_html(self.blocks())
 
 
 def terminal_width() -> int | None:
-    """Characters in a line of the terminal that standard output is; None where it is none, as a file."""
-    import shutil  # which starts do not need
+    """Return the line width of the terminal on standard output; None if it is not a terminal."""
+    import shutil  # not needed by most starts
 
     try:
         is_terminal = sys.stdout.isatty()
-    except (AttributeError, ValueError):  # there is no output, or it is closed
+    except (AttributeError, ValueError):  # standard output is missing or closed
         return None
     return max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else None
 
 
 def as_text(blocks: Iterator[str | Table], width: int | None, wide: str) -> str:
-    """Blocks as lines, an empty line around each table."""
+    """Return blocks as lines, with an empty line around each table."""
     parts: list[str] = []
     was_table = False
     for block in blocks:
@@ -188,7 +188,7 @@ def _lines(block: str | Table, width: int | None, wide: str) -> Iterator[str]:
 
 
 def pairs_text(pairs: Sequence[tuple[str, str]], width: int | None) -> str:
-    """Names and texts in two columns; texts wrap at the width."""
+    """Return names and texts in two columns; texts wrap at the width."""
     import textwrap
 
     indent = max((len(name) for name, _ in pairs), default=0) + _GAP
@@ -200,7 +200,7 @@ def pairs_text(pairs: Sequence[tuple[str, str]], width: int | None) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most so many characters; the later ones of a line are indented."""
+    """Wrap text to lines of at most `width` characters; continuation lines are indented."""
     import textwrap
 
     return [
@@ -211,7 +211,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def as_html(blocks: Iterator[str | Table]) -> str:
-    """Blocks as HTML."""
+    """Return blocks as HTML."""
     from html import escape
 
     parts = []

@@ -1,9 +1,8 @@
-"""Threads that take no signals, and Ctrl-C that waits for what must not be left half done.
+"""Threads without signals, and deferred Ctrl-C during operations that must not be interrupted.
 
-Threads without signals let these reach the program's own threads, such as one in `sigwait`.
-
-A signal to a process goes to any of its threads that does not block it. If that is one of ours, the signal's default
-action ends the process, though all threads of the program block the signal.
+A signal to a process goes to any thread that does not block it. If one of our threads took it, the default action would
+end the process, though all threads of the program block the signal. Our threads block signals, so these reach the
+program's own threads, such as one in `sigwait`.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Raised by what a thread does itself. Blocked they would end the process without the handler, such as `faulthandler`'s.
+# Raised by a thread's own actions. If blocked, they end the process without a handler such as `faulthandler`'s.
 _FAULTS = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Let this thread block all signals meanwhile, and for ever those threads that it starts."""
+    """Block all signals in this thread inside the context, and permanently in threads that are started there."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:  # a handler may raise as soon as the mask is set
+    try:  # a handler may raise immediately after the mask is set
         signal.pthread_sigmask(signal.SIG_BLOCK, _blocked())
         yield
     finally:
@@ -36,13 +35,13 @@ def signals_blocked() -> Iterator[None]:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread that takes no signals."""
+    """Start a thread that receives no signals."""
     with signals_blocked():
         thread.start()
 
 
 def unblock_signals() -> None:
-    """Take all signals again, in a process that a thread without them started."""
+    """Unblock all signals, in a process that was started by a thread without them."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -53,11 +52,11 @@ def _blocked() -> set[signal.Signals]:
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
-_AGAIN_SECONDS = 0.02  # after which an interrupt that was lost comes again
+_AGAIN_SECONDS = 0.02  # delay after which a lost interrupt is repeated
 
 
 class _Delay:
-    """A handler of SIGINT that notes that it came, and says so once where a terminal is."""
+    """A SIGINT handler that records the signal, and prints a message once if standard error is a terminal."""
 
     def __init__(self, told: str, before: Callable[[int, Any], Any]) -> None:
         self._told = told
@@ -69,14 +68,14 @@ class _Delay:
             self.came = True
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 if sys.stderr.isatty():
-                    os.write(sys.stderr.fileno(), f"\n{self._told}\n".encode())  # not by a stream that may be in use
+                    os.write(sys.stderr.fileno(), f"\n{self._told}\n".encode())  # the stream may be in use
 
 
 @contextlib.contextmanager
 def interrupts_delayed(told: str) -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the context, as compilers lose or mistake an exception that may come anywhere.
+    """Defer Ctrl-C until the end of the context, as compilers lose or misinterpret asynchronous exceptions.
 
-    Only handlers of Python's in the main thread are put off; `told` is what a user is told who waits at a terminal.
+    Only Python handlers in the main thread are deferred; `told` is the message for a user who waits at a terminal.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before) or isinstance(before, _Delay):
@@ -85,7 +84,7 @@ def interrupts_delayed(told: str) -> Iterator[None]:
     delay = _Delay(told, before)
     try:
         signal.signal(signal.SIGINT, delay)
-    except ValueError:  # an interpreter beside the main one
+    except ValueError:  # in a subinterpreter
         yield
         return
     try:
@@ -97,7 +96,7 @@ def interrupts_delayed(told: str) -> Iterator[None]:
 
 
 def deliver_interrupt() -> None:
-    """Interrupt what waits for another process, where Ctrl-C came meanwhile and is put off."""
+    """Deliver a deferred Ctrl-C, while waiting for another process."""
     delay = signal.getsignal(signal.SIGINT)
     if isinstance(delay, _Delay) and delay.came:
         delay.came = False
@@ -105,7 +104,7 @@ def deliver_interrupt() -> None:
 
 
 def _interrupt_main() -> None:
-    """Interrupt the main thread, from another one, whatever call it waits in."""
+    """Interrupt the main thread from another one, in any blocking call."""
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
         signal.pthread_kill(main, signal.SIGINT)
@@ -115,7 +114,7 @@ def _interrupt_main() -> None:
 
 @contextlib.contextmanager
 def interrupts_arrive() -> Iterator[None]:
-    """Let Ctrl-C end a program wherever it comes: in callbacks of weak references Python would print and forget it."""
+    """Let Ctrl-C end a program anywhere: in callbacks of weak references, Python would only print it."""
     before = sys.unraisablehook
 
     def again(lost: Any) -> None:

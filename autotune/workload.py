@@ -1,4 +1,4 @@
-"""What can be tuned: the protocol a workload follows, and how it is found."""
+"""The protocol of a workload, a family of tunable problems, and its discovery."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from autotune.machine.roofline import Work
 
 GROUP = "autotune.workloads"
 VARIABLE = "AUTOTUNE_WORKLOAD"
-MISSED = "missed"  # the network that missed problems are put under
+MISSED = "missed"  # network name of missed problems
 
-# The accuracy classes of candidates that a request for an accuracy admits.
+# Accuracy classes of candidates that are admitted for a requested accuracy.
 ADMITS: dict[str, tuple[str, ...]] = {
     "exact": ("exact",),
     "standard": ("exact", "standard"),
     "fast": ("exact", "standard", "fast"),
 }
 
-# How a problem is timed: its weights in cache as the run before left them, or in memory as a whole network leaves them.
+# Timing modes: weights in cache from the previous run (warm), or in memory, as a run of a whole network leaves them.
 WEIGHTS = ("warm", "cold")
 
 
 class SourceError(ValueError):
-    """A source of problems, or a workload, cannot be loaded; the message says what and why."""
+    """A source of problems, or a workload, cannot be loaded; the message names it and the reason."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to solve fast.
+    """A problem to tune.
 
     Attributes
     ----------
@@ -43,15 +43,15 @@ class Problem:
     label : str
         A short name.
     count : int
-        How often its network asks for it.
+        Number of occurrences in its network.
     flops : float
-        Of one execution.
+        Floating-point operations of one execution.
     network : str
-        Where it comes from.
+        Name of its network.
     threads : int
-        Threads that will run it.
+        Number of threads that run it.
     weights : str
-        How it is timed, one of `WEIGHTS`.
+        Timing mode, one of `WEIGHTS`.
     """
 
     key: str
@@ -64,28 +64,28 @@ class Problem:
 
     @property
     def task(self) -> str:
-        """Equal for what is tuned once: the key, and the weights where it is not the usual one."""
+        """Identity of a tuning task: the key, with the weights where these are not warm."""
         return self.key if self.weights == WEIGHTS[0] else f"{self.key} {self.weights}"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a source of problems is read: what it leaves open.
+    """Settings for reading a source of problems: values that the source leaves open.
 
     Attributes
     ----------
     layouts : tuple of str or None
-        Of inputs and outputs, by name; None for the usual ones.
+        Layouts of inputs and outputs, by name; None for the usual ones.
     threads : int
-        Threads that will run the problems.
+        Number of threads that run the problems.
     batches : sequence of int
-        Sizes to take for the open batch axis of a model, each one a network of its own.
+        Sizes of a model's open batch axis; each one makes a network of its own.
     inputs : mapping
         Shapes of a model's inputs by name, where it leaves axes open.
     types : str
-        Element types of problems, in the workload's words, where the source does not state them; "" for the usual ones.
+        Element types of problems in the workload's notation, where the source states none; "" for the usual ones.
     precision : str
-        What models are tuned in, in the workload's words; "" for the usual one.
+        Precision in which models are tuned, in the workload's notation; "" for the usual one.
     """
 
     layouts: tuple[str, str] | None = None
@@ -101,16 +101,16 @@ AS_IT_IS = Reading()
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to solve a problem.
+    """A method to solve a problem.
 
     Attributes
     ----------
     name : str
-        Stable and unique.
+        Stable and unique name.
     bound, estimate : float
-        Seconds: the least it can take, and what the model expects.
+        Lower bound of its time and the model's estimate, in seconds.
     workspace : int
-        Bytes.
+        Size of the workspace in bytes.
     accuracy : str
         A key of `ADMITS`.
     """
@@ -124,7 +124,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A way that does not apply to a problem, and why."""
+    """A method that does not apply to a problem, and the reason."""
 
     name: str
     reason: str
@@ -136,20 +136,20 @@ class Trial(Protocol):
     limit: float
 
     def run(self) -> None:
-        """Execute once; nothing is allocated or looked up."""
+        """Execute once, without allocations or look-ups."""
 
     def move(self) -> None:
-        """Put the data in another place in memory, drawn at random: a kernel's time depends on it.
+        """Move the data to a random other place in memory, as a kernel's time depends on it.
 
-        `run` may be timed until another trial of the problem moves its data, as that may use the same memory.
+        `run` may be timed until another trial of the problem moves its data, which may use the same memory.
         """
 
     def check(self) -> float:
-        """Largest error of the output over the largest value of the float64 reference."""
+        """Return the largest error of the output, relative to the largest value of the float64 reference."""
 
 
 class Verdict(NamedTuple):
-    """What came of trying a candidate: why it cannot be used, or ""; its error and the limit on it, NaN if not run."""
+    """Result of a trial run: the reason for rejection or ""; the error and its limit, NaN if not run."""
 
     reason: str = ""
     error: float = math.nan
@@ -157,30 +157,30 @@ class Verdict(NamedTuple):
 
 
 def check(trial: Trial) -> Verdict:
-    """Run a trial and look at its output."""
+    """Run a trial and check its output."""
     error, limit = float(trial.check()), float(trial.limit)
     wrong = not error <= limit  # NaN is over any limit
     return Verdict(f"wrong: relative error {error:.2e} over the limit {limit:.2e}" if wrong else "", error, limit)
 
 
 class Searchable(Protocol):
-    """What a search for the fastest candidate of a problem asks. Every method may raise."""
+    """The interface for a search of a problem's fastest candidate. Every method may raise."""
 
     @property
     def sources(self) -> frozenset[str]:
-        """`sources_of` every candidate there may be: what is current."""
+        """All values of `sources_of` for the current sources."""
 
     def sources_of(self, name: str) -> str:
-        """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
+        """Return a hash of the sources that a candidate depends on; it differs between solvers."""
 
     def kernels_hash(self, key: str, name: str) -> str:
-        """Hash of the kernel calls of a candidate, equal as long as they do the same; empty where unknown."""
+        """Return a hash of a candidate's kernel calls, equal while these do the same; empty if unknown."""
 
     def same_kernels(self, row: Any) -> bool:
-        """Whether a `Row` of other sources was timed with the kernel calls of today."""
+        """Whether a `Row` of other sources was timed with kernel calls identical to the current ones."""
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
-        """Candidates that can solve the problem, the model's choice first, then by estimate; and those that cannot."""
+        """Return the applicable candidates, the model's choice first, then by estimate; and those that do not apply."""
 
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""
@@ -189,8 +189,8 @@ class Searchable(Protocol):
         """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
 
     def speed_probe(self, key: str) -> Callable[[], None]:
-        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem: how long it takes
-        tells how fast the machine is."""
+        """Return a fixed amount of arithmetic and stores, about 50 µs, on a problem's threads; its time measures the
+        machine's current speed."""
 
 
 class Workload(Searchable, Protocol):
@@ -204,49 +204,51 @@ class Workload(Searchable, Protocol):
 
     @property
     def tables(self) -> Path | None:
-        """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
+        """Folder of device tables shipped with the workload (`autotune.wisdom.tiers`), if any."""
 
     def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
-        """The problems of a file or of one problem string."""
+        """Load the problems of a file or of one problem string."""
 
     def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
-        """(name, threads, seconds) of what a source's problems are parts of, where that can be run as a whole."""
+        """Return (name, threads, seconds) of whole runs, where a source's problems are parts of something runnable."""
 
     def race_whole(
         self, source: str, store: Any, reading: Reading = AS_IT_IS, effort: str = "quick", again: bool = True
     ) -> Iterator[tuple[str, int, str]]:
-        """Time the ways to put a source's problems together and store the fastest, where there are several: one after
-        another (name, threads, what came of it). Unless `again` only those of which none is stored."""
+        """Time the alternative ways to combine a source's problems, and store the fastest.
+
+        Yields (name, threads, result in words) one after another. Unless `again`, skips those that are stored.
+        """
 
     def with_threads(self, key: str, threads: int) -> str:
-        """The key of the same problem for another number of threads."""
+        """Return the key of the same problem for another number of threads."""
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
-        """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
+        """Return the candidate for a problem without current rows, and the deciding source, such as "model".
 
-        `older` are the candidates that were best with older sources, best first; the first that the workload's model
-        agrees with decides, as `tiers.OLDER`.
+        `older` are the candidates that were best with older sources, best first. The first one that the workload's
+        model agrees with decides, as `tiers.OLDER`.
         """
 
     def work(self, key: str, name: str) -> Work | None:
-        """What a candidate cannot avoid doing, for the roofline; None of a name that these sources do not know."""
+        """Return the necessary work of a candidate, for the roofline; None for an unknown name."""
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """The data types that its candidates multiply in, as in `Work.dtype`: of each `probe` measures the peak."""
+        """Data types in which its candidates multiply, as in `Work.dtype`; `probe` measures the peak of each."""
 
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
-        """Measure the roofs of so many threads: each figure as it is found, by its name.
+        """Measure the roofs for a number of threads; yields each figure with its name.
 
-        `<dtype>_gflops` of each data type, and of single products; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading;
-        `store_gbs`.
+        The names are `<dtype>_gflops` of each data type, and of single products; `l1_gbs`, `l2_gbs`, `l3_gbs`,
+        `dram_gbs` for reads; `store_gbs`.
         """
 
     def summary(self, key: str) -> str:
-        """What a problem is, in a few words, such as its sizes; "" of a key that these sources do not know."""
+        """Describe a problem in a few words, such as its sizes; "" for an unknown key."""
 
     def describe(self) -> dict[str, Any]:
-        """What the workload knows of this machine and of itself."""
+        """Return information about this machine and the workload."""
 
 
 def discover(spec: str | None = None) -> tuple[str, Workload]:
@@ -261,12 +263,12 @@ def discover(spec: str | None = None) -> tuple[str, Workload]:
     Returns
     -------
     tuple of str and Workload
-        The spec, under which another process finds the same workload, and the workload.
+        The spec, by which another process finds the same workload, and the workload.
 
     Raises
     ------
     SourceError
-        None or several are installed, or it cannot be imported.
+        No or several workloads are installed, or it cannot be imported.
     """
     spec = spec or os.environ.get(VARIABLE) or _installed()
     module, _, attribute = spec.partition(":")
@@ -283,7 +285,7 @@ def discover(spec: str | None = None) -> tuple[str, Workload]:
 
 
 def _installed() -> str:
-    from importlib import metadata  # which takes 20 ms
+    from importlib import metadata  # the import takes 20 ms
 
     specs = sorted({point.value for point in metadata.entry_points(group=GROUP)})
     if len(specs) == 1:

@@ -1,4 +1,4 @@
-"""Memory layouts of 4-D activations: their names, shapes, strides and conversions, and which one each edge takes.
+"""Memory layouts of 4-D activations: names, shapes, strides and conversions, and the layout planner.
 
 >>> import layouts
 >>> layouts.get("NCHW16c").shape(1, 20, 7, 7)

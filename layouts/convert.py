@@ -1,4 +1,4 @@
-"""Conversions between layouts in plain NumPy: slow, evident, and the oracle of the jitted reorders."""
+"""Conversions between layouts in plain NumPy: slow and simple, the reference for the compiled reorders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .layout import Layout, get
 
 
 def to_nchw(x: np.ndarray, layout: str | Layout, channels: int | None = None) -> np.ndarray:
-    """The logical NCHW array of a physical one; a view where the layout allows it.
+    """Return the logical NCHW array of a physical array; a view where the layout allows it.
 
     Parameters
     ----------
@@ -17,12 +17,12 @@ def to_nchw(x: np.ndarray, layout: str | Layout, channels: int | None = None) ->
     layout : str | Layout
         The layout of `x`.
     channels : int | None
-        Real channels, for a blocked layout with a filled-up last block; None keeps all that are stored.
+        Real channels of a blocked layout with padding in its last block; None returns all stored channels.
 
     Raises
     ------
     ValueError
-        The rank of `x` is not the layout's, or `channels` does not end in the last block.
+        The rank of `x` differs from that of the layout, or `channels` does not end in the last block.
     """
     layout = get(layout)
     if x.ndim != layout.rank:
@@ -41,7 +41,7 @@ def to_nchw(x: np.ndarray, layout: str | Layout, channels: int | None = None) ->
 
 
 def from_nchw(x: np.ndarray, layout: str | Layout) -> np.ndarray:
-    """A logical NCHW array in `layout`, C-contiguous, zeros in the tail of the last channel block.
+    """Return a logical NCHW array in `layout`, C-contiguous, with zeros in the padding of the last channel block.
 
     Raises
     ------
@@ -61,5 +61,5 @@ def from_nchw(x: np.ndarray, layout: str | Layout) -> np.ndarray:
 
 
 def convert(x: np.ndarray, src: str | Layout, dst: str | Layout, channels: int | None = None) -> np.ndarray:
-    """The physical array `x` in layout `src`, rearranged into `dst`; `channels` as in `to_nchw`."""
+    """Convert the physical array `x` from layout `src` to `dst`; `channels` as for `to_nchw`."""
     return from_nchw(to_nchw(x, src, channels), dst)

@@ -1,4 +1,4 @@
-"""What a layout is: the order of its axes and how many channels lie side by side in a block."""
+"""Layout descriptions: axis order and number of channels per block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Strides(NamedTuple):
-    """Where element (n, c, h, w) lies: ``n*S.n + (c//block)*S.cb + (c%block)*S.c + h*S.h + w*S.w``."""
+    """Strides of a layout: element (n, c, h, w) is at ``n*S.n + (c//block)*S.cb + (c%block)*S.c + h*S.h + w*S.w``."""
 
     n: int
     block: int
@@ -27,9 +27,9 @@ class Layout:
     name : str
         "NCHW", "NHWC" or "NCHW<b>c" with blocks of b channels, one of 4, 8, 16, 32 and 64.
     block : int
-        Channels that lie side by side as the innermost axis; 1 where channels are not blocked.
+        Channels per block, adjacent in memory as the innermost axis; 1 where channels are not blocked.
     axes : str
-        One letter a physical axis, outermost first; "c" counts blocks of channels, "b" runs inside a block.
+        One letter per physical axis, outermost first; "c" is the axis of channel blocks, "b" the axis inside a block.
     """
 
     name: str
@@ -38,16 +38,16 @@ class Layout:
 
     @property
     def rank(self) -> int:
-        """The number of physical axes."""
+        """Number of physical axes."""
         return len(self.axes)
 
     def shape(self, n: int, c: int, h: int, w: int) -> tuple[int, ...]:
-        """The physical shape of a logical (n, c, h, w) activation; the last block is filled up."""
+        """Return the physical shape of a logical (n, c, h, w) activation; the last block is padded."""
         size = {"n": n, "c": -(-c // self.block), "h": h, "w": w, "b": self.block}
         return tuple([size[axis] for axis in self.axes])
 
     def strides(self, physical: Sequence[int]) -> Strides:
-        """Logical strides from the strides of the physical array, in the same unit."""
+        """Return logical strides from the strides of the physical array, in the same unit."""
         if len(physical) != self.rank:
             raise ValueError(f"Argument 'physical' must be {self.rank} strides for {self.name}, not {len(physical)}.")
         of = dict(zip(self.axes, physical, strict=True))
@@ -74,12 +74,12 @@ ALIASES: dict[str, str] = {"NCHW44": "NCHW4c", "NCHW44_DOT": "NCHW4c"}
 
 
 def get(name: str | Layout) -> Layout:
-    """The layout of that name or alias.
+    """Return the layout with this name or alias.
 
     Raises
     ------
     ValueError
-        No layout has that name; the message lists those that exist.
+        No layout has this name; the message lists all names.
     """
     if type(name) is str and name in _TABLE:
         return _TABLE[name]
@@ -92,12 +92,12 @@ def get(name: str | Layout) -> Layout:
 
 
 def blocked(lanes: int) -> Layout:
-    """The blocked layout of `lanes` channels a block.
+    """Return the layout with `lanes` channels per block.
 
     Raises
     ------
     ValueError
-        No layout has such a block.
+        No layout has this block size.
     """
     for layout in _TABLE.values():
         if layout.block == lanes and lanes > 1:

@@ -1,11 +1,11 @@
-"""Which layout each edge of a graph takes: the cheapest sum of node costs and conversion costs.
+"""Layout planner: select a layout for each edge of a graph, with the smallest sum of node and conversion costs.
 
-This is a partitioned Boolean quadratic problem (PBQP). Nodes are eliminated one after another: a table says what the
-node costs at its best for every combination of what its neighbours choose. That is exact, and cheap for as long as the
-graph is narrow (chains, residuals, branches that join). Where all tables would be too large, the node of the most
-neighbours takes the option that looks cheapest from where it stands (the reduction RN), and the result is improved node
-by node; how far it is from the best at most, the same elimination with tables split into smaller ones says. Heaps say
-which node is next, and nothing looks at all nodes or all links of one again and again: time grows as the graph does.
+This is a partitioned Boolean quadratic problem (PBQP). The solver eliminates one node after another. For each
+combination of its neighbours' options, a table stores the lowest cost of the eliminated node. This is exact, and cheap
+while the graph is narrow (chains, residuals, joining branches). Where all tables would be too large, the node with the
+most neighbours takes its locally cheapest option (the reduction RN). A local search then improves the result node by
+node. The same elimination with tables split into smaller ones gives a lower bound of the cost. Heaps select the next
+node, and no step scans all nodes or all links of a node repeatedly: time grows in proportion to the graph.
 
 References: Scholz and Eckstein, Register allocation for irregular architectures, LCTES 2002; Anderson and Gregg,
 Optimal DNN primitive selection with partitioned boolean quadratic programming, CGO 2018; Dechter and Rish,
@@ -21,33 +21,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-Link = tuple[int, int, np.ndarray]  # two nodes, and what each pair of their options adds
-Table = tuple[tuple[int, ...], np.ndarray]  # nodes in order, and what each combination of their options adds
+Link = tuple[int, int, np.ndarray]  # two nodes, and the cost of each pair of their options
+Table = tuple[tuple[int, ...], np.ndarray]  # nodes in order, and the cost of each combination of their options
 
-MOST = 1 << 16  # entries of a table: a millisecond's work
-_MANY = 64  # neighbours, of two options or more: no table has so many axes
-_SWEEPS = 100  # times that a selection is improved, which ends sooner but for graphs made to hinder it
+MOST = 1 << 16  # max. entries of a table: about 1 ms of work
+_MANY = 64  # max. neighbours with two options or more, as table axes
+_SWEEPS = 100  # max. sweeps of the local search; only graphs made to hinder it need as many
 
 
 def solve(costs: Sequence[np.ndarray], links: Sequence[Link]) -> tuple[list[int], float, bool]:
-    """One option for each node, so that the sum of costs is small.
+    """Select one option per node, with a small sum of costs.
 
     Parameters
     ----------
     costs : Sequence[np.ndarray]
-        For each node the cost of each of its options, at least one; inf forbids one.
+        The cost of each option, per node, at least one; inf forbids an option.
     links : Sequence[Link]
-        (i, j, matrix): what option a of node i with option b of node j adds, ``matrix[a, b]``.
+        (i, j, matrix): ``matrix[a, b]`` is added if node i takes option a and node j takes option b.
 
     Returns
     -------
     tuple[list[int], float, bool]
-        The option of each node, the sum, and whether it is the minimum.
+        The option of each node, the sum of costs, and whether the sum is the minimum.
 
     Raises
     ------
     ValueError
-        Every selection found costs inf.
+        All selections that were found cost inf.
     """
     options, tables = [len(cost) for cost in costs], _tables(costs, links)
     picked, _, exact = _eliminate(options, tables)
@@ -59,7 +59,7 @@ def solve(costs: Sequence[np.ndarray], links: Sequence[Link]) -> tuple[list[int]
 
 
 def least(costs: Sequence[np.ndarray], links: Sequence[Link]) -> float:
-    """A sum that no selection is below; where `solve` is exact, that of its selection but for rounding.
+    """Return a lower bound of all selections' costs; where `solve` is exact, the minimum, except for rounding.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def least(costs: Sequence[np.ndarray], links: Sequence[Link]) -> float:
 
 
 def _tables(costs: Sequence[np.ndarray], links: Sequence[Link]) -> list[Table]:
-    """All costs as tables: one for each node, and one for each pair that is linked."""
+    """Return all costs as tables: one per node, and one per linked pair."""
     nodes = [np.array(cost, float) for cost in costs]
     pairs: dict[tuple[int, ...], np.ndarray] = {}
     for i, j, matrix in links:
@@ -83,16 +83,16 @@ def _tables(costs: Sequence[np.ndarray], links: Sequence[Link]) -> list[Table]:
 
 
 def _eliminate(options: Sequence[int], tables: Sequence[Table], split: bool = False) -> tuple[list[int], float, bool]:
-    """Eliminate node after node, the one with the smallest table first, then choose in reverse order.
+    """Eliminate nodes in order of table size, smallest first, then choose options in reverse order.
 
-    Where all are too large a node is fixed; with `split` its tables are minimised apart instead, as if it could take an
-    option for each.
+    Where all tables are too large, the node with the most neighbours is fixed. With `split` its tables are minimised
+    separately instead, as if the node could take another option for each; this gives a lower bound.
 
     Returns
     -------
     tuple of list, float and bool
-        A selection; what it costs if nothing was split, else a sum that no selection is below; and whether nothing was
-        fixed or split.
+        A selection; its cost, or with split tables a lower bound of all costs; and whether no node was fixed and no
+        table split.
     """
     left = _Left(options, tables)
     picked = [0] * len(options)
@@ -121,16 +121,16 @@ def _eliminate(options: Sequence[int], tables: Sequence[Table], split: bool = Fa
 
 
 class _Left:
-    """The nodes that are left in an elimination, and their tables, one for those of the same nodes.
+    """The remaining nodes of an elimination, and their tables, one table per set of nodes.
 
-    Nodes wait in two heaps, by the size of the sum of their tables and by the number of their neighbours. Where one
-    changes it is put in again, and what it was before is passed over.
+    Two heaps order the nodes: by the size of the sum of their tables, and by the number of their neighbours. A changed
+    node is pushed again; its outdated entries are skipped.
     """
 
     def __init__(self, options: Sequence[int], tables: Sequence[Table]) -> None:
         self._options = options
         self._of: dict[int, dict[tuple[int, ...], np.ndarray]] = {i: {} for i in range(len(options))}
-        self._near = [Counter[int]() for _ in options]  # neighbours, and how many tables are of both
+        self._near = [Counter[int]() for _ in options]  # neighbours, and the number of shared tables per neighbour
         self._by_size: list[tuple[float, int]] = []
         self._by_degree: list[tuple[int, int]] = []
         for nodes, costs in tables:
@@ -139,16 +139,16 @@ class _Left:
             self._wait(i)
 
     def tables(self, i: int) -> list[Table]:
-        """Those that a node has a part in."""
+        """Return the tables of node `i`."""
         return list(self._of[i].items())
 
     def size(self, i: int) -> float:
-        """Entries of the sum of a node's tables; of very many neighbours, infinity."""
+        """Return the entries of the sum of a node's tables; infinity with more than `_MANY` neighbours."""
         near = self._near[i]
         return math.inf if len(near) > _MANY else math.prod(self._options[j] for j in (*near, i))
 
     def smallest(self) -> int | None:
-        """The node with the smallest sum of its tables, the first of equal ones; None: no node is left."""
+        """Return the node with the smallest sum of tables, the first of equal ones; None if no node remains."""
         while self._by_size:
             size, i = self._by_size[0]
             if i in self._of and self.size(i) == size:
@@ -157,7 +157,7 @@ class _Left:
         return None
 
     def busiest(self) -> int:
-        """The node with the most neighbours, the first of equal ones."""
+        """Return the node with the most neighbours, the first of equal ones."""
         while True:
             degree, i = self._by_degree[0]
             if i in self._of and len(self._near[i]) == -degree:
@@ -165,13 +165,13 @@ class _Left:
             heapq.heappop(self._by_degree)
 
     def add(self, nodes: tuple[int, ...], costs: np.ndarray) -> None:
-        """One table more, of nodes that are left."""
+        """Add a table of remaining nodes."""
         self._add(nodes, costs)
         for i in nodes:
             self._wait(i)
 
     def take(self, i: int) -> list[Table]:
-        """A node's tables; neither it nor they are left."""
+        """Remove a node and its tables; return the tables."""
         tables, around = self.tables(i), list(self._near[i])
         for nodes, _ in tables:
             for j in nodes:
@@ -183,7 +183,7 @@ class _Left:
         return tables
 
     def fix(self, i: int, option: int) -> float:
-        """Let a node take an option: of its tables the parts for that are left; what it costs alone."""
+        """Fix the option of a node and reduce its tables to this option; return the cost of the node alone."""
         alone = 0.0
         for nodes, costs in self.take(i):
             at = nodes.index(i)
@@ -195,7 +195,7 @@ class _Left:
         return alone
 
     def outlook(self, i: int) -> np.ndarray:
-        """What each option of a node costs if its neighbours choose for it alone."""
+        """Return the cost of each option of a node, if its neighbours choose their options for this node alone."""
         total = np.zeros(self._options[i])
         for nodes, costs in self.tables(i):
             alone = [((j,), self._of[j][j,]) for j in nodes if j != i]
@@ -227,7 +227,7 @@ class _Left:
 
 
 def _by_node(tables: Sequence[Table], count: int) -> list[list[Table]]:
-    """The tables that each node has a part in."""
+    """Return the tables of each node."""
     of: list[list[Table]] = [[] for _ in range(count)]
     for table in tables:
         for i in table[0]:
@@ -236,7 +236,7 @@ def _by_node(tables: Sequence[Table], count: int) -> list[list[Table]]:
 
 
 def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
-    """The sum of tables that have a part of a node, which comes last."""
+    """Return the sum of tables that contain node `i`, which becomes the last axis."""
     nodes = (*sorted({j for part, _ in tables for j in part if j != i}), i)
     total = np.zeros([options[j] for j in nodes])
     for part, costs in tables:
@@ -247,9 +247,9 @@ def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
 
 
 def _groups(tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]]:
-    """Tables in groups whose sums are not too large, if only the tables are not."""
+    """Group tables so that the sum of each group has at most `MOST` entries, unless a single table has more."""
     groups: list[list[Table]] = []
-    around: set[int] = set()  # nodes of the last group
+    around: set[int] = set()  # nodes of the current group
     for table in sorted(tables, key=lambda table: -table[1].size):
         around = around.union(table[0])
         if groups and math.prod(options[j] for j in around) <= MOST:
@@ -261,14 +261,14 @@ def _groups(tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]
 
 
 def _local(i: int, tables: Sequence[Table], picked: Sequence[int]) -> np.ndarray:
-    """What each option of a node costs beside what the others have picked."""
+    """Return the cost of each option of a node, given the options picked for the others."""
     return sum(
         (costs[tuple(slice(None) if j == i else picked[j] for j in nodes)] for nodes, costs in tables), np.zeros(())
     )
 
 
 def _improved(options: Sequence[int], tables: Sequence[Table], picked: list[int]) -> list[int]:
-    """Change one node at a time for as long as the sum falls; nodes around which nothing changed are passed over."""
+    """Change one node at a time while the sum falls; skip nodes whose neighbourhood is unchanged."""
     of = _by_node(tables, len(options))
     stale = [True] * len(options)
     for _ in range(_SWEEPS):
@@ -289,5 +289,5 @@ def _improved(options: Sequence[int], tables: Sequence[Table], picked: list[int]
 
 
 def _total(tables: Sequence[Table], picked: Sequence[int]) -> float:
-    """The sum of costs of a selection."""
+    """Return the cost of a selection."""
     return sum(float(costs[tuple(picked[j] for j in nodes)]) for nodes, costs in tables)

@@ -1,1 +1,1 @@
-"""The commands."""
+"""Commands of `autotune`."""

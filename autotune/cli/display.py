@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, a line for each problem elsewhere."""
+"""Progress on standard error: a bar on a terminal, otherwise one line per problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 
 from autotune.tuning.progress import Listener, Progress
 
-_LABEL = 28  # columns of a problem's label, so that the time left is within 80
+_LABEL = 28  # max. columns of a problem's label, so that the remaining time fits into 80 columns
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Entry points of the programs: Ctrl-C ends them cleanly while they are being imported, too."""
+"""Entry points of the programs: Ctrl-C also ends them cleanly during the imports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ _INTERRUPTED = 130
 
 
 def autotune() -> int:
-    """Run `autotune`; returns its exit code."""
+    """Run `autotune`; return its exit code."""
     return run("autotune")
 
 
 def cpuconv() -> int:
-    """Run `cpuconv`, whose package takes long to import; returns its exit code."""
+    """Run `cpuconv`, whose import is slow; return its exit code."""
     return run("cpuconv")
 
 
 def run(program: str) -> int:
-    """Run the command line of a package of this name; returns its exit code."""
+    """Run the command line of the package `program`; return its exit code."""
     try:
         code: int = importlib.import_module(f"{program}.cli.main").main()
-    except KeyboardInterrupt:  # what `main` itself meets it tells itself
+    except KeyboardInterrupt:  # during the import; `main` reports its own
         print(f"{program}: interrupted", file=sys.stderr)
         return _INTERRUPTED
     return code

@@ -1,4 +1,4 @@
-"""The command line."""
+"""Command line of autotune."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from autotune.wisdom.document import WisdomError
 from autotune.workload import SourceError, discover
 
 ALL = "all"
-_SHOWN = (  # columns of `show`, their ranks, and the least width of those that may be shortened
+_SHOWN = (  # columns of `show`: title, rank, and min. width of those that may be shortened
     ("device", 0, None), ("CPU", 1, 12), ("ISA", 2, None), ("cores", 5, None), ("problems", 0, None),
     ("provisional", 6, None), ("timed", 3, None), ("rejected", 4, None),
 )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command; return its exit code."""
     options = _parser().parse_args(arguments)
     if options.command is cli_warmup.run and not (options.source or options.missed):
         raise SystemExit(say("warmup needs a SOURCE, or --missed; see 'autotune warmup --help'", USAGE))

@@ -1,4 +1,4 @@
-"""What the commands of the command line have in common: exit codes, options and their values."""
+"""Common parts of the commands: exit codes, options and their types."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ EPILOG = f"""exit codes:
 
 
 def say(message: str, code: int, program: str = "autotune") -> int:
-    """Tell the user; returns the exit code."""
+    """Print a message for the user; return the exit code."""
     print(f"{program}: {message}", file=sys.stderr)
     return code
 
 
 def printed(command: Callable[[], int]) -> int:
-    """The exit code of a command that has written all it prints; `FAILED` where its reader leaves, as `head` does."""
+    """Run a command and flush its output; return its exit code, or `FAILED` if the reader closes the pipe early."""
     try:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        with contextlib.suppress(OSError, ValueError):  # Python would try again at its end, and say so
+        with contextlib.suppress(OSError, ValueError):  # else Python flushes again at exit, and reports an error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code
 
 
 def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace) -> list[Problem]:
-    """The problems of the sources under the options."""
+    """Load the problems of the sources, according to the options."""
     return [problem for source in sources for problem in workload.load(source, reading(options))]
 
 
 def reading(options: argparse.Namespace) -> Reading:
-    """How sources are read under the options."""
+    """Return the settings for reading sources, according to the options."""
     if options.threads != AUTO and options.threads > allowed_cores() and getattr(options, "dask", None) is None:
         cores = count_of(allowed_cores(), "core")
         say(f"--threads {options.threads} is more than this process may use, {cores}: these are tuned for", OK)
-        options.threads = allowed_cores()  # and is not said again
+        options.threads = allowed_cores()  # prevents a second message
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
     return Reading(options.layouts, threads, batches, inputs, options.types, getattr(options, "precision", ""))
 
 
 def layouts_text(options: argparse.Namespace) -> str:
-    """The layouts asked for, as they are stored; "" for those that are usual."""
+    """Return the requested layouts in the store's notation; "" for the usual ones."""
     return ",".join(options.layouts or ())
 
 
@@ -99,7 +99,7 @@ def part(text: str) -> tuple[int, int]:
 
 
 def new_file(text: str) -> Path:
-    """The path of a file that may be there, in a folder that is."""
+    """Parse the path of a file, new or not, in an existing folder."""
     path = Path(text)
     if not text or path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, not {text!r}")
@@ -107,14 +107,14 @@ def new_file(text: str) -> Path:
 
 
 def whole(text: str) -> int:
-    """An integer from 0 on."""
+    """Parse an integer, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be an integer from 0 on, not {text!r}")
     return int(text)
 
 
 def positive(kind: type[int] | type[float]) -> Any:
-    """Converter of a positive number."""
+    """Return a parser of positive numbers."""
 
     def convert(text: str) -> float:
         try:
@@ -130,7 +130,7 @@ def positive(kind: type[int] | type[float]) -> Any:
 
 
 def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: str = "") -> None:
-    """Options that say what the problems of a source are for."""
+    """Add the options for reading problems: threads, layouts, types."""
     made.add_argument(
         "--threads",
         metavar="N",

@@ -1,4 +1,4 @@
-"""Command-line parser whose errors are one line, with the command or option that was probably meant."""
+"""Command-line parser with one-line errors that suggest the command or option that was probably meant."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, NoReturn
 from autotune.text import suggested
 
 _USAGE = 2
-_DISTRIBUTION = "cpuconv"  # which both programs come with
+_DISTRIBUTION = "cpuconv"  # distribution of both programs
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` without a page of usage in its errors; its subparsers are of this class too."""
+    """`argparse.ArgumentParser` without usage text in its errors; its subparsers are of this class too."""
 
     _given: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        """End the program with one line that says what is wrong, and where help is."""
+        """Exit with one line that names the error and the help option."""
         unknown = [text for text in self._given if text.startswith("--") and not self._knows(text)]
-        if message.startswith("the following arguments are required") and unknown:  # the likelier mistake
+        if message.startswith("the following arguments are required") and unknown:  # the more likely cause
             message = self._unrecognized(unknown)
         self.exit(_USAGE, f"{self.prog.split()[0]}: {message}; see '{self.prog} --help'\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse all arguments: those that are left over are an error of this parser, which knows its own options."""
+        """Parse all arguments; report leftover ones as an error of this parser, which knows its own options."""
         self._given = sys.argv[1:] if args is None else list(args)
         known, left = super().parse_known_args(args, namespace)
         if left:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         return known, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is none of an argument's choices, with the most similar one."""
+        """Refuse a value that is not among an argument's choices, and suggest the most similar one."""
         choices = action.choices
         if choices is None or value in choices:
             return
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """`--version`: print the version and end."""
+    """`--version`: print the version and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:
@@ -70,5 +70,5 @@ class _Version(argparse.Action):
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Give a program the option `--version`."""
+    """Add the option `--version` to a program."""
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")

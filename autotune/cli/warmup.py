@@ -1,4 +1,4 @@
-"""`autotune warmup`."""
+"""The command `autotune warmup`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from autotune.workload import MISSED, WEIGHTS, Problem, SourceError, Workload, d
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune what the sources hold, or what was missed, here or on a cluster; returns the exit code."""
+    """Tune the problems of the sources, or missed ones, here or on a cluster; return the exit code."""
     spec, workload = discover(options.workload)
     store, outcome, begun = Store(options.store, strict=True), Outcome(), time.monotonic()
     missed = store.missed(fingerprint().key) if options.missed else []
@@ -89,21 +89,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure_roofs(workload: Workload, problems: Sequence[Problem], store: Store) -> None:
-    """Measure the roofs that tables of the problems need and the store lacks, while nothing loads the machine yet."""
+    """Measure the roofs that the problems' tables need and the store lacks, while the machine is still idle."""
     missing = missing_roofs(store, {problem.threads for problem in problems}, workload.dtypes)
     if not missing:
         return
     say(f"measuring the roofs of this device ({', '.join(count_of(count, 'thread') for count in missing)})", OK)
     try:
         measure(workload, store, counts=missing)
-    except Exception as error:  # what tables then leave out
+    except Exception as error:  # tables omit the roofs then
         say(f"the roofs cannot be measured: {describe(error)}", OK)
 
 
 def _on_cluster(
     workload: Workload, spec: str, problems: Sequence[Problem], store: Store, options: argparse.Namespace
 ) -> int:
-    """Tune on a dask cluster; what its machines find goes into the store of this one."""
+    """Tune on a dask cluster, and store its results in the local store."""
     try:
         harvest = fleet.tune_on_cluster(
             options.dask,
@@ -124,16 +124,16 @@ def _on_cluster(
 
 
 def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Problem]:
-    """The problems that were asked for in vain, with how often."""
+    """Return the problems that programs requested untuned, with their counts."""
     problems: list[Problem] = []
     for key, count in missed:
-        with contextlib.suppress(SourceError):  # the key may be of other sources than these
+        with contextlib.suppress(SourceError):  # the key may be from other sources
             problems += [replace(problem, count=count, network=MISSED) for problem in workload.load(key)]
     return problems
 
 
 def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.Namespace) -> list[Problem]:
-    """The problems in the kinds of weights and for the threads asked for."""
+    """Return the problems for all requested weights and numbers of threads."""
     if options.threads == AUTO:
         problems = [
             replace(problem, key=workload.with_threads(problem.key, count), threads=count)
@@ -156,7 +156,7 @@ def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, a
 
 
 def _tell_whole(workload: Workload, options: argparse.Namespace, lines: Sequence[ProblemRow]) -> None:
-    """Time networks as a whole, as their parts are tuned now, and say what of it the table's rows are."""
+    """Time whole networks with the current tuning, and print the share of the table's rows in that time."""
     if options.layouts is not None or options.types:
         return
     for source in options.source:
@@ -173,7 +173,7 @@ def _tell_outcome(
     seconds: float,
     options: argparse.Namespace,
 ) -> tuple[int, list[ProblemRow]]:
-    """Print the table and what came of it; returns the exit code and the table's lines."""
+    """Print the table and a summary; return the exit code and the table's lines."""
     layouts = layouts_text(options)
     uses = sorted(dict.fromkeys(Use.of(problem, layouts) for problem in problems), key=lambda use: use.threads)
     lines = _sound_lines(workload, store, uses, options)
@@ -210,7 +210,7 @@ def _tell_outcome(
 def _sound_lines(
     workload: Workload, store: Store, uses: Sequence[Use], options: argparse.Namespace
 ) -> list[ProblemRow]:
-    """The best lines; where one is above a roof, measured while other programs ran, roofs are measured once more."""
+    """Return the best lines; if one exceeds a roof that was measured on a busy machine, measure the roofs again."""
     lines = best_lines(store, fingerprint().key, workload, uses)
     counts = {line.use.threads for line in lines if note_of([line])} if options.roofs else set()
     if not counts:
@@ -218,13 +218,13 @@ def _sound_lines(
     say("rows above the roofs, which were measured while the machine was busy: measuring these again", OK)
     try:
         measure(workload, store, counts=counts, keep_higher=True)
-    except Exception as error:  # the table then says what it knows
+    except Exception as error:  # the table then uses the old roofs
         say(f"the roofs cannot be measured: {describe(error)}", OK)
     return best_lines(store, fingerprint().key, workload, uses)
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     made.add_argument("source", metavar="SOURCE", nargs="*", help="a model file, a file of problems, or one problem")
     made.add_argument("--missed", action="store_true", help="tune what programs asked for and was not tuned")
     more = "; auto: 1, 2, 4, … up to those, and compare them"

@@ -1,4 +1,4 @@
-"""`--wide`: reports in full, or fitted to the terminal."""
+"""The option `--wide`: reports in full instead of fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ WIDE = "--wide shows all"
 
 
 def add_wide(made: argparse.ArgumentParser) -> None:
-    """Give a command the option."""
+    """Add the option to a command."""
     made.add_argument(
         "--wide", action="store_true", help="show all columns in full, whatever the width of the terminal"
     )
 
 
 def on_screen(report: Report, options: argparse.Namespace) -> str:
-    """A report as the options ask for it."""
+    """Format a report according to the options."""
     return report.text(None if options.wide else terminal_width(), WIDE)

@@ -1,4 +1,4 @@
-"""`autotune export`, `import`, `merge`, `diff` and `prune`: wisdom as files, between stores and machines."""
+"""Commands `autotune export`, `import`, `merge`, `diff` and `prune`: exchange of wisdom as files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What this computer is and what it can reach."""
+"""Properties of this computer: identity, cores, memory, roofs."""

@@ -1,4 +1,4 @@
-"""How many logical cores this process may use: affinity and container quota, whichever is less."""
+"""Number of logical cores for this process: the minimum of affinity and container quota."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def affinity_cores() -> int:
-    """Logical cores that the scheduler may place this process on."""
+    """Return the number of logical cores in this process's affinity."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def quota_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
-    """Cores' worth of time that the control groups grant (v1 and v2, the tightest of the nested ones), or None."""
+    """Return the CPU quota in cores, the lowest of nested control groups (v1 and v2), or None."""
     quotas = [quota for folder in groups("cpu", root, membership) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
 def allowed_cores() -> int:
-    """Logical cores worth using: as many as affinity and quota grant whole, never less than one.
+    """Return the number of usable logical cores: whole cores within affinity and quota, at least 1.
 
-    With more threads than a quota grants cores, all are stopped together until its period ends: under 1.5 cores, two
-    busy threads run for 75 ms and stand still for 25.
+    If threads exceed the quota, all are stopped together until its period ends: with 1.5 cores, two busy threads run
+    for 75 ms and pause for 25 ms.
     """
     affinity, quota = affinity_cores(), quota_cores()
     return affinity if quota is None else max(1, min(affinity, int(quota)))
 
 
 def thread_counts(most: int) -> list[int]:
-    """1, 2, 4, … and `most`, the counts worth trying."""
+    """Return the thread counts worth trying: 1, 2, 4, … and `most`."""
     return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
 def groups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> list[Path]:
-    """Folders that may hold a limit of a controller: the process's own group and its ancestors, of either version."""
+    """Return folders that may limit a controller: the process's own group and its ancestors, of either version."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -53,7 +53,7 @@ def groups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) 
         else:
             continue
         inner = Path(path.lstrip("/"))
-        # Inside a container the path is often the host's while the mount shows the group itself as its root.
+        # Inside a container the path is often the host's, while the mount has the group itself as its root.
         folders += [mount / level for mount in mounts for level in (inner, *inner.parents)]
     return list(dict.fromkeys(folders))
 

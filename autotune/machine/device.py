@@ -1,4 +1,4 @@
-"""What this machine is, as far as running times depend on it."""
+"""Identification of this machine, by the properties that run times depend on."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["Device", "allowed_cores", "fingerprint", "microarchitecture"]
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
-# Used where the system does not tell; a small but common core.
+# Defaults for unknown caches: a small but common core.
 DEFAULT_CACHES = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 8 << 20}
 
-# Names of macOS's sysctl; performance cores before the machine's own answer.
+# Names of macOS's sysctl; those of performance cores before those of the machine.
 DARWIN_TEXTS = ("machdep.cpu.vendor", "machdep.cpu.brand_string")
 DARWIN_NUMBERS = ("hw.cpufamily", "hw.cpusubfamily", "machdep.cpu.stepping")
 DARWIN_CACHES = {
@@ -38,7 +38,7 @@ DARWIN_CACHES = {
     "L3": ("hw.l3cachesize",),
 }
 
-# The widest instruction set by the LLVM features that it needs, widest first.
+# Instruction sets with the LLVM features that they need, widest first.
 ISAS = (
     ("avx512", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
     ("avx2", ("avx2", "fma")),
@@ -48,22 +48,22 @@ ISAS = (
     ("neon", ("neon",)),
 )
 
-# What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
+# Features that identify the microarchitecture where a virtual machine reports an older CPU's numbers, newest first.
 TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
-_WITH_TILES = "rapids"  # in LLVM's name of every CPU that these features are right of
+_WITH_TILES = "rapids"  # substring of LLVM's name of every CPU with these features
 
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
 
 LLVM_OF = {"0.50.0": "22.1.0"}
-"""By release of llvmlite: LLVM's version in its wheels."""
+"""LLVM's version in the wheels of llvmlite, by llvmlite's release."""
 
-# Told to the user, but not what times depend on: the cores that they leave are.
+# Fields for the user that run times do not depend on, except through the number of cores.
 UNKEYED = ("affinity", "quota", "release")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A machine as the tuner sees it. `features` is LLVM's list; `caches` maps a level to its bytes."""
+    """A machine from the tuner's view. `features` is LLVM's list; `caches` has the size of each level in bytes."""
 
     vendor: str
     model: str
@@ -86,24 +86,24 @@ class Device:
 
     @lazy
     def key(self) -> str:
-        """Short hash of the fields that the time depends on."""
+        """Short hash of the fields that run times depend on."""
         fields = {name: value for name, value in asdict(self).items() if name not in UNKEYED}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def name(self) -> str:
-        """A name for files: vendor, microarchitecture and cores, such as "amd-znver5-2c"."""
+        """File-name form: vendor, microarchitecture and cores, such as "amd-znver5-2c"."""
         vendor = VENDORS.get(self.vendor, self.vendor) or self.machine
         words = re.findall(r"[a-z0-9]+", f"{vendor} {microarchitecture(self.cpu_name, self.features)}".lower())
         return "-".join([*words, f"{self.cores}c"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields and the key, ready for JSON."""
+        """Return the fields and the key, as JSON types."""
         return {"key": self.key, **asdict(self), "caches": dict(self.caches)}
 
 
 def microarchitecture(cpu_name: str, features: str) -> str:
-    """LLVM's name of a CPU, or what its features tell where a virtual machine hides that."""
+    """Return LLVM's name of a CPU; where a virtual machine hides it, the name derived from its features."""
     there = {feature[1:] for feature in features.split(",") if feature.startswith("+")}
     told = (name for feature, name in TOLD_BY if feature in there and _WITH_TILES not in cpu_name)
     return next(told, cpu_name)
@@ -111,7 +111,7 @@ def microarchitecture(cpu_name: str, features: str) -> str:
 
 @functools.cache
 def fingerprint() -> Device:
-    """This machine; found once in a process (`fingerprint.cache_clear()` looks again)."""
+    """Return this machine; cached in the process (`fingerprint.cache_clear()` resets it)."""
     cpu = cpu_of()
     name, features = _target(os.environ)
     return Device(
@@ -137,7 +137,7 @@ def fingerprint() -> Device:
 
 
 def _target(environ: Mapping[str, str]) -> tuple[str, str]:
-    """LLVM's CPU name and features, those that are there, as Numba hands them to code generation."""
+    """Return LLVM's CPU name and the enabled features, as Numba passes them to code generation."""
     name, features = host_cpu.chosen(environ)
     if isinstance(features, str):
         return name, features
@@ -150,7 +150,7 @@ def _isa(features: str) -> str:
 
 
 def _llvm_version() -> str:
-    """LLVM's version: known of releases of llvmlite, else asked of LLVM, which takes 50 ms and 45 MB to import."""
+    """Return LLVM's version from a table of llvmlite's releases, else from LLVM, whose import takes 50 ms and 45 MB."""
     known = LLVM_OF.get(version_of("llvmlite"))
     if known is not None:
         return known
@@ -160,11 +160,11 @@ def _llvm_version() -> str:
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package; empty if there is none."""
-    # Not the module's own word: it may be spelt otherwise, and the module need not be loaded yet.
+    """Return the version of an installed package; empty if it is not installed."""
+    # Not the module's `__version__`: its format may differ, and the module may not be imported yet.
     if named := _version_by_folder(package):
         return named
-    from importlib import metadata  # which takes 20 ms
+    from importlib import metadata  # the import takes 20 ms
 
     try:
         return metadata.version(package)
@@ -173,7 +173,7 @@ def version_of(package: str) -> str:
 
 
 def _version_by_folder(package: str) -> str | None:
-    """The version in the name of an installer's folder, the first on the path, where there is one such folder."""
+    """Return the version in the name of the first `.dist-info` folder on the path, if that path entry has only one."""
     told = re.compile(rf"{re.escape(package)}-([^-_]+)\.dist-info", re.IGNORECASE)
     for folder in sys.path:
         with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def _version_by_folder(package: str) -> str | None:
 
 
 def cpu_of(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """vendor, model, family, number and stepping; "" where the system does not tell."""
+    """Return vendor, model, family, number and stepping; "" where the system does not report them."""
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -209,12 +209,12 @@ def _cpu_elsewhere() -> dict[str, str]:
         texts = [_sysctl(name).rstrip(b"\0").decode(errors="replace") for name in DARWIN_TEXTS]
         numbers = [str(_number(_sysctl(name))) for name in DARWIN_NUMBERS]
         return dict(zip(("vendor", "model", "family", "number", "stepping"), texts + numbers, strict=True))
-    # Windows puts "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel" into one text.
+    # Windows has one text like "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel".
     return dict(vendor="", model=platform.processor(), family="", number="", stepping="")
 
 
 def caches_of(folder: Path = CACHES) -> dict[str, int]:
-    """Bytes of each level of data cache of the first core."""
+    """Return the size in bytes of each level of the first core's data caches."""
     caches: dict[str, int] = {}
     for index in sorted(folder.glob("index*")):
         try:
@@ -236,7 +236,7 @@ def _bytes(text: str) -> int:
 
 
 def _sysctl(name: str) -> bytes:
-    """A value of macOS's sysctl as it lies in memory, empty if unknown."""
+    """Return the raw bytes of a value of macOS's sysctl; empty if unknown."""
     size = ctypes.c_size_t(256)
     buffer = ctypes.create_string_buffer(size.value)
     failed = ctypes.CDLL(None).sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0))

@@ -1,7 +1,7 @@
-"""The name and the features of this CPU, as LLVM calls them, asked of the CPU itself: LLVM need not be imported.
+"""Name and features of this CPU in LLVM's terms, from CPUID, without importing LLVM.
 
-What is not in the tables here, such as CPUs that are newer than them, and all that are not x86-64 or run no Linux, LLVM
-is asked for.
+LLVM is imported for CPUs that are not in the tables here, such as newer ones, and on other architectures than x86-64 or
+other systems than Linux.
 
 Sources: Intel's software developer's manual (CPUID) and AMD's architecture programmer's manual, volume 3; the names are
 LLVM's.
@@ -25,7 +25,7 @@ EAX, EBX, ECX, EDX = range(4)
 _EXTENDED = 1 << 31
 
 Cpuid = Callable[[int, int], tuple[int, int, int, int]]
-"""From leaf and subleaf to the four registers."""
+"""CPUID: returns the four registers for a leaf and subleaf."""
 
 
 class Host(NamedTuple):
@@ -35,16 +35,16 @@ class Host(NamedTuple):
     ----------
     name : str
     features : dict of bool
-        By LLVM's name, whether the CPU has it and the system lets programs use it.
+        Whether the CPU has the feature and the system enables it, by LLVM's name.
     """
 
     name: str
     features: dict[str, bool]
 
 
-# By leaf, subleaf and register: LLVM's name of each bit, and what registers the system must save for it.
+# LLVM's name of each feature bit by leaf, subleaf and register, and the register state that the system must save.
 _ALWAYS, _XSAVE, _AVX, _AVX512, _AMX, _APX = range(6)
-_NEEDS = {_ALWAYS: 0, _XSAVE: 0, _AVX: 0x6, _AVX512: 0xE6, _AMX: 0x60000, _APX: 0x80000}  # bits of XCR0
+_NEEDS = {_ALWAYS: 0, _XSAVE: 0, _AVX: 0x6, _AVX512: 0xE6, _AMX: 0x60000, _APX: 0x80000}  # required bits of XCR0
 _BITS: dict[tuple[int, int, int], dict[int, tuple[tuple[int, str], ...]]] = {
     (1, 0, EDX): {_ALWAYS: ((8, "cx8"), (15, "cmov"), (23, "mmx"), (24, "fxsr"), (25, "sse"), (26, "sse2"))},
     (1, 0, ECX): {
@@ -108,11 +108,11 @@ _BITS: dict[tuple[int, int, int], dict[int, tuple[tuple[int, str], ...]]] = {
     },
     (_EXTENDED + 8, 0, EBX): {_ALWAYS: ((0, "clzero"), (4, "rdpru"), (9, "wbnoinvd"))},
 }
-_SLOW_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge")  # where Numba leaves AVX out
-_VERSIONED = {"avx10.2": (36, 2)}  # a leaf, whose EBX has a number in its lowest byte, and the least
-_SAVES, _AVX_BIT = 27, 28  # bits of leaf 1: the system saves registers by XSAVE; AVX
+_SLOW_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge")  # CPUs for which Numba disables AVX
+_VERSIONED = {"avx10.2": (36, 2)}  # leaf with a version in the lowest byte of EBX, and the min. version
+_SAVES, _AVX_BIT = 27, 28  # bits of leaf 1 ECX: OSXSAVE, AVX
 
-_INTEL = {  # of family 6, by model
+_INTEL = {  # names of family 6, by model
     **dict.fromkeys((0x1A, 0x1E, 0x1F, 0x2E), "nehalem"),
     **dict.fromkeys((0x25, 0x2C, 0x2F), "westmere"),
     **dict.fromkeys((0x2A, 0x2D), "sandybridge"),
@@ -131,9 +131,9 @@ _INTEL = {  # of family 6, by model
     0xAD: "graniterapids",
     0xAE: "graniterapids-d",
 }
-_SKYLAKE_SERVER = 0x55  # one model of three kinds: told apart by what they have, the newest first
+_SKYLAKE_SERVER = 0x55  # a model of three CPU types, distinguished by features, the newest first
 _OF_SKYLAKE = (("avx512bf16", "cooperlake"), ("avx512vnni", "cascadelake"), ("avx512vl", "skylake-avx512"))
-_AMD = (  # family, first and last model
+_AMD = (  # family, first and last model, name
     (0x17, 0x00, 0x2F, "znver1"),
     (0x17, 0x30, 0x3F, "znver2"),
     (0x17, 0x60, 0x7F, "znver2"),
@@ -149,15 +149,15 @@ _AMD = (  # family, first and last model
 
 @functools.cache
 def host() -> Host:
-    """The CPU that this process runs on; features are empty where LLVM knows none."""
+    """Return the CPU of this process; features are empty where LLVM knows none."""
     return _asked() or _by_llvm()
 
 
 def chosen(environ: Mapping[str, str]) -> tuple[str, dict[str, bool] | str]:
-    """Name and features of the CPU that code is generated for: the host's, where Numba's variables name no other.
+    """Return name and features of the CPU for code generation: the host's, unless Numba's variables name another.
 
-    A CPU that is named alone has the features that LLVM knows of it. Numba would add the host's, which are another
-    machine's.
+    A CPU that is named without features gets those that LLVM knows for it. Numba would add the host's, which may be
+    wrong for that CPU.
     """
     stated, features_of_it = environ.get("NUMBA_CPU_NAME"), environ.get("NUMBA_CPU_FEATURES")
     if stated or features_of_it is not None:
@@ -170,22 +170,22 @@ def chosen(environ: Mapping[str, str]) -> tuple[str, dict[str, bool] | str]:
 
 
 def flat(features: dict[str, bool]) -> str:
-    """Features as LLVM's options list them: those that are there with a plus, the others with a minus."""
+    """Format features like LLVM's options: enabled ones with a plus, others with a minus."""
     return ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
 
 
 def features_of_x86() -> frozenset[str]:
-    """All that is known here of any x86-64."""
+    """Return all x86-64 features in the tables here."""
     return frozenset(_features(lambda leaf, subleaf: (0, 0, 0, 0), 0))
 
 
 def described(cpuid: Cpuid, saved: int) -> Host | None:
-    """A CPU by what it says of itself; None if its name is in no table.
+    """Identify a CPU by CPUID; None if its name is in no table.
 
     Parameters
     ----------
     saved : int
-        XCR0: which registers the system saves; only read of CPUs that have it.
+        XCR0: register state that the system saves; only used for CPUs that have XCR0.
     """
     features = _features(cpuid, saved)
     highest, *text = cpuid(0, 0)
@@ -237,7 +237,7 @@ def _family_and_model(signature: int) -> tuple[int, int]:
     return (family + (signature >> 20 & 255) if family == 15 else family), model
 
 
-# Linux's names of Arm's features that LLVM does not ask for, where code may use them, and LLVM's names.
+# Arm features that LLVM does not detect but code may use: Linux's names and LLVM's names.
 _OF_ARM = {
     "asimddp": "dotprod",
     "asimdfhm": "fp16fml",
@@ -250,14 +250,14 @@ _OF_ARM = {
 
 
 def told_by_linux(cpuinfo: str) -> dict[str, bool]:
-    """Features of an Arm CPU that LLVM leaves out, from the text of /proc/cpuinfo."""
+    """Return the features of an Arm CPU that LLVM omits, from the text of /proc/cpuinfo."""
     line = next((line for line in cpuinfo.splitlines() if line.startswith("Features")), "")
     there = set(line.partition(":")[2].split())
     return {ours: name in there for name, ours in _OF_ARM.items()} if there else {}
 
 
 def _by_llvm() -> Host:
-    import llvmlite.binding as llvm  # 50 ms and 45 MB
+    import llvmlite.binding as llvm  # the import takes 50 ms and 45 MB
 
     name = llvm.get_host_cpu_name()
     try:
@@ -270,17 +270,17 @@ def _by_llvm() -> Host:
     return Host(name, features)
 
 
-# --- the two instructions -------------------------------------------------------------------------------------------
+# --- CPUID and XGETBV -----------------------------------------------------------------------------------------------
 
 _CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
 """push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid; mov [r8], eax; mov [r8+4], ebx; mov [r8+8], ecx;
 mov [r8+12], edx; pop rbx; ret"""
 _XGETBV = bytes.fromhex("31c9 0f01d0 c3")  # xor ecx, ecx; xgetbv; ret
-_PLACE = 64  # of the second
+_PLACE = 64  # offset of the second function
 
 
 def _asked() -> Host | None:
-    """What the CPU says; None where it cannot be asked, or its name is in no table."""
+    """Identify the CPU by its instructions; None if they cannot be executed, or its name is in no table."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize <= 1 << 32:
         return None
     code = _CPUID.ljust(_PLACE, b"\0") + _XGETBV
@@ -298,5 +298,5 @@ def _asked() -> Host | None:
     has_xgetbv = bool(cpuid(1, 0)[ECX] >> _SAVES & 1)
     saved = ctypes.CFUNCTYPE(ctypes.c_uint32)(address + _PLACE)() if has_xgetbv else 0
     found = described(cpuid, saved)
-    del memory  # the code was called until here
+    del memory  # the code had to stay until here
     return found

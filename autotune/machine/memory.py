@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the machine has free, control groups and limits of the process."""
+"""Memory that this process may still allocate: the minimum of free memory, control groups and process limits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PROC = Path("/proc")
 
 
 def free_bytes(root: Path = CGROUP, membership: Path = MEMBERSHIP, proc: Path = PROC) -> int:
-    """Bytes that may be taken now, at least 0; where nothing says that, all of the machine's memory."""
+    """Return the bytes that may be allocated now, at least 0; 1 << 63 if nothing is known."""
     limits = [_left(folder) for folder in groups("memory", root, membership)]
     known = [limit for limit in (_available(proc), _address_space(proc), *limits) if limit is not None]
     return max(0, min(known)) if known else 1 << 63
 
 
 def _available(proc: Path) -> int | None:
-    """What the machine has free, caches that it can drop among it; else all that it has."""
+    """Return the machine's free memory with droppable caches; else all its memory."""
     try:
         lines = (proc / "meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -31,7 +31,7 @@ def _available(proc: Path) -> int | None:
 
 
 def _address_space(proc: Path) -> int | None:
-    """What a limit on the process's addresses (``ulimit -v``) leaves."""
+    """Return the rest of the limit of the process's address space (``ulimit -v``)."""
     try:
         import resource
 
@@ -44,7 +44,7 @@ def _address_space(proc: Path) -> int | None:
 
 
 def _left(folder: Path) -> int | None:
-    """What a control group leaves; files of caches that it can drop count as free."""
+    """Return the rest of a control group's limit; droppable file caches count as free."""
     for most, used, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

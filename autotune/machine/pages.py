@@ -1,7 +1,7 @@
-"""Pages of memory by the system's own calls: files without a descriptor that stays open, and machine code.
+"""Memory mappings by system calls: mapped files without an open descriptor, and machine code.
 
-Python's `mmap` keeps a duplicate of the descriptor for as long as the memory is mapped, and a process may have 1,024 of
-them.
+Python's `mmap` keeps a duplicate of the descriptor open while the memory is mapped, and a process may have only 1,024
+descriptors.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collections.abc import Callable
 from typing import Any
 
 _CODE = getattr(mmap, "PROT_READ", 0) | getattr(mmap, "PROT_EXEC", 0)
-_MFD_CLOEXEC, _MFD_EXEC = 1, 0x10  # flags of memfd_create(2); the second one since Linux 6.3
+_MFD_CLOEXEC, _MFD_EXEC = 1, 0x10  # flags of memfd_create(2); MFD_EXEC since Linux 6.3
 _FAILED = ctypes.c_void_p(-1).value
 
 
 class NoExecutableMemory(OSError):
-    """The system lets this process have no memory that holds code, such as under a policy of SELinux."""
+    """The system denies this process executable memory, for instance by a policy of SELinux."""
 
 
 class Pages:
-    """A file in memory, read page by page, until this object and all arrays of it are gone.
+    """A mapped file, which is read page by page; mapped until this object and all arrays of it are deleted.
 
-    It is an array for NumPy (`numpy.asarray`), of uint8, that cannot be written to.
+    NumPy sees it as a read-only array of uint8 (`numpy.asarray`).
 
     Parameters
     ----------
     handle : int
-        Descriptor of the file, which may be closed at once.
+        Descriptor of the file, which may be closed after this.
     size : int
-        Bytes, at least one.
+        Size in bytes, at least 1.
     rights : int or None
-        What the memory may be used for, as flags of `mmap`; None: to be read.
+        Protection flags of `mmap`; None: read-only.
 
     Raises
     ------
@@ -58,34 +58,34 @@ class Pages:
         return {"version": 3, "typestr": "|u1", "shape": (self.size,), "data": (self.address, True)}
 
     def give_back(self) -> None:
-        """Give back the memory that was read; it is read from the file again when it is needed."""
+        """Release the physical memory; pages are read from the file again on access."""
         if hasattr(mmap, "MADV_DONTNEED"):
             _system().madvise(self.address, self.size, mmap.MADV_DONTNEED)
 
 
 def place_code(size: int, content_at: Callable[[int], bytes | bytearray]) -> tuple[int, Any]:
-    """Place machine code in memory, which is never writable and executable through one mapping.
+    """Place machine code in executable memory; no mapping is both writable and executable at any time.
 
-    Memory is written, and then made executable. Where the system refuses that, as systemd does under
-    MemoryDenyWriteExecute, the code is written to a file without a name that is mapped to be executed.
+    Memory is written, then made executable. Where the system forbids that, as systemd does with
+    MemoryDenyWriteExecute, the code is written to an anonymous file, which is mapped as executable.
 
     Parameters
     ----------
     size : int
-        Bytes.
+        Size in bytes.
     content_at : callable
-        Gives the code for the address where it will begin.
+        Returns the code for its start address.
 
     Returns
     -------
     address : int
     memory
-        What the code is freed with.
+        The owner of the code's memory.
 
     Raises
     ------
     NoExecutableMemory
-        The system allows neither.
+        The system allows neither method.
     """
     memory = mmap.mmap(
         -1,
@@ -119,7 +119,7 @@ def _place_in_file(size: int, content_at: Callable[[int], bytes | bytearray]) ->
 
 
 def _new_memory_file() -> int:
-    """The descriptor of a file in memory whose content may be executed."""
+    """Return the descriptor of an anonymous file whose content may be executed."""
     try:
         return os.memfd_create("cpuconv", _MFD_CLOEXEC | _MFD_EXEC)
     except OSError:  # before Linux 6.3
@@ -127,7 +127,7 @@ def _new_memory_file() -> int:
 
 
 def may_gain_execution() -> bool:
-    """Whether memory that was written may become executable, as compilers need. Linux alone is asked."""
+    """Whether written memory may become executable, as compilers need. Only tested on Linux."""
     if sys.platform != "linux":
         return True
     page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -137,12 +137,12 @@ def may_gain_execution() -> bool:
 
 @functools.cache
 def _system() -> Any:
-    """The C library's calls.
+    """Return the C library with its argument types.
 
     Raises
     ------
     OSError
-        This system has none of that name.
+        This system has no such functions.
     """
     try:
         system = ctypes.CDLL(None, use_errno=True)

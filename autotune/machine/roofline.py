@@ -1,9 +1,8 @@
-"""The roofs over a problem: the time that no run of an algorithm is under, and what a run is bound by.
+"""Roofline model of a problem: lower bounds of an algorithm's time, and the resource that limits a run.
 
 After Williams, Waterman and Patterson, "Roofline" (CACM 2009), with three roofs: the algorithm's operations at the
-measured peak of their data type; what it reads, each byte once, from the closest levels of memory that hold it; and
-its vector stores. They are lower bounds: no overlapping tile, no padding, no pass over an intermediate result is
-counted.
+measured peak of their data type; its reads, each byte once, from the closest memory levels that hold them; and its
+vector stores. They are lower bounds: overlapping tiles, padding and passes over intermediate results are not counted.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from autotune.data_classes import dataclass
 FMA, STORES, MEMORY = "FMA", "stores", "memory"
 COMPUTE, BANDWIDTH, OVERHEAD = "compute", "bandwidth", "overhead"
 DTYPE = "float32"
-GFLOPS = "_gflops"  # ends the names of figures of arithmetic
-SHARED = ("L3",)  # the caches that all cores share; of the others each thread has its own
-MEASURED = "measured"  # beside the figures of a number of threads: when, in seconds since 1970
+GFLOPS = "_gflops"  # suffix of arithmetic figures
+SHARED = ("L3",)  # caches shared by all cores; other caches are per thread
+MEASURED = "measured"  # name of the time of measurement among the figures, in seconds since 1970
 THREADS = re.compile("[1-9][0-9]{0,5}")
-MOST = 1e12  # of a figure; larger ones are not to be believed
-PAST = 1.05  # share of a roof that no run reaches: roofs were measured while other programs ran
-EXPLAINED = 0.5  # of a run's time: if all roofs one after another take less, none of them binds it
+MOST = 1e12  # max. plausible figure
+PAST = 1.05  # a larger share of a roof means that the roofs were measured while other programs ran
+EXPLAINED = 0.5  # share of a run's time: if the sum of all bounds is below, no roof limits the run
 
 KeptRoofs = Mapping[str, Mapping[str, float]]
-"""What is kept of a device: by the number of threads as text, the figures of `Workload.probe` and `MEASURED`."""
+"""Stored roofs of a device: figures of `Workload.probe` and `MEASURED`, by the number of threads as text."""
 
-# What helps a run that is bound by a roof, or by none.
+# Advice for a run by the roof that limits it, or for a run limited by none.
 REMEDIES = {
     FMA: "Do less arithmetic: an algorithm with fewer multiplications, if the accuracy asked for admits one, or a "
     "narrower data type. More cores help in proportion.",
@@ -49,7 +48,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Level:
-    """A level of memory: the bytes that it holds for all threads together (infinite: memory), and GB/s of reading."""
+    """A level of memory: its size in bytes for all threads together (infinite: DRAM), and read bandwidth in GB/s."""
 
     name: str
     size: float
@@ -58,19 +57,19 @@ class Level:
 
 @dataclass(frozen=True)
 class Roofs:
-    """What all threads reach together.
+    """Measured peaks of all threads together.
 
     Attributes
     ----------
     fma_gflops : float
-        GFLOP/s of FMAs of float32.
+        Float32 FMAs, in GFLOP/s.
     store_gbs : float
-        GB/s of vector stores.
+        Vector stores, in GB/s.
     levels : tuple of Level
-        Closest first.
+        Memory levels, closest first.
     peaks : tuple of (str, float)
-        GFLOP/s of the other data types, and of single products, by the names of their figures; none where they were
-        not measured. A multiply-add of integers counts as two operations, too.
+        Peaks of other data types and of single instructions in GFLOP/s, by the names of their figures; empty where
+        not measured. An integer multiply-add also counts as two operations.
     """
 
     fma_gflops: float
@@ -80,14 +79,14 @@ class Roofs:
 
     @classmethod
     def of(cls, figures: Mapping[str, float], caches: Mapping[str, int], threads: int) -> Roofs:
-        """Roofs from the figures of `Workload.probe` and the bytes of each cache.
+        """Make roofs from the figures of `Workload.probe` and the size of each cache in bytes.
 
-        A cache that was not measured counts as fast as the one before it.
+        A cache that was not measured counts as fast as the previous level.
 
         Raises
         ------
         ValueError
-            A necessary figure is missing, or is no positive number.
+            A required figure is missing or not positive.
         """
         levels, gbs = [], math.inf
         for key, size in caches.items():
@@ -101,11 +100,11 @@ class Roofs:
         return cls(fma, _figure(figures, "store_gbs"), tuple(levels), peaks)
 
     def peak(self, dtype: str) -> float | None:
-        """GFLOP/s of a data type, or None if it was not measured."""
+        """Return the peak of a data type in GFLOP/s, or None if it was not measured."""
         return self.fma_gflops if dtype == DTYPE else dict(self.peaks).get(dtype)
 
     def best(self, other: Roofs) -> Roofs:
-        """The higher of two measurements, figure by figure."""
+        """Return the higher of two measurements, per figure."""
         pairs = zip(self.levels, other.levels, strict=True)
         levels = tuple(replace(a, gbs=max(a.gbs, b.gbs)) for a, b in pairs)
         peaks = dict(self.peaks)
@@ -114,16 +113,16 @@ class Roofs:
         return Roofs(fma, stores, levels, tuple(sorted(peaks.items())))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; memory's size is null."""
+        """Return JSON types; the size of DRAM is null."""
         levels = [asdict(level) | {"size": level.size if math.isfinite(level.size) else None} for level in self.levels]
         return asdict(self) | {"levels": levels, "peaks": dict(self.peaks)}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an algorithm cannot avoid: operations, bytes read of the inputs and of the weights, bytes written.
+    """The necessary work of an algorithm: operations, bytes read of inputs and of weights, bytes written.
 
-    `dtype` is the data type that it multiplies in, whatever that of its arrays.
+    `dtype` is the data type of its multiplications, which may differ from that of its arrays.
     """
 
     flops: float
@@ -134,21 +133,21 @@ class Work:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flops / (self.inputs + self.weights + self.outputs)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run is bound by.
+    """The limiting roof of a run.
 
     Attributes
     ----------
     kind : {"compute", "bandwidth", "overhead"}
     roof : str
-        The highest one.
+        The roof with the largest lower bound.
     share : float
-        What the run reaches of that roof.
+        Share of that roof that the run reaches.
     """
 
     kind: str
@@ -160,15 +159,15 @@ class Verdict:
 
     @property
     def remedy(self) -> str:
-        """What the class calls for."""
+        """Advice for this limit."""
         return REMEDIES[OVERHEAD if self.kind == OVERHEAD else self.roof]
 
 
 def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
-    """Seconds under each roof: FMA, the level of memory that most of the reading is spent on, stores.
+    """Return the lower bounds in seconds: FMA, memory (named after the level with the longest read time), stores.
 
-    FMA is the peak of the work's data type; without one there is no such roof. Cold weights come from memory, as
-    between the other layers of a large model.
+    FMA is the peak of the work's data type; it is left out if that was not measured. Cold weights come from DRAM, as in
+    a large model, where other layers run in between.
     """
     memory = roofs.levels[-1]
     reading = dict.fromkeys((level.name for level in roofs.levels), 0.0)
@@ -187,9 +186,9 @@ def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
 
 
 def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) -> Verdict | None:
-    """What a run that took `seconds` is bound by: the highest roof, or none where all together take far less.
+    """Return the roof that limits a run of `seconds`: the largest bound, or overhead if the sum of bounds is far less.
 
-    Not known, where the peak of the work's data type was not measured.
+    None if the peak of the work's data type was not measured.
     """
     if roofs.peak(work.dtype) is None:
         return None
@@ -200,7 +199,7 @@ def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) ->
 
 
 def busy_note(shares: Iterable[float | None]) -> str | None:
-    """What a share of a roof beyond `PAST` tells; None where there is none."""
+    """Return a note if a share of a roof exceeds `PAST`; else None."""
     most = max((share for share in shares if share is not None), default=0.0)
     if most <= PAST:
         return None
@@ -211,15 +210,15 @@ def busy_note(shares: Iterable[float | None]) -> str | None:
 
 
 def roofs_for(device: Mapping[str, Any], threads: int) -> Roofs | None:
-    """The roofs that are kept of a device (as `Store.devices` gives it) for so many threads; None if not measured."""
+    """Return a device's stored roofs (from `Store.devices`) for a number of threads; None if not measured."""
     try:
         return Roofs.of(device["roofs"][str(threads)], device["caches"], threads)
-    except (AttributeError, KeyError, TypeError, ValueError):  # not measured, or by another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # not measured, or written by another version
         return None
 
 
 def sound_roofs(roofs: Any) -> dict[str, dict[str, float]]:
-    """What of `roofs` is as `KeptRoofs` are: a damaged file, or one of another version, may hold anything."""
+    """Return the valid part of stored `roofs`: a damaged file, or one of another version, may contain anything."""
     return {
         threads: figures
         for threads, figures in (roofs.items() if isinstance(roofs, dict) else ())
@@ -228,7 +227,7 @@ def sound_roofs(roofs: Any) -> dict[str, dict[str, float]]:
 
 
 def newest_roofs(*measured: KeptRoofs) -> dict[str, Mapping[str, float]]:
-    """For each number of threads those measured last."""
+    """Return the latest measurement for each number of threads."""
     newest: dict[str, Mapping[str, float]] = {}
     for roofs in measured:
         for threads, figures in roofs.items():

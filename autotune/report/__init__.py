@@ -1,1 +1,1 @@
-"""What was found, shown: tables, pages, explanations."""
+"""Reports of tuning results: tables, pages, explanations."""

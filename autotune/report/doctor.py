@@ -1,4 +1,4 @@
-"""What the program knows of this machine and of its own state."""
+"""Report on this machine and the program's state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.workload import Workload
 LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
 GBS = "_gbs"
 
-# What is said without --verbose: figures of roofs, and facts of a workload with what they are called.
+# Items shown without --verbose: figures of roofs, and facts of a workload with their labels.
 _MAIN_FIGURES = {f"{DTYPE}{GFLOPS}", f"bfloat16{GFLOPS}", f"int8{GFLOPS}", "l2_gbs", "dram_gbs"}
 _MAIN_FACTS = {"kernel_pack": "kernel pack", "kernels_compiled": "kernels compiled"}
 
@@ -32,21 +32,21 @@ def measure(
     *,
     keep_higher: bool = False,
 ) -> dict[str, Any]:
-    """Measure the roofs of so many threads, about a second each, and store them for this device beside those of others.
+    """Measure the roofs for some numbers of threads, about 1 s each, and store them in addition to those of others.
 
     Parameters
     ----------
     listener : callable
-        Called with the threads, the name and the value of each figure as it is measured.
+        Called with the threads, name and value of each measured figure.
     counts : iterable of int or None
-        Numbers of threads; None: one, and all cores allowed.
+        Numbers of threads; None: 1 and all allowed cores.
     keep_higher : bool
-        Whether figures that were higher before stay, as where the machine may be busy now.
+        Whether higher previous figures stay, for a machine that may be busy now.
 
     Returns
     -------
     dict
-        By the number of threads as text: figures by name, and when they were measured.
+        Figures by name, and the time of measurement, by the number of threads as text.
     """
     roofs: dict[str, dict[str, float]] = {}
     for threads in sorted({1, allowed_cores()} if counts is None else counts):
@@ -67,8 +67,10 @@ def measure(
 
 
 def missing_roofs(store: Store, counts: Iterable[int], peaks: Iterable[str] = ()) -> list[int]:
-    """Those of the numbers of threads, within the cores allowed, whose roofs are not stored for this device, or lack
-    the peak of one of the data types `peaks`, as those that older versions measured may."""
+    """Return the numbers of threads, within the allowed cores, whose roofs are missing for this device.
+
+    Roofs without the peak of one of the data types `peaks` also count as missing; older versions measured fewer.
+    """
     kept, needed = store.devices().get(fingerprint().key, {}), set(peaks)
 
     def are_missing(count: int) -> bool:
@@ -79,18 +81,18 @@ def missing_roofs(store: Store, counts: Iterable[int], peaks: Iterable[str] = ()
 
 
 def examine(workload: Workload | None, store: Store, listener: Listener | None = None) -> dict[str, Any]:
-    """Look at device, workload, roofs, cache folder and store.
+    """Examine device, workload, roofs, cache folder and store.
 
     Parameters
     ----------
     listener : callable or None
-        Listens while the roofs are measured and stored, if the store is healthy; None: those stored are shown.
+        Called while the roofs are measured and stored, if the store is healthy; None: stored roofs are returned.
 
     Returns
     -------
     dict
-        {"device", "workload", "trouble", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, ready for
-        JSON; roofs as `measure` gives them.
+        {"device", "workload", "trouble", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, as JSON
+        types; roofs as returned by `measure`.
     """
     device = fingerprint()
     described: dict[str, Any] = {}
@@ -102,7 +104,7 @@ def examine(workload: Workload | None, store: Store, listener: Listener | None =
             described = {"name": workload.name, "sources": sorted(workload.sources), **workload.describe()}
             if listener is not None and health == "ok":
                 roofs = measure(workload, store, listener)
-        except Exception as error:  # the doctor reports what is broken
+        except Exception as error:  # reported as trouble
             trouble = describe(error)
     return {
         "device": device.to_dict(),
@@ -116,7 +118,7 @@ def examine(workload: Workload | None, store: Store, listener: Listener | None =
 
 
 def figure_text(name: str, value: float) -> tuple[str, str]:
-    """What a figure of `Workload.probe` is called, and its value with its unit."""
+    """Return the label of a figure of `Workload.probe`, and its value with its unit."""
     if name.endswith(GFLOPS):
         what = name.removesuffix(GFLOPS)
         return f"FMA peak, {what}" if what == DTYPE else f"peak, {what}", f"{value:.1f} GFLOP/s"
@@ -146,7 +148,7 @@ def _told(device: Device) -> str:
 
 
 def as_lines(findings: dict[str, Any], device: Device, *, verbose: bool = True) -> list[tuple[str, str]]:
-    """The findings as pairs of name and text; unless `verbose` those that most users look for."""
+    """Return the findings as pairs of label and text; unless `verbose`, only the most useful ones."""
     quota = "none" if device.quota is None else f"{device.quota:g}"
     numbers = "/".join(part or "?" for part in (device.family, device.number, device.stepping))
     maker = f" ({device.vendor}, family/model/stepping {numbers})" if verbose else ""

@@ -1,4 +1,4 @@
-"""Why a problem runs as it does: every candidate with its figures, or why it was left out."""
+"""Explanation of a problem's algorithm: all candidates with their figures, or the reason why they were left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = (
     Column("workspace", True, rank=5),
     Column("left out because", rank=1, least=24),
 )
-# What a remark on the row that decides means.
+# Texts for remarks on the deciding row.
 REMARKS = {
     PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
     OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
@@ -42,30 +42,30 @@ ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as doe
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """One candidate, or one way that cannot run; None where not known.
+    """A candidate, or an algorithm that does not apply; unknown values are None.
 
-    A candidate that was timed with warm and with cold weights has a line of each.
+    A candidate that was timed with warm and with cold weights has one line for each.
 
     Attributes
     ----------
     state : {"timed", "untimed", "rejected", "inapplicable"}
-        Rejected: it failed when it was tried.
+        Rejected: its trial run failed.
     weights : {"warm", "cold"}
-        How it was timed.
+        Timing mode.
     tier : {"pinned", "store", "shipped"}
-        Of wisdom that knows it.
+        The tier of its row.
     remark : {"provisional", "older kernels"}
-        It was timed once, in a warmup that did not end; or it was measured with older kernels.
+        Timed once, in a warmup that did not end; or measured with older kernels.
     measured, spread, estimate, bound : float
-        Seconds; the last two are the model's.
+        Times in seconds; the last two are the model's.
     samples : int
-        Behind `measured`.
+        Number of samples of `measured`.
     share : float
-        Of the roof that binds, which `bound_by` names.
+        Share of the limiting roof, which `bound_by` names.
     error : float
-        Relative to the largest output.
+        Error relative to the largest output.
     workspace : int
-        Bytes.
+        Size in bytes.
     """
 
     candidate: str
@@ -88,7 +88,7 @@ class CandidateRow:
     left_out: str | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of `HEADERS`."""
+        """Return the cells as text, in the order of `HEADERS`."""
         return (
             "*" if self.chosen else "",
             self.candidate,
@@ -108,19 +108,19 @@ class CandidateRow:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Report):
-    """Printable account of a choice; `to_dict()` for programs.
+    """Printable explanation of a selection; `to_dict()` for programs.
 
     Attributes
     ----------
     decided_by : str
-        What chose the algorithm: its name given, a tier of wisdom, what was measured with older kernels, a neighbour,
-        or the model.
+        What selected the algorithm: its name passed by the caller, a tier of wisdom, a row of older kernels, a
+        neighbour, or the model.
     bound_by, remedy : str or None
-        What the chosen algorithm's time is bound by, and what helps; None if nothing was timed or the roofs were not
+        The limit of the selected algorithm's time, and advice; None if nothing was timed or the roofs were not
         measured.
     serial_fraction : float or None
-        Of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers of threads were
-        compared.
+        Share of the single-thread time that more threads do not shorten (Amdahl), fitted where several numbers of
+        threads were compared.
     """
 
     problem: str
@@ -132,11 +132,11 @@ class Explanation(Report):
     serial_fraction: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, the lines too."""
+        """Return JSON types, including the lines."""
         return asdict(self)
 
     def blocks(self) -> Iterator[str | Table]:
-        """What it prints."""
+        """Yield the printed parts."""
         head = [self.problem, f"{self.algorithm}, decided by: {self.decided_by}"]
         head += [REMARKS[line.remark] for line in self.lines if line.chosen and line.remark]
         if self.remedy:
@@ -153,24 +153,24 @@ class Explanation(Report):
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a problem on a device.
+    """Data on a problem and its candidates on a device.
 
     Attributes
     ----------
     problem : str
-        Its key.
+        Key of the problem.
     flops : float
-        Of one execution.
+        Floating-point operations of one execution.
     rows : sequence of Found
-        In the order in which a look-up asks.
+        Rows in look-up order.
     candidates, rejected : sequence
-        What can run the problem, and what cannot.
+        Applicable candidates, and algorithms that do not apply.
     work : callable
-        Work of a candidate, by its name; None where unknown.
+        Returns the work of a candidate by its name; None if unknown.
     roofs : Roofs or None
-        For the problem's threads.
+        Roofs for the problem's threads.
     left_out : mapping
-        Why a limit leaves a candidate out, by its name.
+        Reason why a limit excludes a candidate, by its name.
     """
 
     problem: str
@@ -184,7 +184,7 @@ class Facts:
 
 
 def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
-    """The account of a choice."""
+    """Explain a selection."""
     stored: dict[str, list[Found]] = {}
     for found in facts.rows:
         stored.setdefault(found.row.candidate, []).append(found)
@@ -195,7 +195,7 @@ def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
     for candidate in facts.candidates:
         for known in stored.pop(candidate.name, None) or (None,):
             pairs.append((_offered(candidate, known, facts.flops, best), known))
-    pairs += [(_stored(found, facts.flops), found) for rest in stored.values() for found in rest]  # no longer offered
+    pairs += [(_stored(found, facts.flops), found) for rest in stored.values() for found in rest]  # former candidates
     lines, chosen = [], None
     for line, known in pairs:
         verdict = _verdict(line, facts.work(line.candidate), facts.roofs)
@@ -221,7 +221,7 @@ def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
 def explain_stored(
     store: Store, device: str, workload: Workload, problem: str, flops: float, threads: int, effort: str
 ) -> Explanation:
-    """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
+    """Explain the selection for a caller without limits on a device, with the candidates of an effort."""
     tiers, limits = Tiers(workload.tables, store), RowLimits.of(workload)._replace(accuracies=ADMITS["standard"])
     best, older = tiers.lookup(device, problem, limits), tiers.older(device, problem, limits)
     algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
@@ -266,7 +266,7 @@ def _stored(found: Found, flops: float) -> CandidateRow:
 
 
 def _offered(candidate: Candidate, found: Found | None, flops: float, best: float | None) -> CandidateRow:
-    """A candidate with its row; without one, why it was not timed if others were."""
+    """Return the line of a candidate with its row; without one, with the reason why it was not timed."""
     if found is not None:
         line = _stored(found, flops)
     elif best is None:

@@ -1,4 +1,4 @@
-"""What tables show: the best of every problem of every network, device by device."""
+"""Rows of the report tables: the best row of each problem of each network, per device."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ProblemRow:
     Attributes
     ----------
     row, tier
-        The row and the tier of wisdom that it is from; None if nothing solves the problem.
+        The row and its tier of wisdom; None if no candidate solves the problem.
     work, roofs
-        Where they are known.
+        Work and roofs; None if unknown.
     remark : str or None
-        On the row, such as "provisional".
+        Remark on the row, such as "provisional".
     summary : str
-        What the problem is, in the workload's words.
+        Short description of the problem by the workload.
     """
 
     use: Use
@@ -49,44 +49,44 @@ class ProblemRow:
 
     @property
     def title(self) -> str:
-        """The network's name of a problem, and its summary; one of them where the key is its only name."""
+        """The network's label of a problem, and its summary; only the latter where the label is the key."""
         nameless = self.summary and self.use.problem.startswith(self.use.label)
         return joined("" if nameless else self.use.label, self.summary)
 
     @property
     def algorithm(self) -> str | None:
-        """The best row's candidate."""
+        """Candidate of the best row."""
         return self.row.candidate if self.row else None
 
     @property
     def seconds(self) -> float:
-        """Of all executions in the network; 0 without a row."""
+        """Time of all executions in the network, in seconds; 0 without a row."""
         return self.use.count * self.row.median if self.row else 0.0
 
     @property
     def gflops(self) -> float:
-        """Of the problem's own operations, whatever the algorithm executes."""
+        """GFLOP/s by the operations of the direct computation, independent of the algorithm."""
         return self.use.flops / self.row.median * 1e-9 if self.row else math.nan
 
     @lazy
     def verdict(self) -> Verdict | None:
-        """What the run is bound by; None without a row, its work or the roofs."""
+        """The limit of the run; None without a row, its work or the roofs."""
         if self.row is None or self.work is None or self.roofs is None:
             return None
         return classify(self.work, self.roofs, self.row.median, cold=self.row.weights == COLD)
 
     @property
     def executed_gflops(self) -> float:
-        """Of the operations that the algorithm executes; NaN where its work is not known."""
+        """GFLOP/s by the operations that the algorithm executes; NaN if its work is unknown."""
         return self.work.flops / self.row.median * 1e-9 if self.row and self.work else math.nan
 
     def group(self) -> str:
-        """The table that the line belongs to: a network with its threads and layouts."""
+        """Return the name of the line's table: a network with its threads and layouts."""
         use = self.use
         return ", ".join(part for part in (use.network, count_of(use.threads, "thread"), use.layouts) if part)
 
     def record(self) -> dict[str, Any]:
-        """What is known of the line, ready for JSON: figures with units in their names, None where unknown."""
+        """Return the line as JSON types: figures with units in their names, None where unknown."""
         use, row, verdict = self.use, self.row, self.verdict
         figures: dict[str, float | None] = dict.fromkeys(FIGURES)
         if row is not None:
@@ -125,23 +125,23 @@ class Column:
     """A column of a table."""
 
     title: str
-    name: str  # of its figure in `ProblemRow.record`
-    text: Callable[[Any], str] | None = None  # of the figure
-    aside: str = ""  # name of a text that follows it
+    name: str  # name of its figure in `ProblemRow.record`
+    text: Callable[[Any], str] | None = None  # formats the figure
+    aside: str = ""  # name of a text that is appended
     is_long: bool = False  # whether the text may take several lines
-    rank: int = 0  # on a narrow screen columns of the highest rank are left out first, those of 0 never
-    least: int | None = None  # characters that it may be shortened to there
+    rank: int = 0  # on a narrow screen, columns of the highest rank are dropped first, those of rank 0 never
+    least: int | None = None  # min. width in characters when shortened there; None: never shortened
 
     @property
     def is_number(self) -> bool:
         return self.text is not None
 
     def on_screen(self) -> screen.Column:
-        """The column of a table on a terminal."""
+        """Return the column for a table on a terminal."""
         return screen.Column(self.title, self.is_number, self.rank, self.least)
 
     def cell(self, record: Mapping[str, Any]) -> str:
-        """The figure of a line's record as text, empty where unknown."""
+        """Return the figure of a line's record as text, empty if unknown."""
         value = record[self.name]
         text = str(value or "") if self.text is None else self.text(value)
         return joined(text, record[self.aside]) if self.aside else text
@@ -172,28 +172,28 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A device, its fields and key as `Store.devices` gives them, with its lines."""
+    """A device, its fields and key as in `Store.devices`, with its lines."""
 
     device: Mapping[str, Any]
     lines: Sequence[ProblemRow] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        """The CPU, and what else tells it from another like it."""
+        """The CPU, with details that distinguish it from similar ones."""
         device = self.device
         known = microarchitecture(device.get("cpu_name", ""), device.get("features", ""))
         told = ", ".join(part for part in (known, device["isa"], count_of(device["cores"], "core")) if part)
         return f"{device['model'] or 'this device'} ({told})"
 
     def networks(self) -> dict[str, list[ProblemRow]]:
-        """The lines by the table that they belong to."""
+        """Return the lines by the name of their table."""
         return {name: list(group) for name, group in groupby(self.lines, key=ProblemRow.group)}
 
 
 def best_lines(
     store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
 ) -> list[ProblemRow]:
-    """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
+    """Return the best row of each use on a device, as selected for a caller without limits."""
     fields, tiers = store.devices().get(device, {}), Tiers(workload.tables, store)
     limits = RowLimits.of(workload)._replace(accuracies=ADMITS[accuracy])
     lines = []
@@ -208,9 +208,9 @@ def best_lines(
 
 
 def totals(lines: Sequence[ProblemRow]) -> dict[str, Any]:
-    """Of one network: executions, their time and GFLOP/s together, and the share of the roofs that bind them.
+    """Return the totals of a network: executions, their time and GFLOP/s, and the share of the limiting roofs.
 
-    Lines without a row are excluded; the share is known only if that of every other line is.
+    Lines without a row are excluded; the share is None unless it is known for all other lines.
     """
     timed = [line for line in lines if line.row]
     seconds = sum(line.seconds for line in timed)
@@ -226,7 +226,7 @@ def totals(lines: Sequence[ProblemRow]) -> dict[str, Any]:
 
 
 def total_text(lines: Sequence[ProblemRow]) -> str:
-    """The totals in words."""
+    """Return the totals in words."""
     total = totals(lines)
     parts = [f"total: {total['layers']} executions", f"{total['time_ms']:.3f} ms"]
     if total["gflops"]:
@@ -239,7 +239,7 @@ def total_text(lines: Sequence[ProblemRow]) -> str:
 
 
 def whole_text(seconds: float, lines: Sequence[ProblemRow]) -> str:
-    """How long a network's whole run took, and what of it its lines are, which were timed alone."""
+    """Describe the time of a network's whole run, and the part of its lines, which were timed separately."""
     whole, timed = f"{seconds * 1e3:.2f} ms for a whole run", sum(line.seconds for line in lines)
     if not timed:
         return whole
@@ -252,10 +252,10 @@ def whole_text(seconds: float, lines: Sequence[ProblemRow]) -> str:
 
 
 def note_of(lines: Sequence[ProblemRow]) -> str | None:
-    """What shares of roofs tell that no run reaches; None where there are none."""
+    """Return a note if a line exceeds its roof; else None."""
     return busy_note(line.verdict.share for line in lines if line.verdict is not None)
 
 
 def remedies(lines: Sequence[ProblemRow]) -> dict[str, str]:
-    """For each thing that some line is bound by, its name and what would help."""
+    """Return advice by the kinds of limits among the lines."""
     return {str(line.verdict): line.verdict.remedy for line in lines if line.verdict is not None}

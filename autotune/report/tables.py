@@ -1,4 +1,4 @@
-"""Tables of what the store holds, in every format."""
+"""Tables of the store's content, in all formats."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autotune.report.table_rows import COLUMNS, ProblemRow, Section, note_of, re
 
 
 def render(sections: Sequence[Section], format: str) -> str:
-    """A table for each device and network with its totals, in one of `FORMATS`."""
+    """Format one table with totals per device and network, in one of `FORMATS`."""
     return RENDER[format](sections)
 
 
 def shown(sections: Sequence[Section], width: int | None) -> str:
-    """The same for people: in lines of at most so many characters, where that is a terminal's width."""
+    """Format the tables for a terminal, in lines of at most `width` characters; None: any width."""
     return screen.as_text(_blocks(sections), width, "--wide shows all") + "\n"
 
 

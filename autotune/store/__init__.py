@@ -1,1 +1,1 @@
-"""What was found, in SQLite."""
+"""Store of tuning results, in SQLite."""

@@ -1,8 +1,8 @@
-"""Who tunes what: several warmups share a store, and none begins a problem that another has begun and is still at.
+"""Claims of problems: several warmups may share a store, and none begins a problem that another is tuning.
 
-A claim is a lock on a file beside the store. The system ends it with its process, on whichever machine or in whichever
-container that runs. The empty files stay for a week, as removing a file that another process is about to lock would let
-two hold the claim.
+A claim is a lock on a file next to the store. The system releases it when its process ends, on any machine or in any
+container. The empty files are removed after a week: removing a file that another process is about to lock would let two
+processes get the claim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEFT_SECONDS = 7 * 24 * 3600.0
 
 
 class Claims:
-    """The claims that one store holds, by (device, problem, weights)."""
+    """The claims of one store object, by (device, problem, weights)."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}.claims")
@@ -30,11 +30,11 @@ class Claims:
         self._is_pruned = False
 
     def claim(self, *key: str) -> bool:
-        """Take a claim, or keep it; False if another holds it.
+        """Take a claim, or keep it; return False if another process has it.
 
-        Where files cannot be locked every claim is granted: two warmups may then tune a problem twice, and no more.
+        If files cannot be locked, every claim is granted: at worst, two warmups tune a problem twice.
         """
-        from filelock import FileLock, Timeout  # takes 0.1 s to import, and inference claims nothing
+        from filelock import FileLock, Timeout  # the import takes 0.1 s, and inference makes no claims
 
         if key in self._held:
             return True
@@ -54,12 +54,12 @@ class Claims:
         return True
 
     def release(self, *key: str) -> None:
-        """Give a claim up, if it is held."""
+        """Release a claim, if this store has it."""
         if (lock := self._held.pop(key, None)) is not None:
             lock.release()
 
     def _prune(self) -> None:
-        """Remove, once, the files of claims that nobody has taken for a week, and nobody holds."""
+        """Remove, once, the files of claims that are free and were not taken for a week."""
         if self._is_pruned:
             return
         self._is_pruned = True

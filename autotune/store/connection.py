@@ -1,4 +1,4 @@
-"""A store's connection to its file: opened when needed, again after a fork, another file, damage or a full disk."""
+"""Connection of a store to its file; reopened after a fork, replacement of the file, damage or a full disk."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from autotune.store import database
 
 T = TypeVar("T")
 
-_writes = 0  # by any store of this process, so that its readers need not wait to see them
+_writes = 0  # transactions by any store of this process, so that its readers notice them at once
 
 
 def writes() -> int:
-    """Transactions that this process has written, to any file."""
+    """Return the number of transactions that this process has written, to any file."""
     return _writes
 
 
 class Connection:
-    """One file. Safe for threads and processes; a child after fork opens its own connection."""
+    """Connection to one file. Safe for threads and processes; a forked child opens its own connection."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False, strict: bool = False
     ) -> None:
         """Open `path` (default: `paths.store_path()`).
 
-        A file that is damaged, foreign or of another version is moved to name.corrupt-N; where nothing can be written
-        the rows are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a
-        missing file is empty, and so, with one warning, is one that cannot be read.
+        A file that is damaged, foreign or of another version is moved to name.corrupt-N. Where nothing can be written,
+        rows stay in memory. Each case warns once. With `read_only`, nothing is created or moved, and nothing raises: a
+        missing file counts as empty, and so, with one warning, does an unreadable one.
 
         Raises
         ------
         NoFolderError
-            There is no path, and no cache folder.
+            `path` is None, and there is no cache folder.
         OSError
-            Nothing can be written, if `strict`: here, or when rows are.
+            Nothing can be written, if `strict`: here, or when rows are written.
         """
         self.path = Path(path) if path is not None else store_path()
         self.read_only = read_only
-        self.trouble = ""  # why the rows are in memory only
+        self.trouble = ""  # why rows are only in memory
         self._strict = strict
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
@@ -54,11 +54,11 @@ class Connection:
             self._open()
 
     def keep_in_memory(self, why: str) -> None:
-        """Use no file at all."""
+        """Use no file."""
         self.read_only, self.trouble, self._connection = False, why, database.empty()
 
     def health(self) -> str:
-        """ "ok", or what is wrong."""
+        """Return "ok", or a description of the fault."""
         if self.trouble:
             return f"in memory only: {self.trouble}"
         try:
@@ -67,19 +67,19 @@ class Connection:
             return str(error)
 
     def close(self) -> None:
-        """Close the file; the store opens it again when asked."""
+        """Close the file; the next query opens it again."""
         with self._lock:
             if self._connection is not None and self._owner == os.getpid():
                 self._connection.close()
             self._connection = None
 
     def _open(self) -> sqlite3.Connection | None:
-        """The connection to the file that lies at the path now; None if there is none and none may be made."""
+        """Return the connection to the file now at the path; None if there is none and none may be created."""
         if self.trouble:
             return self._connection
         identity = database.identity(self.path)
         if self._connection is not None and self._owner != os.getpid():
-            # A connection must neither be used nor closed in a forked child.
+            # A connection must be neither used nor closed in a forked child.
             self._abandoned.append(self._connection)
             self._connection = None
         if self._connection is None or identity != self._identity:
@@ -93,7 +93,7 @@ class Connection:
         return self._connection
 
     def _written(self, begin: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        """The connection that `begin` makes to the file; to memory where that cannot be written."""
+        """Return the connection that `begin` opens, or one to memory if the file cannot be written."""
         try:
             return begin()
         except (sqlite3.Error, OSError) as error:
@@ -103,7 +103,7 @@ class Connection:
         return database.in_memory(self.path, self.trouble)
 
     def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """The outcome of `work`; `otherwise` if there is no file, or a reader cannot use it."""
+        """Return the result of `work`; `otherwise` if there is no file, or a reader cannot use it."""
         if not self.read_only:
             return self._attempt(work, otherwise)
         try:
@@ -114,7 +114,7 @@ class Connection:
             return otherwise
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """The outcome of `work` on the file, on its successor if it proves damaged, or on memory."""
+        """Return the result of `work` on the file, on a new file if it is damaged, or on memory."""
         with self._lock:
             connection = self._open()
             if connection is None:
@@ -132,7 +132,7 @@ class Connection:
             return work(self._connection)
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """The outcome of `work`, all of which is written, or nothing."""
+        """Run `work` in a transaction; return its result."""
         global _writes
 
         def transaction(connection: sqlite3.Connection) -> T:

@@ -1,8 +1,7 @@
-"""The store's SQLite file: opened, set aside when it cannot be used, replaced by memory when it cannot be written.
+"""The store's SQLite file: opening, setting aside unusable files, fallback to memory where writing fails.
 
-A store of the version before is upgraded by the first writer. A file that is damaged, another program's or a store of
-any other version is renamed to name.corrupt-N by a writer, which begins a new store, and passed over by a reader; each
-with one warning.
+The first writer upgrades a store of the previous version. If a file is damaged, another program's, or a store of any
+other version, a writer renames it to name.corrupt-N and begins a new store; a reader skips it. Each case warns once.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from autotune.store.mounts import is_remote
 from autotune.store.rows import checksum
 from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
 
-APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
+APPLICATION = 0x43505543  # "CPUC", SQLite's application ID in the file header
 MAGIC = b"SQLite format 3\0"
-JOURNALS = ("-wal", "-shm", "-journal")  # end the names of files beside the store's
+JOURNALS = ("-wal", "-shm", "-journal")  # suffixes of the files next to the store's
 BUSY_SECONDS = 30.0
 ATTEMPTS = 3
 
@@ -35,25 +34,25 @@ class StoreWarning(UserWarning):
 
 
 class Unusable(Exception):
-    """A file that is no store of this version; the message says why."""
+    """A file is not a store of this version; the message gives the reason."""
 
 
 def open_writable(path: Path) -> sqlite3.Connection:
-    """Open or create the file; a file that is no store of this version is set aside first.
+    """Open or create the file; a file that is not a store of this version is set aside first.
 
     Raises
     ------
     sqlite3.Error, OSError
-        It cannot be opened or created.
+        The file cannot be opened or created.
     """
     for _ in range(ATTEMPTS):
         seen = identity(path)
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what others may write to is not trusted
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # folders writable by others are not trusted
             _check_header(path)
             return _create(str(path), _journal(path))
         except Unusable as error:
-            # Another process may have replaced the file in the meantime: then look again.
+            # Another process may have replaced the file in the meantime: then try again.
             if seen == identity(path):
                 aside = set_aside(path)
                 warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun", seen)
@@ -61,14 +60,14 @@ def open_writable(path: Path) -> sqlite3.Connection:
 
 
 def open_readable(path: Path) -> sqlite3.Connection | None:
-    """Open the file for reading only, never creating or moving it; None if there is none, or an empty one.
+    """Open the file read-only, without creating or moving it; return None if it is missing or empty.
 
     Raises
     ------
     Unusable, sqlite3.Error
-        It is no store of this version, or cannot be read.
+        The file is not a store of this version, or cannot be read.
     """
-    if not os.path.lexists(path):  # or it lies in a home that this user may not enter
+    if not os.path.lexists(path):  # also if a parent folder is not accessible
         return None
     _check_header(path)
     try:
@@ -79,12 +78,12 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
 
 
 def recover(path: Path, error: sqlite3.DatabaseError) -> sqlite3.Connection:
-    """What to go on with after an error in use: a new file, if the old one is damaged.
+    """Return a new connection after an error in use, if the file is damaged; else raise the error.
 
     Raises
     ------
     sqlite3.Error, OSError
-        The error, if it is another one; or no new file can be begun.
+        The original error, if the file is not damaged; or a new file cannot be created.
     """
     if not is_corrupt(error):
         raise error
@@ -95,7 +94,7 @@ def recover(path: Path, error: sqlite3.DatabaseError) -> sqlite3.Connection:
 
 
 def in_memory(path: Path, why: str) -> sqlite3.Connection:
-    """A store in memory, filled from the file as far as that can be read; warns once."""
+    """Return a store in memory, with the file's content as far as it is readable; warns once."""
     warn_once(f"{path} cannot be written ({why}); what is tuned is kept in memory only")
     connection = empty()
     with contextlib.suppress(Unusable, sqlite3.Error, OSError):
@@ -106,12 +105,12 @@ def in_memory(path: Path, why: str) -> sqlite3.Connection:
 
 
 def empty() -> sqlite3.Connection:
-    """A new store in memory."""
+    """Return a new store in memory."""
     return _create(":memory:", "MEMORY")
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file and its logs to the first free name.corrupt-N, which is returned."""
+    """Rename a file and its logs to the first free name.corrupt-N; return the new path."""
     names = (path.with_name(f"{path.name}.corrupt-{n}") for n in itertools.count(1))
     aside = next(name for name in names if not name.exists())
     os.replace(path, aside)
@@ -122,7 +121,7 @@ def set_aside(path: Path) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies at the path, whatever its name; None if none."""
+    """Return the device and inode of the file at the path; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -131,7 +130,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_corrupt(error: BaseException) -> bool:
-    """Whether SQLite says that the file itself is damaged (its other errors have classes of their own)."""
+    """Whether an error means that the file itself is damaged (SQLite's other errors have subclasses)."""
     return type(error) is sqlite3.DatabaseError
 
 
@@ -139,8 +138,8 @@ _warned: set[object] = set()
 
 
 def warn_once(message: str, unusable: tuple[int, int] | None = None) -> None:
-    """Warn, once in a process for each message; once for each file (its `identity`) that cannot be used as a store,
-    whether it is passed over or moved."""
+    """Warn once per process and message; for an unusable file (its `identity`) once, whether it is skipped or
+    moved."""
     subject = unusable or message
     if subject not in _warned:
         _warned.add(subject)
@@ -148,9 +147,10 @@ def warn_once(message: str, unusable: tuple[int, int] | None = None) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """See that SQLite may open a file and its journals.
+    """Check that SQLite may open a file and its journals.
 
-    It takes some files of a few bytes for empty ones, and would write over them. It waits for pipes, and follows links.
+    SQLite takes some files of a few bytes for empty ones, and would overwrite them. It blocks on pipes, and follows
+    links.
     """
     cached = is_cached(path)
     try:
@@ -175,7 +175,7 @@ def _uri(path: Path, options: str) -> str:
 
 @contextlib.contextmanager
 def _opening(name: str) -> Iterator[sqlite3.Connection]:
-    """A connection, closed if the context raises: `Unusable` if that was for damage."""
+    """Open a connection for the context; close it if the context raises, and raise `Unusable` for a damaged file."""
     connection = sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
     )
@@ -186,14 +186,14 @@ def _opening(name: str) -> Iterator[sqlite3.Connection]:
         yield connection
     except BaseException as error:
         connection.close()
-        # SQLite quotes what it found in its own complaint, which may be no text.
+        # SQLite quotes the file's content in its message, which may not be valid text.
         if isinstance(error, UnicodeDecodeError) or is_corrupt(error):
             raise Unusable(f"damaged or no store ({error})") from error
         raise
 
 
 def _open(name: str) -> sqlite3.Connection | None:
-    """A connection to a store; None if it has no tables yet."""
+    """Return a connection to a store; None if it has no tables yet."""
     with _opening(name) as connection:
         if has_tables(connection):
             return connection
@@ -202,35 +202,35 @@ def _open(name: str) -> sqlite3.Connection | None:
 
 
 def _journal(path: Path) -> str:
-    """The journal for a file there: a write-ahead log is shared memory, which machines do not share."""
+    """Return the journal mode for a file: a write-ahead log needs shared memory, which machines do not share."""
     return "DELETE" if is_remote(path) else "WAL"
 
 
 def _create(name: str, journal: str) -> sqlite3.Connection:
-    """A connection to a store that may be written; its tables are made if there are none."""
+    """Return a writable connection to a store; create its tables if there are none."""
     with _opening(name) as connection:
         _upgrade(connection)
         is_empty = not has_tables(connection)
-        # Not every file system can hold a write-ahead log; the default journal serves there.
+        # Not every file system supports a write-ahead log; there, the default journal is used.
         with contextlib.suppress(sqlite3.OperationalError):
             if connection.execute(f"PRAGMA journal_mode={journal}").fetchone() == ("wal",):
-                connection.execute("PRAGMA synchronous=NORMAL")  # with which other journals may be torn
+                connection.execute("PRAGMA synchronous=NORMAL")  # not safe with other journals
         if is_empty:
             _make_tables(connection)
     return connection
 
 
 def _text(content: bytes) -> str:
-    return content.decode(errors="replace")  # a damaged row must fail by its checksum, not by its encoding
+    return content.decode(errors="replace")  # a damaged row fails its checksum, not the decoding
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Whether the file holds a store's tables; False if it is empty.
+    """Whether the file contains a store's tables; False if it is empty.
 
-    They must be ours to the letter: views and triggers of a hostile file would run inside our statements.
+    Their definitions must match exactly: views and triggers of a hostile file would run inside our statements.
     """
     alone = not connection.in_transaction
-    if alone:  # so that another process that creates the store is seen wholly, or not at all
+    if alone:  # to see another process's creation of the store completely or not at all
         connection.execute("BEGIN")
     try:
         tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
@@ -251,13 +251,13 @@ def has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Give the rows of the version before what they lack; nothing happens to any other file."""
+    """Upgrade a store of the previous version by adding the missing fields; leave other files unchanged."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMER_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()  # again: another process may have been first
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # again, as another process may have upgraded
         tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
         if version == FORMER_VERSION and set(tables) == FORMER_SCHEMA:
             connection.create_function("checksum_of", -1, checksum, deterministic=True)
@@ -273,7 +273,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not has_tables(connection):  # again: another process may have been first
+        if not has_tables(connection):  # again, as another process may have created them
             for statement in STATEMENTS:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION}")

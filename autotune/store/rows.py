@@ -1,4 +1,4 @@
-"""A candidate's result for one problem on one device, as stored: fields, checksum, and which limits admit it."""
+"""Rows of the store: a candidate's result for one problem on one device, its checksum, and limits that admit it."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ State = Literal["ok", "provisional", "rejected"]
 DECIDED: Final = "ok"
 PROVISIONAL: Final = "provisional"
 REJECTED: Final = "rejected"
-TIMED = (DECIDED, PROVISIONAL)  # states of a row that has a time
+TIMED = (DECIDED, PROVISIONAL)  # states of a row with a time
 
 
 class Row(NamedTuple):
-    """One candidate for one problem on one device.
+    """The result of one candidate for one problem on one device.
 
     Attributes
     ----------
     sources : str
-        Hash of the sources that the candidate is made from. A row of other sources is stale unless its kernels are
-        the same.
+        Hash of the sources that the candidate depends on. A row of other sources is stale unless its kernels are the
+        same.
     state : {"ok", "provisional", "rejected"}
-        Provisional: all candidates were timed once, and the best of them not again yet.
+        Provisional: all candidates were timed once, but the best of them not again yet.
     reason : str
         Why the candidate was rejected.
     median, spread : float
-        Seconds, of `count` samples, in terms of the winner's by the rounds that both ran in.
+        Time of `count` samples in seconds, scaled to the winner's by the rounds that both ran in.
     score : float
-        Seconds to rank by: the median, but not below that of the model's choice unless the winner was confirmed.
+        Ranking score in seconds: the median, but at least that of the model's choice unless the winner was confirmed.
     error, error_limit : float
-        Relative to the largest output.
+        Error and its limit, relative to the largest output.
     workspace : int
-        Bytes.
+        Size in bytes.
     bound, estimate : float
-        Seconds, the model's.
+        Lower bound and estimate of the model, in seconds.
     created : float
-        Seconds since 1970, set when written.
+        Time of writing, in seconds since 1970.
     weights : str
         One of `WEIGHTS`.
     threads_fraction : float
-        Amdahl's serial fraction; NaN where unknown.
+        Amdahl's serial fraction; NaN if unknown.
     kernels : str
-        Hash of the kernel calls that were timed (`Searchable.kernels_hash`); empty where unknown.
+        Hash of the kernel calls that were timed (`Searchable.kernels_hash`); empty if unknown.
     """
 
     device: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     reason: str = ""
     median: float = math.nan
     spread: float = math.nan
-    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody calls
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which is not used
     score: float = math.nan
     error: float = math.nan
     error_limit: float = math.nan
@@ -73,11 +73,11 @@ class Row(NamedTuple):
 
     @property
     def is_timed(self) -> bool:
-        """Whether the candidate has a time, and so may decide."""
+        """Whether the row has a time, and so may decide."""
         return self.state in TIMED
 
     def is_sound(self) -> bool:
-        """Whether the values are such as a tuner writes (a damaged file may hold anything)."""
+        """Whether the values are plausible (a damaged file may contain anything)."""
         if not self.is_timed:
             return self.state == REJECTED
         seconds = (self.median, self.score)
@@ -89,13 +89,13 @@ class Row(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, float, float, str]:
-        """Sorts the timed rows first, the best of them first; ties go to the model's estimate."""
+        """Sort key: timed rows first, the best of them first; ties are ordered by the model's estimate."""
         timed = self.is_timed
         estimate = math.inf if math.isnan(self.estimate) else self.estimate
         return not timed, self.score if timed else 0.0, estimate, self.candidate
 
     def scaled(self, factor: float) -> Row:
-        """The row with its times multiplied."""
+        """Return the row with its times multiplied by `factor`."""
         return self._replace(median=self.median * factor, spread=self.spread * factor, score=self.score * factor)
 
 
@@ -106,7 +106,7 @@ _IS_REAL = tuple(name in REALS for name in Row._fields)
 
 @dataclass(frozen=True)
 class Use:
-    """A problem as a network asks for it; `layouts` is what was asked of the workload, as text."""
+    """A problem as used by a network; `layouts` is the text of the requested layouts."""
 
     network: str
     threads: int
@@ -118,12 +118,12 @@ class Use:
 
     @classmethod
     def of(cls, problem: Problem, layouts: str = "") -> Use:
-        """The use that a source of problems states."""
+        """Make a use from a problem of a source."""
         network, label, count = problem.network, problem.label, problem.count
         return cls(network, problem.threads, layouts, label, problem.key, count, problem.flops)
 
     def is_sound(self) -> bool:
-        """Whether the values are such as a tuner writes."""
+        """Whether the values are plausible."""
         texts = (self.network, self.layouts, self.label, self.problem)
         return (
             all(isinstance(text, str) for text in texts)
@@ -135,7 +135,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Finished:
-    """That a problem was tuned with an effort, from sources (hash of all); `created` in seconds since 1970."""
+    """A record that a problem was tuned with an effort, from sources (hash of all); `created` in seconds since 1970."""
 
     device: str
     problem: str
@@ -146,7 +146,7 @@ class Finished:
     created: float
 
     def is_sound(self) -> bool:
-        """Whether the values are such as a tuner writes."""
+        """Whether the values are plausible."""
         return isinstance(self.threads, int) and isinstance(self.created, float)
 
 
@@ -155,22 +155,22 @@ def _never(row: Row) -> bool:
 
 
 class RowLimits(NamedTuple):
-    """What a choice among stored rows must keep to.
+    """Limits for a selection among stored rows.
 
     Attributes
     ----------
     sources : frozenset of str
-        Hashes that are current; rows of others are stale unless `same_kernels` says otherwise.
+        Current hashes; rows of others are stale unless `same_kernels` says otherwise.
     workspace : int or None
-        Bytes; None for any.
+        Max. size in bytes; None for any.
     accuracies : tuple of str or None
-        Classes; None for all.
+        Accuracy classes; None for all.
     prefix : str
-        Of the candidate's name: its solver, or part of its parameters.
+        Prefix of the candidate's name: its solver, or with some of its parameters.
     weights : tuple of str
-        In which order rows of these weights are asked for.
+        Kinds of weights, in the order of look-up.
     same_kernels : callable
-        Whether a row of other sources was timed with the kernels of today (`Searchable.same_kernels`).
+        Whether a row of other sources was timed with the current kernels (`Searchable.same_kernels`).
     """
 
     sources: frozenset[str]
@@ -182,19 +182,19 @@ class RowLimits(NamedTuple):
 
     @classmethod
     def of(cls, workload: Searchable) -> RowLimits:
-        """Those that any row keeps to that was timed with the kernels of today."""
+        """Return the limits that only require current kernels."""
         return cls(workload.sources, same_kernels=workload.same_kernels)
 
     def is_current(self, row: Row) -> bool:
-        """Whether the row was timed with the kernels of today."""
+        """Whether the row was timed with the current kernels."""
         return row.sources in self.sources or self.same_kernels(row)
 
     def admits(self, row: Row) -> bool:
-        """Whether the row was timed, is sound, current and keeps the limits."""
+        """Whether the row is timed, sound, current and within the limits."""
         return self.admits_any(row) and self.is_current(row)
 
     def admits_any(self, row: Row) -> bool:
-        """The same of a row of whatever sources."""
+        """Like `admits`, for a row of any sources."""
         return (
             row.is_timed
             and row.is_sound()
@@ -205,11 +205,11 @@ class RowLimits(NamedTuple):
 
 
 def carried(older: Iterable[Row], newer: Sequence[Row]) -> list[Row]:
-    """Rows of an older tuning of a problem whose candidates a newer one lacks, in terms of the newer one's speed.
+    """Return rows of an older tuning whose candidates a newer one lacks, scaled to the newer one's speed.
 
-    The machine's speed differs between tunings: the times are multiplied by the median ratio of those that both have.
+    The machine's speed differs between tunings: times are multiplied by the median ratio of rows in both.
     """
-    import statistics  # takes 5 ms
+    import statistics  # the import takes 5 ms
 
     known = {(row.candidate, mark): row for row in newer for mark in _marks(row)}
     found = [(row, [known[key] for mark in _marks(row) if (key := (row.candidate, mark)) in known]) for row in older]
@@ -219,18 +219,18 @@ def carried(older: Iterable[Row], newer: Sequence[Row]) -> list[Row]:
 
 
 def _marks(row: Row) -> set[str]:
-    """What rows of the same candidate have in common with this one, of which one is enough."""
+    """Return marks of a row; rows of a candidate that share one are results of the same code."""
     return {row.sources, row.kernels} - {""}
 
 
 def to_values(row: Row) -> tuple[Any, ...]:
-    """What SQLite keeps of a row: its fields, and their checksum."""
+    """Return the values that SQLite stores for a row: its fields, and their checksum."""
     values = tuple(map(_stored, row, _IS_REAL))
     return *values, checksum(*values)
 
 
 def from_values(values: Sequence[Any]) -> Row | None:
-    """The row that `to_values` gave; None if its checksum says that it has changed."""
+    """Return the row from the values of `to_values`; None if the checksum does not match."""
     *fields, stored_checksum = values
     if stored_checksum != checksum(*fields):
         return None
@@ -238,12 +238,12 @@ def from_values(values: Sequence[Any]) -> Row | None:
 
 
 def checksum(*values: Any) -> int:
-    """CRC-32 of a row's values as stored; against damage, not against malice."""
+    """Return the CRC-32 of a row's stored values; it detects damage, not malice."""
     return zlib.crc32(repr(values).encode(errors="replace"))
 
 
 def _stored(value: Any, is_real: bool) -> Any:
-    """As SQLite gives it back: it knows neither NaN nor -0.0, nor an integer in a column of reals."""
+    """Convert a value to the form that SQLite returns: no NaN, no -0.0, and no integer in a real column."""
     if not is_real or not isinstance(value, (int, float)):
         return value
     return None if math.isnan(value) else float(value) + 0.0

@@ -1,10 +1,10 @@
-"""The tables of a store's SQLite file: those of today, and what makes them of the version before."""
+"""Tables of a store's SQLite file: the current schema, and the upgrade from the previous version."""
 
 from __future__ import annotations
 
 from autotune.store.rows import Row
 
-VERSION = 4  # the file's user_version; raise it with every change of a table
+VERSION = 4  # the file's user_version; increase it with every change of a table
 
 _TABLES = {
     "trials": """CREATE TABLE trials (
@@ -30,7 +30,7 @@ def _schema(tables: dict[str, str]) -> frozenset[tuple[str, str, str]]:
 
 STATEMENTS = tuple(_TABLES.values())
 SCHEMA = _schema(_TABLES)
-"""What sqlite_master holds of a store."""
+"""Content of sqlite_master in a store."""
 
 FORMER_VERSION = 3
 FORMER = {name: text.replace("\n    kernels TEXT, checksum", "\n    checksum") for name, text in _TABLES.items()}
@@ -43,4 +43,4 @@ UPGRADE = (
         WHERE checksum = checksum_of({_FORMER_FIELDS})""",
     "DROP TABLE former",
 )
-"""Statements that call `rows.checksum` as `checksum_of`."""
+"""Statements of the upgrade; `checksum_of` in them is `rows.checksum`."""

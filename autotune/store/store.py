@@ -1,4 +1,4 @@
-"""What was found: one row for each (device, problem, weights, candidate), in SQLite under the user's cache folder."""
+"""Store of tuning results: one row per (device, problem, weights, candidate), in SQLite in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from autotune.workload import Problem
 
 __all__ = ["WEIGHTS", "Row", "Store", "Use", "shared"]
 
-MISSED = 4096  # missed problems kept for a device
-LATE = 1e9  # seconds, longer than any that is stored
-MOST_TEXT = 1 << 20  # characters of a device's fields or figures, as JSON
-SEEDS = 8  # candidates that other devices suggest
+MISSED = 4096  # max. missed problems per device
+LATE = 1e9  # seconds; above every stored score, to rank stale rows last
+MOST_TEXT = 1 << 20  # max. characters of a device's fields or roofs, as JSON
+SEEDS = 8  # max. candidates suggested by other devices
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
 SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND weights = ?"
@@ -49,12 +49,12 @@ USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
 ROOFS = "UPDATE devices SET roofs = ? WHERE device = ?"
 REPLACED = f"""DELETE FROM trials WHERE {" AND ".join(f"{name} = ?" for name in KEY[:-1])}
-    AND {KEY[-1]} <> ? AND kernels = ?"""  # rows of the same kernels, of other sources
+    AND {KEY[-1]} <> ? AND kernels = ?"""  # rows with the same kernels from other sources
 INSERT = f"INSERT OR REPLACE INTO trials ({COLUMNS}) VALUES ({', '.join('?' * (len(Row._fields) + 1))})"
 
 
 class Store(Connection):
-    """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
+    """The rows of one store file. Safe for threads and processes; a forked child opens its own connection."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False, strict: bool = False
@@ -64,10 +64,10 @@ class Store(Connection):
 
     __init__.__doc__ = Connection.__init__.__doc__
 
-    # -- what inference asks
+    # -- queries of inference
 
     def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None:
-        """The best row that keeps the limits, or None.
+        """Return the best row within the limits, or None.
 
         Parameters
         ----------
@@ -83,12 +83,12 @@ class Store(Connection):
         return self._do(search, None)
 
     def version(self) -> tuple[Any, ...]:
-        """Another one where the answers may be others."""
-        changes = self._fetch("PRAGMA data_version")  # before the identity, as it opens the file that lies there now
+        """Return a value that changes whenever query results may have changed."""
+        changes = self._fetch("PRAGMA data_version")  # before `_identity`, as it opens the file now at the path
         return self._identity, changes, writes()
 
     def summary(self, device: str) -> tuple[Any, ...]:
-        """What is equal in two processes as long as the rows of a device, and what was measured of it, are the same."""
+        """Return a value that is equal in two processes while a device's rows and its measured roofs are the same."""
         rows = "SELECT count(*), max(created), total(checksum), total(median) FROM trials WHERE device = ?"
         return (*self._fetch(rows, (device,)), *self._fetch("SELECT roofs FROM devices WHERE device = ?", (device,)))
 
@@ -97,7 +97,7 @@ class Store(Connection):
         return bool(self._fetch("SELECT 1 FROM trials WHERE device = ? LIMIT 1", (device,)))
 
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """What a query finds; nothing if there is no file to read."""
+        """Return the results of a query; an empty list if there is no readable file."""
         nothing: list[tuple[Any, ...]] = []
         return self._do(lambda c: c.execute(query, values).fetchall(), nothing)
 
@@ -107,10 +107,10 @@ class Store(Connection):
             database.warn_once(f"{self.path} holds rows that are damaged; they are passed over")
         return row
 
-    # -- what the tuner asks
+    # -- queries of the tuner
 
     def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]:
-        """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
+        """Return all sound rows: the timed ones best first (ties by the model's estimate), then the rejected ones."""
         values = self._fetch(SELECT, (device, problem, weights))
         sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
         return sorted(sound, key=lambda row: row.rank)
@@ -118,8 +118,10 @@ class Store(Connection):
     def winners(
         self, device: str, like: str, *, sources: Collection[str], weights: str = WARM
     ) -> list[tuple[str, str]]:
-        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE; where nothing is
-        current, the best that was."""
+        """Return (problem, best candidate) of each tuned problem whose key matches an SQL LIKE pattern.
+
+        For a problem without current rows, it is the best stale candidate.
+        """
         query = f"""SELECT problem, candidate,
                     min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
                     WHERE device = ? AND weights = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
@@ -128,7 +130,7 @@ class Store(Connection):
         return [(problem, candidate) for problem, candidate, _ in self._fetch(query, values)]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none, over those of the same device, problem, weights, candidate, and sources or
+        """Write rows, all or none; they replace rows of equal device, problem, weights, candidate, and sources or
         kernels."""
         self.write(rows=rows)
 
@@ -142,7 +144,7 @@ class Store(Connection):
         threads: int = 1,
         weights: str = WARM,
     ) -> None:
-        """Note that a problem was tuned with an effort, from these sources."""
+        """Record that a problem was tuned with an effort, from these sources."""
         values = (device, problem, weights, effort, sources_hash(sources), threads, time.time())
         self._write(lambda c: c.execute(FINISH, values))
 
@@ -155,24 +157,24 @@ class Store(Connection):
         sources: Collection[str] | None = None,
         weights: str = WARM,
     ) -> bool:
-        """Whether the problem was tuned with one of the efforts, from these sources, or from any."""
+        """Whether the problem was tuned with one of the efforts, from these sources or (None) from any."""
         query = "SELECT effort, sources FROM finished WHERE device = ? AND problem = ? AND weights = ?"
         known = self._fetch(query, (device, problem, weights))
         stated = sources and sources_hash(sources)
         return any(effort in efforts and stated in (None, own) for effort, own in known)
 
     def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
-        """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
-        if self.trouble:  # no other process sees what this one keeps in memory
+        """Claim a problem unless another running warmup has claimed it; `release` ends the claim."""
+        if self.trouble:  # the store is in memory, so no other process shares it
             return True
         return self._claims.claim(device, problem, weights)
 
     def release(self, device: str, problem: str, weights: str = WARM) -> None:
-        """Give up a claim of this store."""
+        """Release a claim of this store."""
         self._claims.release(device, problem, weights)
 
     def seeds(self, problem: str, weights: str = WARM) -> list[str]:
-        """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
+        """Return the best candidates for the problem on other devices or from other sources, best first."""
         best: dict[str, int] = {}
         for (device,) in self._fetch("SELECT device FROM devices"):
             timed = (row.candidate for row in self.rows(device, problem, weights) if row.is_timed)
@@ -181,21 +183,21 @@ class Store(Connection):
         return sorted(best, key=best.__getitem__)[:SEEDS]
 
     def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
-        """Remember which networks ask for which problems."""
+        """Record the problems that networks use."""
         self.write(uses=[Use.of(replace(problem, threads=threads), layouts) for problem in problems])
 
     def problems(self, device: str) -> list[Use]:
-        """The noted problems that the device has rows of, network by network, in their networks' order."""
+        """Return the recorded problems with rows of the device, by network, in the networks' order."""
         query = """SELECT network, threads, layouts, label, problem, count, flops FROM uses
                    WHERE EXISTS (SELECT 1 FROM trials WHERE device = ? AND trials.problem = uses.problem)
                    ORDER BY network, threads, layouts, position"""
         uses = [Use(*values) for values in self._fetch(query, (device,))]
         return [use for use in uses if use.is_sound()]
 
-    # -- problems that inference met untuned
+    # -- problems that inference found untuned
 
     def add_missed(self, device: str, problems: Iterable[tuple[str, int]]) -> None:
-        """Count problems (key, times met); of more than `MISSED` those met least, and longest ago, are forgotten."""
+        """Add to the counts of problems (key, count); beyond `MISSED`, drop the rarest and least recent ones."""
         now = time.time()
         values = [(device, key, count, now) for key, count in problems]
         add = """INSERT INTO missed VALUES (?, ?, ?, ?) ON CONFLICT (device, problem)
@@ -210,24 +212,24 @@ class Store(Connection):
         self._write(work)
 
     def missed(self, device: str) -> list[tuple[str, int]]:
-        """Problems and how often they were met untuned, the most frequent first."""
+        """Return untuned problems and how often inference found them, the most frequent first."""
         query = "SELECT problem, count FROM missed WHERE device = ? ORDER BY count DESC, seen DESC, problem"
         return [(problem, count) for problem, count in self._fetch(query, (device,))]
 
     def clear_missed(self, device: str, problems: Iterable[str]) -> None:
-        """Forget missed problems: they have been tuned."""
+        """Delete missed problems, as they have been tuned."""
         values = [(device, key) for key in problems]
         self._write(lambda c: c.executemany("DELETE FROM missed WHERE device = ? AND problem = ?", values))
 
     # -- devices
 
     def register(self, device: Device) -> None:
-        """Remember what a device is."""
+        """Store the description of a device."""
         self.write([(device, {})])
 
     def devices(self) -> dict[str, dict[str, Any]]:
-        """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
-        rows timed and rejected."""
+        """Return the registered devices by key: their fields, "roofs", and the counts of finished problems, provisional
+        problems, timed rows and rejected rows."""
         query = f"""SELECT device, fields, roofs,
                    (SELECT count(*) FROM finished WHERE finished.device = devices.device),
                    (SELECT count(DISTINCT problem || ' ' || weights) FROM trials
@@ -241,15 +243,15 @@ class Store(Connection):
             for key, text, roofs, *numbers in self._fetch(query)
         }
 
-    # -- all at once, for wisdom
+    # -- whole content, for wisdom
 
     def tuned(self, device: str) -> list[tuple[str, str]]:
-        """Every (problem, weights) that the device has rows of."""
+        """Return every (problem, weights) of which the device has rows."""
         query = "SELECT DISTINCT problem, weights FROM trials WHERE device = ?"
         return [(problem, weights) for problem, weights in self._fetch(query, (device,))]
 
     def finished(self, device: str) -> list[Finished]:
-        """What was tuned on the device, with which efforts."""
+        """Return the tuned problems of the device, with their efforts."""
         query = "SELECT * FROM finished WHERE device = ?"
         records = (Finished(*values) for values in self._fetch(query, (device,)))
         return [record for record in records if record.is_sound()]
@@ -261,7 +263,7 @@ class Store(Connection):
         finished: Iterable[Finished] = (),
         uses: Iterable[Use] = (),
     ) -> None:
-        """Write devices with their roofs, and what belongs to them, all or nothing; no roofs leave those stored."""
+        """Write devices with their roofs, rows, efforts and uses, all or none; empty roofs keep the stored ones."""
         known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
         rows = [*rows]
         values = _values(rows)
@@ -280,8 +282,11 @@ class Store(Connection):
         self._write(work)
 
     def prune(self, device: str, sources: Collection[str] = (), *, keep: bool = True) -> int:
-        """Drop what is of no use: the device's rows of other sources that were rejected, or whose problem was tuned
-        since; with `keep=False` the device. Returns how many rows."""
+        """Delete useless rows of the device, and return their number.
+
+        These are rows of other sources that were rejected, or whose problem was tuned since. With `keep=False`, delete
+        the device with all its rows.
+        """
 
         def work(connection: sqlite3.Connection) -> int:
             if keep:
@@ -304,7 +309,7 @@ class Store(Connection):
         return self._write(work) or 0
 
     def shrink(self) -> None:
-        """Give the space of what was dropped back to the file system."""
+        """Return the space of deleted rows to the file system."""
         self._do(lambda c: c.execute("VACUUM"), None)
 
     def __enter__(self) -> Store:
@@ -324,12 +329,12 @@ def _marks(values: Collection[str]) -> str:
 
 
 def sources_hash(sources: Collection[str]) -> str:
-    """One hash of the hashes of all sources."""
+    """Return one hash of the hashes of all sources."""
     return hashlib.sha256("\n".join(sorted(sources)).encode()).hexdigest()[:16]
 
 
 def _object(text: Any) -> dict[str, Any]:
-    """The JSON object that the text holds; empty if it is damaged or longer than any that was written."""
+    """Parse a JSON object; return an empty one if the text is damaged or too long."""
     try:
         content = json.loads(text) if len(text) <= MOST_TEXT else None
     except (TypeError, ValueError, RecursionError):
@@ -343,9 +348,10 @@ _forked: list[dict[tuple[str | None, bool], Store]] = []
 
 
 def shared(*, read_only: bool = True) -> Store:
-    """The store of this process that inference asks; it follows CPUCONV_CACHE_DIR.
+    """Return the store of this process for inference; it follows CPUCONV_CACHE_DIR.
 
-    `read_only=False` is the one that strategy "profile" writes. Without a cache folder both are one store in memory.
+    With `read_only=False`, return the store that strategy "profile" writes. Without a cache folder, both are one store
+    in memory.
     """
     wanted = os.environ.get(VARIABLE), read_only
     store = _shared.get(wanted)
@@ -363,7 +369,7 @@ def shared(*, read_only: bool = True) -> Store:
 
 
 def _leave_to_parent() -> None:
-    # Kept from being closed: the connections and locks of a forked child are its parent's.
+    # Keep references, so that they are not closed: a child shares its parent's connections and locks.
     _forked.append(dict(_shared))
     _shared.clear()
 

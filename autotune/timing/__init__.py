@@ -1,1 +1,1 @@
-"""Which of several callables is fastest."""
+"""Timing of callables, to find the fastest."""

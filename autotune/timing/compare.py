@@ -1,9 +1,9 @@
-"""The one comparison: how much longer one callable takes than another, from rounds that both ran in.
+"""Comparison of two callables by their time ratio, from rounds in which both ran.
 
-The centre is that of Hodges and Lehmann ("Estimates of Location Based on Rank Tests", 1963): the median of the means of
-all pairs of the rounds' log ratios. The interval is the one that belongs to it, from the distribution of Wilcoxon's
-signed-rank statistic (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.3). Outliers
-move neither, and the ratios' distribution need not be normal.
+The estimate is that of Hodges and Lehmann ("Estimates of Location Based on Rank Tests", 1963): the median of the means
+of all pairs of the rounds' log ratios. Its confidence interval comes from the distribution of Wilcoxon's signed-rank
+statistic (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.3). Both are robust
+against outliers, and the ratios need not be normally distributed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-CONFIDENCE = 0.95  # of an interval: what is usual; margins of 1% beside it keep chance from deciding
-SAME = 0.01  # who is slower by more leaves, and nobody is timed to gain less: the last percents cost most rounds
-EXACT = 40  # rounds for which the distribution is summed up; for more, the normal one is within a rank of it
+CONFIDENCE = 0.95  # level of an interval: the usual one; margins of 1% in addition keep chance from deciding
+SAME = 0.01  # margin: slower candidates are dropped, smaller gains are not timed, as they need most rounds
+EXACT = 40  # max. rounds for the exact distribution; beyond, the normal approximation is off by at most one rank
 MIN_ROUNDS = 3  # with fewer, chance alone may order two equal candidates
 
 
 class Ratio(NamedTuple):
-    """One time over another: the estimate, and the interval that it lies in with `CONFIDENCE`."""
+    """A ratio of times: the estimate, and its interval with confidence `CONFIDENCE`."""
 
     centre: float
     low: float
@@ -35,10 +35,10 @@ UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
 def compare(ratios: Sequence[float]) -> Ratio:
-    """The centre and interval of ratios of times, one a round.
+    """Estimate the ratio of two times from one ratio per round.
 
-    Fewer than six ratios have no such interval of Wilcoxon's. It then reaches from the least to the largest and as far
-    again to either side, which holds the centre of three to five normal values as surely.
+    Fewer than six ratios are too few for Wilcoxon's interval. The interval then is that from the smallest to the
+    largest log ratio, widened by its width on either side. For three to five normal values it is as reliable.
     """
     if not len(ratios):
         return UNKNOWN
@@ -61,12 +61,12 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=256)
 def _cut(count: int) -> int:
-    """Which of the sorted means of pairs, counted from either end, bounds the interval; 0 if none does."""
+    """Return the rank, from either end, of the pair mean that bounds the interval; 0 if there is none."""
     tail = (1 - CONFIDENCE) / 2
     if count > EXACT:
         deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
         return math.floor(statistics.NormalDist(count * (count + 1) / 4, deviation).inv_cdf(tail) + 0.5)
-    chances = np.ones(1)  # of each sum of ranks whose signs are drawn at random
+    chances = np.ones(1)  # probability of each sum of ranks with random signs
     for rank in range(1, count + 1):
         chances = np.pad(chances, (0, rank)) / 2 + np.pad(chances, (rank, 0)) / 2
     return int(np.searchsorted(chances.cumsum(), tail, side="right"))

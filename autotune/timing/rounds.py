@@ -1,7 +1,7 @@
-"""Rounds: several callables timed one after another, in random order, again and again.
+"""Rounds: several callables timed in turn, in random order, repeatedly.
 
-They are compared within rounds, so that what slows the machine for a while slows all of them. Beside each round stands
-what the speed probe, work of known length, took around it: the machine's speed then.
+Callables are compared within rounds, so a slow phase of the machine affects all of them. Each round also has the time
+of the speed probe, a fixed amount of work, before and after it: the machine's speed at that time.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import NamedTuple
 from autotune.timing.compare import EQUAL, MIN_ROUNDS, Ratio, compare
 from autotune.timing.sample import Entrant, Run, clock, quiet
 
-VISIT_ROUNDS = 32  # of one visit: they then cost as much as getting ready does for short candidates
-COUNTED = 7  # rounds in the faster half that are enough without the slower half: one more than Wilcoxon's test needs
+VISIT_ROUNDS = 32  # max. rounds of a visit: for short candidates, they cost as much as the preparation
+COUNTED = 7  # min. rounds in the faster half to ignore the slower half: one more than Wilcoxon's test needs
 
 
 class Round(NamedTuple):
-    """What one round took.
+    """The times of one round.
 
     Attributes
     ----------
     visit : int
-        Its number; the rounds of a visit share prepared data and the moment.
+        Number of the visit; rounds of a visit share prepared data and are close in time.
     seconds : mapping of str to float
-        Of a run, by the name of what ran.
+        Time of one run, by candidate.
     probe : float
-        Seconds of the speed probe; 0 if there is none.
+        Time of the speed probe, in seconds; 0 without a probe.
     """
 
     visit: int
@@ -46,20 +46,20 @@ class Rounds:
         self._known: dict[tuple[str, str], Ratio] = {}
 
     def add(self, new: Round) -> None:
-        """One more."""
+        """Add a round."""
         self.all.append(new)
         self._known.clear()
 
     def of(self, *names: str) -> list[Round]:
-        """The rounds that count of those in which all of them ran: those whose probe is in the faster half, if these
-        are enough."""
+        """Return the rounds that contain all of `names`; if they are enough, only those in the faster half of the
+        probe's times."""
         shared = [each for each in self.all if all(name in each.seconds for name in names)]
         limit = statistics.median(each.probe for each in shared) if shared else 0.0
         fast = [each for each in shared if each.probe <= limit]
         return fast if len(fast) >= COUNTED else shared
 
     def compare(self, name: str, to: str) -> Ratio:
-        """The time of one over the other's."""
+        """Return the ratio of the time of `name` to that of `to`."""
         if name == to:
             return EQUAL
         if (name, to) not in self._known:
@@ -67,21 +67,21 @@ class Rounds:
         return self._known[name, to]
 
     def by_visit(self, name: str, to: str) -> list[Ratio]:
-        """The time of one over the other's in each visit in which both ran."""
+        """Return the ratio of the time of `name` to that of `to`, per visit in which both ran."""
         shared = [each for each in self.all if name in each.seconds and to in each.seconds]
         visits = {each.visit: Rounds([other for other in shared if other.visit == each.visit]) for each in shared}
         return [rounds.compare(name, to) for rounds in visits.values()]
 
     def fastest(self, names: Sequence[str]) -> str:
-        """The fastest of some that ran together."""
+        """Return the fastest of callables that ran in the same rounds."""
         return min(names, key=lambda name: self.compare(name, names[0]).centre)
 
     def samples(self, name: str) -> list[float]:
-        """Seconds of every sample."""
+        """Return the time of every sample, in seconds."""
         return [each.seconds[name] for each in self.all if name in each.seconds]
 
     def median(self, name: str) -> float:
-        """Seconds of a run, in the rounds that count."""
+        """Return the median time of a run in the relevant rounds, in seconds."""
         return statistics.median(each.seconds[name] for each in self.of(name))
 
 
@@ -97,22 +97,23 @@ def run_rounds(
     least: int = MIN_ROUNDS,
     judge: Callable[[list[str]], list[str]] = lambda standing: standing,
 ) -> None:
-    """Add rounds of these entrants.
+    """Run and add rounds of these entrants.
 
     Parameters
     ----------
     rounds
-        What is known so far; added to.
+        Rounds so far; new ones are appended.
     entrants
-        By name; at least one.
+        Entrants by name; at least one.
     probe
-        The speed probe, work of some 50 µs.
+        The speed probe, about 50 µs of work.
     visit
         The number of this visit.
     most, seconds, least
-        Rounds and seconds at most; but `least` rounds in any case.
+        Limits of rounds and seconds; but at least `least` rounds.
     judge
-        Told who ran, after each round from the `least`-th on; returns who runs on, none to end.
+        Called with the names that ran, after each round from the `least`-th on. It returns the names for the next
+        round; an empty list ends the visit.
     """
     standing, cost = list(entrants), 0.0
     end = time.perf_counter() + seconds
@@ -132,5 +133,5 @@ def run_rounds(
 
 
 def _look(probe: Run | None) -> float:
-    """Seconds of the probe: the shorter of two runs, as the first finds the caches full of other data."""
+    """Return the probe's time in seconds: the shorter of two runs, as the first has cold caches."""
     return 0.0 if probe is None else min(clock(probe), clock(probe))

@@ -1,8 +1,8 @@
-"""A sample: the time of one run of a callable, made from several runs after its data and its stack have moved.
+"""Samples: a sample is the time of one run of a callable, summarised from several runs, after its data and stack moved.
 
-Other programs slow some of the runs and make none faster, and what nearly fills a cache settles there in the course of
-several: of warm runs the least counts. With cold weights the median does, as the least would be the run whose weights
-happened to be cached.
+Other programs slow some of the runs and speed up none, and data that nearly fill a cache settle there over several
+runs. So a sample of warm runs is their minimum. With cold weights it is the median, as the minimum would be a run whose
+weights happened to be cached.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from autotune.timing.stack import with_random_stack_offset
 Run = Callable[[], None]
 Summary = Callable[[Sequence[float]], float]
 
-PART_SECONDS = 5e-5  # a part of a sample repeats a short run for so long: a thousand steps of the clock
-PARTS = 9  # of a sample: after four to eight runs caches have settled, and more lower the least by under 1% …
-SAMPLE_SECONDS = 12e-3  # … but of long runs only as many as take so long: moments at one speed last some 40 ms
+PART_SECONDS = 5e-5  # time for which a part of a sample repeats a short run: 1000 clock ticks
+PARTS = 9  # max. parts of a sample: caches settle within 4 to 8 runs, and more parts lower the minimum by under 1%
+SAMPLE_SECONDS = 12e-3  # max. time of a sample of several long runs: phases of constant speed last some 40 ms
 
 
 def stay() -> None:
@@ -32,7 +32,7 @@ def stay() -> None:
 
 
 def clock(run: Run, loops: int = 1) -> float:
-    """Seconds of one run, of so many in a row."""
+    """Return the time of one run in seconds, averaged over `loops` runs in a row."""
     start = time.perf_counter_ns()
     for _ in repeat(None, loops):
         run()
@@ -41,21 +41,21 @@ def clock(run: Run, loops: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A callable that is timed, and how.
+    """A callable to be timed, with its sampling parameters.
 
     Attributes
     ----------
     run : callable
     parts : int
-        Of a sample.
+        Parts per sample.
     loops : int
-        Runs in a part.
+        Runs per part.
     seconds : float
-        Of a run, when parts and loops were settled.
+        Time of one run during calibration.
     move : callable
-        Puts its data elsewhere in memory.
+        Moves its data to another place in memory.
     summary : callable
-        From the parts' seconds to those of the sample.
+        Computes the time of a sample from those of its parts.
     """
 
     run: Run
@@ -66,14 +66,14 @@ class Entrant:
     summary: Summary = min
 
     def sample(self) -> float:
-        """Seconds of one run, on data and a stack in other places than before."""
+        """Return the time of one run in seconds, with data and stack at other addresses than before."""
         self.move()
         give_way()
         return self.summary(with_random_stack_offset(lambda: [clock(self.run, self.loops) for _ in range(self.parts)]))
 
 
 def calibrate(run: Run, move: Run = stay, summary: Summary = min) -> Entrant:
-    """Settle how many parts make a sample, and how many runs a part."""
+    """Choose the number of parts per sample, and of runs per part."""
 
     def least(loops: int) -> float:
         seconds = clock(run, loops)
@@ -81,7 +81,7 @@ def calibrate(run: Run, move: Run = stay, summary: Summary = min) -> Entrant:
 
     with quiet():
         move()
-        run()  # the first may still load what is compiled
+        run()  # the first run may still load compiled code
         loops, seconds = 1, least(1)
         while loops * seconds < PART_SECONDS:
             loops = min(math.ceil(1.1 * PART_SECONDS / seconds), 10 * loops)
@@ -90,14 +90,14 @@ def calibrate(run: Run, move: Run = stay, summary: Summary = min) -> Entrant:
 
 
 def give_way() -> None:
-    """Let other programs have the core now rather than in the middle of a sample."""
+    """Yield the core to other programs now rather than in the middle of a sample."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the garbage collector out of what is timed."""
+    """Disable the garbage collector while something is timed."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -108,6 +108,6 @@ def quiet() -> Iterator[None]:
 
 
 def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
-    """The median and the median distance from it, in seconds."""
+    """Return the median and the median absolute deviation, in seconds."""
     middle = statistics.median(samples)
     return middle, statistics.median(abs(sample - middle) for sample in samples)

@@ -1,1 +1,1 @@
-"""Many problems tuned: searched, tried out in workers, timed, in one process or on many machines."""
+"""Tuning of problems: search, trial runs in workers, timing, in one process or on many machines."""

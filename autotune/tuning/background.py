@@ -1,7 +1,7 @@
-"""Tuning beside a program that runs: one expendable process of low priority tunes what programs missed.
+"""Background tuning next to a running program: one low-priority process tunes the problems that programs missed.
 
-The process is this module run by another interpreter. It ends with its parent, as its standard input then ends. Of all
-that share a store only one works at a time; the others wait for their turn.
+The process runs this module in another interpreter. It ends with its parent, when its standard input closes. Of all
+processes that share a store, only one works at a time; the others wait for their turn.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from autotune.tuning.worker import Workers
 from autotune.workload import MISSED, Workload, discover
 
 NICENESS = 19
-PERIOD = 2.0  # seconds between looks at what was missed
+PERIOD = 2.0  # seconds between checks for missed problems
 
 
 class Background:
-    """The process; `stop()` ends it, and so does leaving it as a context manager."""
+    """The background process; `stop()` ends it, and so does leaving the context."""
 
     def __init__(self, spec: str, store: Path, effort: str) -> None:
         """Start the process.
@@ -66,7 +66,7 @@ class Background:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End the process; what it has finished is in the store."""
+        """End the process; its finished results are in the store."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -80,12 +80,12 @@ class Background:
 
 
 def main(spec: str, store: str, effort: str) -> None:
-    """Tune what is missed until the parent ends."""
+    """Tune missed problems until the parent ends."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     start_thread(threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True))
     with contextlib.ExitStack() as turn:
-        with contextlib.suppress(OSError, NotImplementedError):  # without locks several work at a time
+        with contextlib.suppress(OSError, NotImplementedError):  # without file locks, several work at a time
             turn.enter_context(FileLock(f"{store}.background"))
         _, workload = discover(spec)
         while True:
@@ -94,13 +94,13 @@ def main(spec: str, store: str, effort: str) -> None:
 
 
 def tune_missed(workload: Workload, store: Store, effort: str, spec: str | None) -> bool:
-    """Tune the problem that was missed most; whether there was one."""
+    """Tune the most frequently missed problem; return whether there was one."""
     device = fingerprint().key
     missed = store.missed(device)
     if not missed:
         return False
     key, _ = missed[0]
-    with contextlib.suppress(Exception):  # whatever is wrong with it, the rest goes on
+    with contextlib.suppress(Exception):  # go on with the next problem after any error
         problems = [replace(problem, network=MISSED) for problem in workload.load(key)]
         warmup(workload, problems, store, effort, workers=Workers(spec, 1) if spec else None)
     store.clear_missed(device, [key])

@@ -1,4 +1,4 @@
-"""Which candidates of a problem are worth timing: none that a stored time or another candidate rules out."""
+"""Selection of the candidates worth timing: those that no stored time and no other candidate rules out."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from autotune.workload import ADMITS, Candidate, Searchable, Workload
 
 
 def choose(workload: Workload, key: str, store: Store, effort: str, weights: str = WARM) -> list[Candidate]:
-    """The candidates worth compiling: the most promising of those that no stored time rules out; a provisional one
-    rules out nothing."""
+    """Return the candidates worth compiling: the most promising ones that no stored decided time rules out.
+
+    Provisional times rule out nothing.
+    """
     candidates, _ = workload.candidates(key, effort)
     decided = [row for row in timed_rows(workload, key, store, weights) if row.state == DECIDED]
     known = [Timed(row.accuracy, row.workspace, row.median) for row in decided]
     seeds = {name: place for place, name in enumerate(store.seeds(key, weights))}
-    # The model's choice stays first, as ties go to it.
+    # The model's choice stays first, as it wins ties.
     ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
     return promising([candidate for candidate in ordered if ruled_out(candidate, known) is None], effort)
 
 
 def timed_rows(workload: Searchable, key: str, store: Store, weights: str = WARM) -> list[Row]:
-    """The stored times of candidates that are as they were then, best first."""
+    """Return the timed rows of candidates that are unchanged since, best first."""
     rows = store.rows(fingerprint().key, key, weights=weights)
     limits = RowLimits.of(workload)
     return [row for row in rows if row.is_timed and limits.is_current(row)]
 
 
 class Timed(NamedTuple):
-    """What a candidate serves, and the seconds it took."""
+    """A timed candidate: its accuracy class, workspace in bytes, and time in seconds."""
 
     accuracy: str
     workspace: int
@@ -41,8 +43,10 @@ class Timed(NamedTuple):
 
 
 def ruled_out(candidate: Candidate, known: Iterable[Timed]) -> Timed | None:
-    """What serves every caller that the candidate could serve, and was measured faster than it can be but for nothing
-    worth having."""
+    """Return a timed candidate that makes this one useless, or None.
+
+    It serves every caller that this candidate could serve, and its time is at most `SAME` above this one's lower bound.
+    """
     for timed in known:
         serves = timed.accuracy in ADMITS[candidate.accuracy] and timed.workspace <= candidate.workspace
         if serves and timed.seconds <= (1 + SAME) * candidate.bound:
@@ -51,7 +55,7 @@ def ruled_out(candidate: Candidate, known: Iterable[Timed]) -> Timed | None:
 
 
 def promising(candidates: list[Candidate], effort: str) -> list[Candidate]:
-    """The first of the candidates that an effort affords, among them the first of each accuracy class."""
+    """Return the first candidates within the effort's limit, including the first of each accuracy class."""
     firsts = {candidate.accuracy: candidate for candidate in reversed(candidates)}.values()
     others = [candidate for candidate in candidates if candidate not in firsts]
     chosen = {*firsts, *others[: max(0, EFFORTS[effort].candidates - len(firsts))]}

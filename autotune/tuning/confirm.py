@@ -1,4 +1,4 @@
-"""Problems that were tuned with other sources, whose kernels are the same all the same: they need no new timing."""
+"""Check of finished problems: those tuned from other sources with identical kernels need no new timing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autotune.workload import Problem, Workload
 
 
 def is_finished(workload: Workload, problem: Problem, store: Store, effort: str) -> bool:
-    """Whether a problem was tuned with an effort, or a larger one, and nothing that matters has changed since.
+    """Whether a problem was tuned with this effort or a larger one, and nothing relevant has changed since.
 
-    Where sources have changed, all rows of the last tuning must be of kernels that are the same, and all candidates
-    that the effort would try must have been tried. Then the rows are stored as those of today's sources.
+    If sources have changed, all timed rows of the last tuning must have unchanged kernels. All candidates that the
+    effort would try must have been tried. Then the rows are stored again, with the current sources.
     """
     device, weights = fingerprint().key, problem.weights
     efforts = [*EFFORTS][[*EFFORTS].index(effort) :]
@@ -41,5 +41,5 @@ def is_finished(workload: Workload, problem: Problem, store: Store, effort: str)
 
 
 def _latest(rows: list[Row]) -> dict[str, Row]:
-    """The row of each candidate that was stored last."""
+    """Return the latest row of each candidate."""
     return {row.candidate: row for row in sorted(rows, key=lambda row: row.created)}

@@ -1,4 +1,4 @@
-"""How much to spend on a problem."""
+"""Effort levels: limits of the work per problem."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from autotune.data_classes import dataclass
 
 @dataclass(frozen=True)
 class Effort:
-    """What one problem may cost.
+    """Limits for tuning one problem.
 
     Attributes
     ----------
     candidates : int
-        How many are timed at most.
+        Max. candidates that are timed.
     survivors : int
-        How many of these are timed again at most, beside the model's choice.
+        Max. candidates that are timed again, in addition to the model's choice.
     seconds : float
-        Of timing, preparing included.
+        Time limit of timing, including preparation.
     """
 
     candidates: int

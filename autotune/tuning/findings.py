@@ -1,4 +1,4 @@
-"""What is known of a problem's candidates while it is tuned, and the rows that it is stored as."""
+"""Results for a problem's candidates during tuning, and their conversion to rows of the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.workload import Candidate, Searchable, Verdict
 
 @dataclass
 class Findings:
-    """By name of a candidate. Times are in terms of the leader of the latest rounds, so that drift cancels."""
+    """Results by candidate name. Times are scaled to the leader of the latest rounds, which cancels drift."""
 
     verdicts: dict[str, Verdict]
     known: dict[str, Timed] = field(default_factory=dict)
@@ -23,12 +23,12 @@ class Findings:
     rounds: Rounds = field(default_factory=Rounds)
 
     def reject(self, name: str, reason: str) -> None:
-        """It is out, whatever was known of it."""
+        """Reject a candidate, whatever its previous results."""
         self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
         self.times.pop(name, None)
 
     def rank(self, names: Sequence[str], leader: str) -> None:
-        """Take the times of those that have just run together from the leader's; others keep their ratio to these."""
+        """Set the times of candidates that just ran together, relative to the leader's, and rescale all others."""
         level = self.rounds.median(leader)
         times = {name: level * self.rounds.compare(name, leader).centre for name in names}
         both = next((name for name in names if name in self.times), None)
@@ -42,14 +42,14 @@ class Findings:
         workload: Searchable,
         scores: Mapping[str, float],
     ) -> list[Row]:
-        """What there is to store; nothing of those left alone for want of time.
+        """Return the rows to store; none for candidates that were skipped for lack of time.
 
         Parameters
         ----------
         blank
-            With what all have in common.
+            A row with the common fields.
         scores
-            Seconds to rank by, of those that have a time.
+            Ranking scores in seconds, of the timed candidates.
         """
         rows = []
         for candidate in candidates:

@@ -1,4 +1,4 @@
-"""One list of problems tuned on many machines: split into shards, or handed out by a dask cluster."""
+"""Tuning of one list of problems on many machines: split into shards, or scheduled on a dask cluster."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from autotune.workload import Problem, Workload, discover
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-PATIENCE = 30.0  # seconds to reach the scheduler
-LOOK_SECONDS = 1.0  # between looks whether workers live
-TRIES = 2  # workers that a task may bring down
+PATIENCE = 30.0  # timeout in seconds for connecting to the scheduler
+LOOK_SECONDS = 1.0  # seconds between checks whether workers are alive
+TRIES = 2  # max. workers that may die on a task
 
-Task = tuple[Problem, ...]  # problems that one machine tunes together: they differ in their threads alone
+Task = tuple[Problem, ...]  # problems tuned together on one machine: they differ only in their threads
 
 
 def tasks_of(workload: Workload, problems: Iterable[Problem]) -> dict[Task, float]:
-    """Each problem once, those that differ only in their threads together, with their costs, the costliest first.
+    """Group problems without duplicates into tasks, and return their costs, the costliest first.
 
-    The cost is count × flops, which is the same on every machine.
+    Problems that differ only in their threads share a task. The cost is count × flops, the same on every machine.
     """
     families: dict[tuple[str, str], dict[str, Problem]] = {}
     costs: dict[tuple[str, str], float] = {}
@@ -45,7 +45,7 @@ def tasks_of(workload: Workload, problems: Iterable[Problem]) -> dict[Task, floa
 
 
 def shard(workload: Workload, problems: Sequence[Problem], index: int, count: int) -> list[Problem]:
-    """Part `index` (from 1) of `count`: every machine that asks for another gets other problems, of equal weight."""
+    """Return part `index` (from 1) of `count`: disjoint parts of similar cost, for one machine each."""
     loads = [0.0] * count
     part: dict[str, int] = {}
     for task, weight in tasks_of(workload, problems).items():
@@ -57,7 +57,7 @@ def shard(workload: Workload, problems: Sequence[Problem], index: int, count: in
 
 @dataclass(frozen=True)
 class Settings:
-    """How every task is tuned: by which name workers find the workload, and arguments of `warmup`."""
+    """Settings common to all tasks: the spec by which workers find the workload, and arguments of `warmup`."""
 
     spec: str
     effort: str
@@ -67,16 +67,16 @@ class Settings:
 
 @dataclass
 class Harvest:
-    """What a cluster has found.
+    """Results of a cluster run.
 
     Attributes
     ----------
     wisdom : Wisdom
-        Of all devices.
+        Wisdom of all devices.
     tuned : dict
-        Tasks of problems, by device.
+        Tasks of tuned problems, by device.
     failed : dict
-        Reasons, by device and problem.
+        Reasons of failures, by device and problem.
     """
 
     wisdom: Wisdom = field(default_factory=Wisdom)
@@ -91,16 +91,16 @@ def tune_on_cluster(
     settings: Settings,
     report: Callable[[str], None] = lambda line: None,
 ) -> Harvest:
-    """Tune every problem once on each kind of device that a dask cluster has; its workers have this package.
+    """Tune every problem once per kind of device in a dask cluster; its workers have this package installed.
 
-    A worker gets one task at a time. A task whose worker dies goes to another of the same device.
+    A worker gets one task at a time. If a worker dies, its task goes to another one of the same device.
 
     Parameters
     ----------
     address : str
-        Of the scheduler.
+        Address of the scheduler.
     report : callable
-        Called with a line for each task.
+        Called with one line of text per task.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _device_key() -> str:
 
 
 def tune_here(task: Task, settings: Settings) -> str:
-    """Tune a task in this process into a store of its own; returns the wisdom as JSON."""
+    """Tune a task in this process, into a temporary store; return the wisdom as JSON."""
     _, workload = discover(settings.spec)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
         warmup(
@@ -137,7 +137,7 @@ def tune_here(task: Task, settings: Settings) -> str:
 
 
 class _Harvester:
-    """Hands out tasks, one to a worker, and gathers what comes back."""
+    """Assigns tasks to workers, one at a time each, and collects the results."""
 
     def __init__(
         self,
@@ -189,14 +189,14 @@ class _Harvester:
         device = self._devices[worker]
         try:
             self._parts.append(parse(future.result().encode()))
-        except Exception as error:  # whatever went wrong there, the rest goes on
+        except Exception as error:  # go on with the other tasks after any error
             self._fail(device, task, describe(error))
         else:
             self._harvest.tuned[device] += [problem.task for problem in task]
             self._report(f"{task[0].label}: tuned on {device} by {worker}")
 
     def _bury(self, living: Collection[str]) -> None:
-        """Give the tasks of dead workers to others."""
+        """Reassign the tasks of dead workers."""
         for future, (worker, task) in list(self._running.items()):
             if worker not in living:
                 del self._running[future]

@@ -1,4 +1,4 @@
-"""How far a warmup is, and how long the rest will take."""
+"""Progress of a warmup, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from autotune.data_classes import dataclass
 from autotune.tuning.effort import Effort
 
-TYPICAL_COMPILE = 0.5  # seconds a candidate and worker, until some were seen
-TYPICAL_OVERHEAD = 0.5  # seconds a problem beside its timing, until some were seen
-WEIGHT = 0.5  # items that a typical rate counts as
-OUTLIER = 2.5  # times the rate so far: what an item takes beyond does not count
-LATEST_TASKS = 60.0  # compiled candidates that weigh as much as all before them
-LATEST_PROBLEMS = 6.0  # the same of problems
+TYPICAL_COMPILE = 0.5  # initial estimate: seconds per candidate and worker
+TYPICAL_OVERHEAD = 0.5  # initial estimate: seconds per problem in addition to its timing
+WEIGHT = 0.5  # weight of an initial estimate, in items
+OUTLIER = 2.5  # an item's time counts up to this multiple of the rate so far
+LATEST_TASKS = 60.0  # compiled candidates that have as much weight as all before them
+LATEST_PROBLEMS = 6.0  # problems that have as much weight as all before them
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment of a warmup.
+    """A snapshot of a warmup's progress.
 
     Attributes
     ----------
@@ -26,13 +26,13 @@ class Progress:
     label : str
         The problem; "" while compiling.
     done, total : int
-        Problems.
+        Number of problems.
     fraction : float
-        Share of all the work, 0 to 1, never falling.
+        Share of the work that is done, 0 to 1, never falling.
     gflops : float
-        The best candidate of the problem so far; 0 if there is none yet.
+        Speed of the problem's best candidate so far, in GFLOP/s; 0 if there is none yet.
     left : float
-        Seconds, an estimate.
+        Estimated remaining time, in seconds.
     ended : bool
         Whether this problem has just been finished.
     """
@@ -51,16 +51,18 @@ Listener = Callable[[Progress], None]
 
 
 class _Rate:
-    """Seconds per item. The latest weigh most, as the first ones contain what is compiled for all. Of an item that
-    takes far longer than those before, as one that needs a driver, only a part counts."""
+    """Seconds per item, as a decaying average: the first items include code that is compiled for all.
+
+    An item that takes far longer than those before, such as one that needs a driver, counts only in part.
+    """
 
     def __init__(self, typical: float, latest: float) -> None:
-        """`typical` counts as `WEIGHT` items, and the `latest` items as much as all before them together."""
+        """`typical` has the weight of `WEIGHT` items; the `latest` items have as much weight as all before them."""
         self._seconds, self._items = WEIGHT * typical, WEIGHT
         self._kept = 0.5 ** (1.0 / latest)
 
     def saw(self, seconds: float) -> None:
-        """Count one more item."""
+        """Add an item."""
         seconds = min(seconds, OUTLIER * self.seconds)
         self._seconds = self._kept * self._seconds + seconds
         self._items = self._kept * self._items + 1.0
@@ -71,37 +73,37 @@ class _Rate:
 
 
 class ProgressEstimate:
-    """Counts what is done, measures how long it took, and tells a listener."""
+    """Counts and times finished work, and reports progress to a listener."""
 
     def __init__(self, problems: int, effort: Effort, workers: int, listener: Listener) -> None:
-        """So many `problems` are to do, with an `effort` each; so many `workers` compile at once."""
+        """Estimate for `problems` problems with an `effort` each, compiled by `workers` concurrent workers."""
         self.problems, self.done = problems, 0
-        self._candidates = _Rate(effort.candidates, LATEST_PROBLEMS)  # tasks per problem
+        self._candidates = _Rate(effort.candidates, LATEST_PROBLEMS)  # candidates per problem
         self._compile = _Rate(TYPICAL_COMPILE / workers, LATEST_TASKS)
         self._timing = _Rate(effort.seconds + TYPICAL_OVERHEAD, LATEST_PROBLEMS)
-        self._batch = self._tasks = 0  # problems of the batch that are not done, candidates that are not compiled
-        self._is_started = False  # a candidate was compiled: the first one waits for workers to start
-        self._since: float | None = None  # when the batch's timing began
+        self._batch = self._tasks = 0  # unfinished problems and uncompiled candidates of the batch
+        self._is_started = False  # whether a candidate was compiled; the first one also waits for workers to start
+        self._since: float | None = None  # start of the batch's timing
         self._begun = self._compiled = time.monotonic()
         self._fraction = 0.0
         self._listener = listener
 
     def compile_left(self) -> float:
-        """Seconds of compiling ahead."""
+        """Return the remaining compile time, in seconds."""
         return (self._tasks + self._later() * self._candidates.seconds) * self._compile.seconds
 
     def left(self) -> float:
-        """Seconds of work ahead."""
+        """Return the remaining time, in seconds."""
         spent = 0.0 if self._since is None else time.monotonic() - self._since
         timed = max(0.0, self._batch * self._timing.seconds - spent)
         return self.compile_left() + timed + self._later() * self._timing.seconds
 
     def _later(self) -> int:
-        """Problems of batches to come."""
+        """Return the number of problems in later batches."""
         return max(0, self.problems - self.done - self._batch)
 
     def compiling(self, problems: int, tasks: int) -> None:
-        """A batch of so many begins to compile."""
+        """Begin to compile a batch of `problems` problems with `tasks` candidates."""
         self._batch, self._tasks, self._since = problems, tasks, None
         for _ in range(problems):
             self._candidates.saw(tasks / problems)
@@ -117,15 +119,15 @@ class ProgressEstimate:
         self.tell("compile")
 
     def timing(self) -> None:
-        """The batch is compiled, as far as it will be, and its timing begins."""
+        """Begin to time the batch; no more of it will be compiled."""
         self._tasks, self._since = 0, time.monotonic()
 
     def skip(self) -> None:
-        """Another process has done one."""
+        """Remove a problem that another process has tuned."""
         self.problems -= 1
 
     def did_time(self, label: str, gflops: float, seconds: float) -> None:
-        """A problem is done; `seconds` is its share of the batch's timing."""
+        """Count a finished problem; `seconds` is its share of the batch's timing."""
         self.done += 1
         self._batch = max(0, self._batch - 1)
         self._timing.saw(seconds)

@@ -1,4 +1,4 @@
-"""Finding the fastest candidate of a problem: all are checked and timed, the best again until it is clear which."""
+"""Search for the fastest candidate of a problem: check and time all, then time the best until one clearly wins."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from autotune.tuning.findings import Findings
 from autotune.tuning.worker import compile_here, describe
 from autotune.workload import ADMITS, Candidate, Searchable, Verdict, check
 
-GAIN = 1.015  # the least speed-up over the model's choice: the same two candidates differ by 1% from day to day
-MIN_VISITS = 2  # that a decision takes: a moment and a place in memory may favour one candidate by more than that
-MAX_VISITS = 10  # of a problem whose candidates are equal: they would take all the time that there is
-FIRST_SHARE = 0.4  # of a problem's seconds, for the first visit: getting candidates ready takes as long again at worst
-VISIT_SHARE = 0.1  # of a problem's seconds, for a later visit: four fit beside the first, as many as most take
-MAX_ENTRANTS = 12  # candidates bound to data at once: each holds its packed weights
-ACCURACY = "standard"  # of candidates that are timed again: what a caller asks for who asks for nothing
-SUMMARY: Mapping[str, Summary] = {WARM: min, COLD: statistics.median}  # of a sample's parts
+GAIN = 1.015  # min. speed-up over the model's choice: day to day, the ratio of two candidates varies by 1%
+MIN_VISITS = 2  # min. visits for a decision: time and memory addresses may favour one candidate by more than `GAIN`
+MAX_VISITS = 10  # max. visits of a problem: equal candidates would use all the time
+FIRST_SHARE = 0.4  # share of a problem's seconds for the first visit: preparation takes at most as long again
+VISIT_SHARE = 0.1  # share of a problem's seconds for a later visit: four fit after the first, which mostly suffices
+MAX_ENTRANTS = 12  # max. candidates prepared at the same time: each owns its packed weights
+ACCURACY = "standard"  # accuracy class of candidates that are timed again: the callers' default
+SUMMARY: Mapping[str, Summary] = {WARM: min, COLD: statistics.median}  # time of a sample from its parts
 
-Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
-Watch = Callable[[float], None]  # told the best seconds so far
+Tried = Mapping[str, Verdict]  # results of trial runs, by candidate name
+Watch = Callable[[float], None]  # called with the best time so far, in seconds
 
 
 def settle(
@@ -41,16 +41,16 @@ def settle(
     begins: Callable[[Search], object] = lambda search: None,
     ended: Callable[[Search], object] = lambda search: None,
 ) -> None:
-    """Visit all open problems in turn, again and again, until all are decided or time is out.
+    """Visit all open problems in turn, repeatedly, until all are decided or time is up.
 
     Parameters
     ----------
     until
-        Of `time.monotonic()`, past which each problem still has `MIN_VISITS`, but no more.
+        Time by `time.monotonic()` after which each problem still gets its `MIN_VISITS`, but no more.
     deadline
-        Past which none has any.
+        Time after which there are no more visits.
     begins, ended
-        Told the problem before and after each visit.
+        Called with the search before and after each visit.
     """
     while open_searches := [search for search in searches if search.is_open]:
         for search in open_searches:
@@ -71,17 +71,17 @@ def profile(
     workspace_limit: int | None = None,
     accuracies: tuple[str, ...] | None = None,
 ) -> Row | None:
-    """Tune one problem here and now, compiling in this process.
+    """Tune one problem now, and compile in this process.
 
     Parameters
     ----------
     workspace_limit, accuracies
-        Bytes, and classes: candidates beyond the limits are not timed.
+        Limits in bytes, and accuracy classes: other candidates are not timed.
 
     Returns
     -------
     Row or None
-        The best row, or None if nothing that keeps the limits works.
+        The best row, or None if no candidate within the limits works.
     """
     admitted = [
         candidate
@@ -98,8 +98,11 @@ def profile(
 
 
 class Search:
-    """The timing of one problem, in visits: each runs rounds of the candidates that may still be the fastest, on data
-    prepared afresh and preferably at another moment. The first visit is the race of all."""
+    """The timing of one problem, in visits.
+
+    A visit runs rounds of the candidates that may still be the fastest, on newly prepared data and preferably at
+    another time. The first visit times all candidates.
+    """
 
     def __init__(
         self,
@@ -117,11 +120,11 @@ class Search:
         Parameters
         ----------
         candidates : list of Candidate
-            The model's choice first, which ties go to.
+            The model's choice first; it wins ties.
         tried : mapping of str to Verdict
-            What came of those that were compiled; others are left alone.
+            Results of the candidates that were compiled; others are skipped.
         watch : callable
-            Told the best seconds so far.
+            Called with the best time so far, in seconds.
         """
         self.workload, self.key, self.candidates = workload, key, candidates
         self.effort, self.weights, self.watch = effort, weights, watch
@@ -129,15 +132,15 @@ class Search:
         self.rounds = self.findings.rounds
         self.visits = 0
         self.survivors = [each.name for each in candidates if each.name in tried and not tried[each.name].reason]
-        self.entry = 0.0  # seconds that getting a candidate ready takes, at most
+        self.entry = 0.0  # longest preparation of a candidate, in seconds
         self.ran: set[str] = set()
         self._calibrated: dict[str, Entrant] = {}
         self._rng = random.Random(key)
 
     def visit(self, deadline: float | None = None) -> None:
-        """Rounds of the survivors, as many at once as may be prepared together, with the last leader among them.
+        """Run rounds of the survivors, in groups that may be prepared together, each with the last group's leader.
 
-        Past the `deadline`, of `time.monotonic()`, no further candidate is begun.
+        After the `deadline`, by `time.monotonic()`, no further candidate is begun.
         """
         waiting = [each for each in self.candidates if each.name in self.survivors]
         share = VISIT_SHARE if self.visits else FIRST_SHARE
@@ -162,7 +165,7 @@ class Search:
         self.survivors = self.nominate(survivors)
 
     def run(self, entrants: Mapping[str, Entrant], seconds: float, least: int) -> list[str]:
-        """Rounds of these; returns who was standing at the end."""
+        """Run rounds of these; return the candidates that remain at the end."""
         standing = [*entrants]
         self.ran |= {*entrants}
 
@@ -174,7 +177,7 @@ class Search:
 
         try:
             probe = self.workload.speed_probe(self.key)
-        except Exception:  # all rounds then count
+        except Exception:  # without a probe, all rounds count
             probe = None
         run_rounds(
             self.rounds,
@@ -189,7 +192,7 @@ class Search:
         return standing
 
     def enter(self, candidate: Candidate) -> Entrant | None:
-        """The candidate ready to run, once its output is known to be right; else None and the reason is noted."""
+        """Prepare a candidate and check its output; on failure record the reason and return None."""
         findings, name = self.findings, candidate.name
         if name not in findings.known and (better := ruled_out(candidate, findings.known.values())) is not None:
             bound, best = candidate.bound * 1e6, better.seconds * 1e6
@@ -201,17 +204,17 @@ class Search:
         return entrant
 
     def ready(self, name: str) -> Entrant | None:
-        """The candidate bound to data of its own; None if it fails or is wrong, with the reason noted."""
+        """Prepare a candidate with its own data; if it fails or is wrong, record the reason and return None."""
         findings, begun = self.findings, time.monotonic()
         try:
             trial = self.workload.prepare(self.key, name, self.weights)
-            if math.isnan(findings.verdicts[name].limit):  # no worker has run it
+            if math.isnan(findings.verdicts[name].limit):  # not checked by a worker
                 findings.verdicts[name] = check(trial)
                 if findings.verdicts[name].reason:
                     return None
             if (known := self._calibrated.get(name)) is None:
                 known = calibrate(trial.run, trial.move, SUMMARY[self.weights])
-                self._calibrated[name] = replace(known, run=stay, move=stay)  # holds no data
+                self._calibrated[name] = replace(known, run=stay, move=stay)  # without references to data
             return replace(known, run=trial.run, move=trial.move)
         except Exception as failure:
             findings.reject(name, f"run: {describe(failure)}")
@@ -221,18 +224,18 @@ class Search:
 
     @property
     def served(self) -> list[str]:
-        """Who serves a caller who asks for nothing, of those that ran; all if none does. The model's choice first."""
+        """Candidates that ran and have default accuracy, or all that ran if none has; the model's choice first."""
         verdicts = self.findings.verdicts
         ran = [each for each in self.candidates if each.name in self.ran and not verdicts[each.name].reason]
         return [each.name for each in ran if each.accuracy in ADMITS[ACCURACY]] or [each.name for each in ran]
 
     def leader(self, names: Sequence[str]) -> str:
-        """The fastest of some that ran together, of those that serve if any do."""
+        """Return the fastest of candidates that ran together, among those of default accuracy if there are any."""
         served = set(self.served)
         return self.rounds.fastest([name for name in names if name in served] or names)
 
     def is_proven(self, name: str) -> bool:
-        """Whether it is or may rank before the model's choice; by the first visit alone while there is no other."""
+        """Whether a candidate is the model's choice or may rank before it; until a second visit, by the first alone."""
         model = self.served[0]
         ratio = self.rounds.compare(model, name)
         if name == model or ratio.centre < GAIN or ratio.low <= 1.0:
@@ -241,12 +244,12 @@ class Search:
         return won >= min(MIN_VISITS, self.visits)
 
     def can_gain(self, names: Sequence[str]) -> bool:
-        """Whether one may be faster than the one of them that would be chosen now, by what is worth timing."""
+        """Whether a candidate may be faster than the current choice by more than `SAME`."""
         choice = self.leader([name for name in names if self.is_proven(name)] or names)
         return any(self.rounds.compare(name, choice).low < 1 - SAME for name in names if name != choice)
 
     def nominate(self, standing: Sequence[str]) -> list[str]:
-        """Who survives a visit: the best of those standing; and the model's choice, until it is beaten."""
+        """Return the survivors of a visit: the best of `standing`, and the model's choice until it is beaten."""
         served = self.served
         best = sorted((name for name in standing if name in served), key=self.findings.times.__getitem__)
         best = best[: self.effort.survivors]
@@ -255,16 +258,15 @@ class Search:
 
     @property
     def is_open(self) -> bool:
-        """Whether another visit is of use."""
+        """Whether another visit is useful."""
         if self.visits < MIN_VISITS:
             return self.visits == 0 or len(self.survivors) > 1
         return self.visits < MAX_VISITS and len(self.survivors) > 1 and self.can_gain(self.survivors)
 
     def save(self, store: Store, *, provisional: bool = False) -> Row | None:
-        """Store what was found; returns the best row, or None if every candidate was rejected. Again, if more is known
-        since.
+        """Store the results so far; return the best row, or None if every candidate was rejected.
 
-        provisional: whether more is to come; what was decided before then stays as it is.
+        It may be called again with more results. `provisional` rows will be replaced; they do not replace decided ones.
         """
         blank = Row(fingerprint().key, self.key, "", "", "rejected", weights=self.weights)
         rows = self.findings.rows(blank, self.candidates, self.workload, self.scores())
@@ -279,7 +281,7 @@ class Search:
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
     def scores(self) -> dict[str, float]:
-        """Seconds to rank by: nobody who serves has less than the fastest survivor that is proven."""
+        """Return ranking scores in seconds: none of default accuracy ranks before the fastest proven survivor."""
         times = self.findings.times
         served = [name for name in self.served if name in times]
         if not served:
@@ -291,10 +293,10 @@ class Search:
 
 
 def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:
-    """Whether the deadline, of `time.monotonic()`, comes before something that takes so many seconds is done."""
+    """Whether `deadline`, by `time.monotonic()`, is before the end of work that takes `ahead` seconds."""
     return deadline is not None and time.monotonic() + ahead >= deadline
 
 
 def _left(deadline: float | None, seconds: float) -> float:
-    """`seconds`, or what the deadline leaves of them."""
+    """Return `seconds`, or the time left until the deadline if that is less."""
     return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))

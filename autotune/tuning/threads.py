@@ -1,4 +1,4 @@
-"""How many threads a problem is worth: its counts compared in one race, and what part of it is serial."""
+"""Choice of the number of threads per problem: a comparison of thread counts, and the serial fraction."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autotune.tuning.candidates import timed_rows
 from autotune.tuning.search import SUMMARY
 from autotune.workload import ADMITS, Workload
 
-SECONDS = 1.0  # to spend, at most
-ACCURACY = "standard"  # of the candidates compared: what a caller asks for who asks for nothing
+SECONDS = 1.0  # time limit of a comparison
+ACCURACY = "standard"  # accuracy class of the compared candidates: the callers' default
 
 
 def serial_fraction(times: Mapping[int, float]) -> float:
-    """Amdahl's f in T(n) = T(1) (f + (1 - f) / n), fitted by least squares; 0 to 1.
+    """Fit the serial fraction f of Amdahl's law, T(n) = T(1) (f + (1 - f) / n), by least squares; 0 to 1.
 
-    The law is Amdahl's ("Validity of the Single Processor Approach …", AFIPS Conference 1967). `times` are seconds by
-    number of threads, one thread and others.
+    Source of the law: Amdahl, "Validity of the Single Processor Approach …", AFIPS Conference 1967. `times` are seconds
+    by number of threads, including one thread.
     """
     points = [(1 - 1 / n, seconds / times[1] - 1 / n) for n, seconds in times.items() if n > 1]
     fitted = sum(a * b for a, b in points) / sum(a * a for a, _ in points)
@@ -30,11 +30,11 @@ def serial_fraction(times: Mapping[int, float]) -> float:
 def compare(
     workload: Workload, keys: Mapping[int, str], store: Store, weights: str, *, seconds: float = SECONDS
 ) -> None:
-    """Race the winners of one problem for several numbers of threads.
+    """Time the best candidates of one problem for several numbers of threads together, and rescale their rows.
 
-    They were tuned one after another, while the machine's speed may have changed: all rows are put in terms of the
-    fastest one's, so that the store tells which count is fastest. The winners keep the serial fraction.
-    `keys` are those of the problem by number of threads.
+    They were tuned one after another, while the machine's speed may have changed. All rows are rescaled to the
+    fastest one, so that the store shows which count is fastest. The best candidates' rows store the serial fraction.
+    `keys` are the problem's keys by number of threads.
     """
     rows = {n: timed_rows(workload, key, store, weights) for n, key in keys.items()}
     admitted = {n: [row for row in found if row.accuracy in ADMITS[ACCURACY]] for n, found in rows.items()}

@@ -1,9 +1,9 @@
-"""Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
+"""Tuning of many problems: the most valuable first, with trial runs in workers and timing in this process.
 
-Batches of problems alternate between the two, so that nothing compiles while something is timed. Each problem is stored
-after its first visit, as provisional, so that whatever ends a warmup finds most of the work in the store. Batches are
-small at first, so that results are stored early, and grow, so that workers seldom wait. Problems that are not decided
-when their batch is stored stay open: what others leave of their time goes to them.
+Each batch of problems is first compiled, then timed, so that nothing compiles while something is timed. Each problem is
+stored as provisional after its first visit, so that an interrupted warmup leaves most results in the store. Batches
+start small, so that results are stored early, and grow, so that workers seldom wait. Problems that are undecided when
+their batch is stored stay open, and use the time that others leave.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from autotune.tuning.threads import compare
 from autotune.tuning.worker import Pool, Task, Workers, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
-FIRST_BATCH = 4  # problems, visited in turn so that no moment decides; each batch is twice the one before
-BATCH_SECONDS = 30.0  # of an effort: problems of so many, at most, are compiled, and then timed, together
-COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
-LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
-ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
+FIRST_BATCH = 4  # problems, visited in turn to spread each over time; each batch is twice as large as the one before
+BATCH_SECONDS = 30.0  # max. effort seconds of the problems in one batch
+COMPILE_SHARE = 0.6  # max. share of the remaining time for the next compilations
+LEAST_SHARE = 0.25  # min. share of an effort's seconds per problem, however small the budget
+ORDER_SHARE = 0.05  # max. share of a budget for ordering problems by value
 
 
 @dataclass
 class Outcome:
-    """What became of each problem, by `Problem.task`: tuned (with its best row), finished before or by another process,
-    failed, or left for another time; of those left, the ones that another process is at."""
+    """The outcome of each problem, by `Problem.task`.
+
+    Problems are tuned (with their best row), resumed (finished before or by another process), failed, or left for
+    another time. `elsewhere` are those of the left ones that another process is tuning.
+    """
 
     tuned: dict[str, Row] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
@@ -57,7 +60,7 @@ def warmup(
     shape_limit: float | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Tune problems and store what is found; those finished with this effort or a greater one are passed over.
+    """Tune problems and store the results; skip those finished with this effort or a greater one.
 
     Problems that differ only in their threads are compared with one another when all of them are tuned.
 
@@ -66,18 +69,18 @@ def warmup(
     effort : str
         A key of `EFFORTS`.
     budget : float or None
-        Seconds for everything; None: as long as it takes.
+        Time limit in seconds; None: unlimited.
     progress : callable
-        Told each moment of the warmup.
+        Called with each state of progress.
     workers : Workers or None
-        Processes that try candidates out; None: they are compiled in this process.
+        Processes for trial runs; None: candidates are compiled in this process.
     layouts : str
-        What layouts the problems are for; stored with them.
+        The layouts of the problems; stored with them.
     shape_limit : float or None
-        Seconds for one problem, the start of workers aside. A problem whose candidates did not all get their turn is
-        stored, and goes on the next time.
+        Time limit per problem in seconds, without the start of workers. A problem with untried candidates is stored,
+        and continued by the next warmup.
     outcome : Outcome or None
-        Filled as the work goes on, for a caller that expects to be interrupted.
+        Updated during the work, for a caller that expects interrupts.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def warmup(
     WorkerError
         The workers do not start.
     KeyboardInterrupt
-        With what was finished in the store, and no worker left.
+        Finished results are in the store then, and all workers have ended.
     """
     if effort not in EFFORTS:
         raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
@@ -118,7 +121,7 @@ Family = tuple[str, str]  # key for one thread, weights
 
 
 def _family(workload: Workload, problem: Problem) -> Family:
-    """What a problem has in common with those that differ from it in their threads."""
+    """Return the key that problems share if they differ only in their threads."""
     return workload.with_threads(problem.key, 1), problem.weights
 
 
@@ -129,9 +132,9 @@ def _by_value(
     effort: str,
     budget: float | None,
 ) -> list[Problem]:
-    """Those that cost their networks most time first, by count and the model's estimate; families stay together.
+    """Sort problems by their time in the networks, by count and the model's estimate; families stay together.
 
-    A budget allows few estimates when the problems are many: flops stand in for the rest.
+    With a budget and many problems, only some are estimated; the others are ranked by flops.
     """
     deadline = None if budget is None else time.monotonic() + ORDER_SHARE * budget
     counts: dict[str, int] = {}
@@ -156,7 +159,7 @@ def _by_value(
 
 @dataclass(frozen=True)
 class _Timing:
-    """A problem's search, and whether all candidates chosen for it are in that."""
+    """A problem's search, and whether it includes all candidates chosen for it."""
 
     problem: Problem
     search: Search
@@ -174,11 +177,11 @@ class _Warmup:
     progress: ProgressEstimate
     outcome: Outcome
     families: dict[Family, list[Problem]]
-    open: list[_Timing] = field(default_factory=list)  # stored, and not decided
-    credit: float = 0.0  # seconds that problems were given and have not used
+    open: list[_Timing] = field(default_factory=list)  # stored but undecided
+    credit: float = 0.0  # allotted time of problems that was not used, in seconds
 
     def run(self, pending: Sequence[Problem]) -> None:
-        """Tune all; those that another process is at come last, if that has not finished them."""
+        """Tune all problems; those that another process is tuning come last, unless it has finished them."""
         largest = max(1, int(BATCH_SECONDS / EFFORTS[self.effort].seconds))
         if self.shape_limit is not None:
             largest = 1
@@ -194,7 +197,7 @@ class _Warmup:
                 self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
 
     def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
-        """Tune problems together; returns those that another process is at."""
+        """Tune problems together; return those that another process is tuning."""
         with contextlib.ExitStack() as claims:
             mine = [problem for problem in batch if claims.enter_context(self.claimed(problem))]
             limit = None if self.shape_limit is None else time.monotonic() + self.shape_limit
@@ -208,7 +211,7 @@ class _Warmup:
             ready: list[_Timing] = []
             for problem in todo:
                 known = {name: verdict for (key, name), verdict in tried.items() if key == problem.key}
-                # Without a single one the budget ended before its turn; without candidates nothing can be done.
+                # Without any result, the budget ended before its turn; without candidates, nothing can be done.
                 if problem.task in chosen and (known or not chosen[problem.task]):
                     ready.append(self.timing(problem, chosen[problem.task], known))
             if ready:
@@ -217,7 +220,7 @@ class _Warmup:
 
     @contextlib.contextmanager
     def claimed(self, problem: Problem) -> Iterator[bool]:
-        """Whether no other process tunes the problem while the context lasts."""
+        """Claim a problem for the context; yields False if another process is tuning it."""
         claim = fingerprint().key, problem.key, problem.weights
         mine = self.store.claim(*claim)
         try:
@@ -227,7 +230,7 @@ class _Warmup:
                 self.store.release(*claim)
 
     def _is_finished(self, problem: Problem) -> bool:
-        """Whether another process has finished the problem since this one began."""
+        """Whether another process has finished the problem since this one began; records it."""
         found = is_finished(self.workload, problem, self.store, self.effort)
         if found:
             self.outcome.left.remove(problem.task)
@@ -262,9 +265,9 @@ class _Warmup:
         return _Timing(problem, search, is_whole=len(tried) == len(candidates))
 
     def time(self, batch: Sequence[_Timing], limit: float | None) -> None:
-        """Visit a batch's problems, and those open, until all are decided or their time is used; store the batch.
+        """Visit the problems of a batch and the open ones until all are decided or time is up; store the batch.
 
-        What an interrupt leaves unfinished stays provisional, with all that is known of it.
+        After an interrupt, unfinished problems are stored as provisional, with all results so far.
         """
         earlier = {each.search: each for each in self.open}
         timings = {each.search: each for each in batch} | earlier
@@ -301,7 +304,7 @@ class _Warmup:
         self.open = [each for search, each in timings.items() if limit is None and search.visits and search.is_open]
 
     def finish(self, timing: _Timing, seconds: float) -> None:
-        """Store what was found of a problem that took so many seconds, and that it is finished."""
+        """Store the results of a problem that took `seconds`, and mark it as finished."""
         problem = timing.problem
         best = timing.search.save(self.store)
         if timing.is_whole:
@@ -319,7 +322,7 @@ class _Warmup:
         self.progress.did_time(problem.label, gflops, seconds)
 
     def note(self, problem: Problem, best: Row | None) -> None:
-        """Tell the outcome of a problem, and compare its numbers of threads."""
+        """Record the outcome of a problem, and compare its numbers of threads."""
         if best is None:
             self.outcome.failed.append(problem.task)
         else:
@@ -327,17 +330,17 @@ class _Warmup:
             self.compare_threads(problem)
 
     def compare_threads(self, problem: Problem) -> None:
-        """Compare the counts of threads of a problem once all of them are tuned."""
+        """Compare a problem's numbers of threads once all of them are tuned."""
         family = self.families[_family(self.workload, problem)]
         if len(family) > 1 and self.left() > 0.0 and not {each.task for each in family} & {*self.outcome.left}:
             compare(self.workload, {each.threads: each.key for each in family}, self.store, problem.weights)
 
     def left(self) -> float:
-        """Seconds of the budget."""
+        """Return the remaining time of the budget, in seconds."""
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
 
     def share(self) -> float:
-        """Seconds for the next problem: an even share of what compiling leaves, but enough to be of use."""
+        """Return the seconds for the next problem: an even share of the time left by compiling, with a minimum."""
         least = LEAST_SHARE * EFFORTS[self.effort].seconds
         even = (self.left() - self.progress.compile_left()) / max(1, self.progress.problems - self.progress.done)
         return min(self.left(), max(even, least))

@@ -1,8 +1,8 @@
-"""Candidates tried out in expendable processes: a crash or a hang there is a rejected candidate, not a dead tuner.
+"""Trial runs of candidates in worker processes: a crash or a hang rejects the candidate and does not end the tuner.
 
-A worker is this module run by another interpreter. It reads tasks from its standard input, a JSON line each; it
-compiles the candidate, says so, runs it for the first time, checks its output, and answers with a line. The process
-dies with its parent, as its standard input then ends.
+A worker runs this module in another interpreter. It reads tasks from its standard input, one JSON line each. For a task
+it compiles the candidate, reports that, runs it once, checks its output, and answers with a line. The worker ends with
+its parent, when its standard input closes.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from autotune.machine.device import allowed_cores
 from autotune.signals import start_thread, unblock_signals
 from autotune.workload import Searchable, Verdict, Workload, check, discover
 
-Task = tuple[str, str]  # key of the problem, name of the candidate
+Task = tuple[str, str]  # key of a problem, name of a candidate
 
-COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
-START_SECONDS = 120.0  # to import the workload
-STAGES = ("compile", "run")  # of a task, each within the limit
+COMPILE_SECONDS = 60.0  # time limit to compile a candidate, and again for its first run
+START_SECONDS = 120.0  # time limit to import the workload
+STAGES = ("compile", "run")  # stages of a task, with the same limit each
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-RECYCLE = 200  # tasks after which a worker is replaced: what Numba compiles is never freed
+RECYCLE = 200  # tasks after which a worker is replaced: Numba never frees compiled code
 POLL_SECONDS = 0.1
 
 
 class WorkerError(RuntimeError):
-    """No worker can be started; the message holds what the last one said."""
+    """No worker can be started; the message contains the last one's error."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that try out candidates.
+    """Settings of worker processes for trial runs.
 
     Attributes
     ----------
     spec : str
-        "module:attribute" by which they find the workload.
+        "module:attribute" of the workload.
     count : int
-        How many work at once.
+        Number of concurrent workers.
     limit : float
-        Seconds that a candidate may take to compile, and again for its first run and its check.
+        Time limit in seconds to compile a candidate, and again for its first run and check.
     """
 
     spec: str
@@ -62,10 +62,10 @@ class Workers:
 
 
 class Pool:
-    """Workers that try out candidates, one each; use as a context manager."""
+    """Workers that try out one candidate each at a time; use as a context manager."""
 
     def __init__(self, workers: Workers) -> None:
-        """Nothing is started before it is needed, or before `start`."""
+        """Make a pool; workers start on demand, or by `start`."""
         self.limit = workers.limit
         self._workers = [_Worker(workers.spec) for _ in range(max(1, workers.count))]
 
@@ -86,19 +86,19 @@ class Pool:
     def run(
         self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
     ) -> dict[Task, Verdict]:
-        """Compile and run each task once, in order; one worker takes those of a problem, as its data are made once.
+        """Compile and run each task once, in order; one worker takes those of a problem, to create its data once.
 
         Parameters
         ----------
         deadline : float or None
-            Of `time.monotonic()`, at which the rest is left out.
+            Time by `time.monotonic()` after which the remaining tasks are skipped.
         done : callable
-            Called in this thread as each task ends.
+            Called in this thread when a task ends.
 
         Returns
         -------
         dict
-            The verdict on each task that ended in time.
+            The verdict of each task that ended in time.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Pool:
                 task: Task | None = None
                 while not stop.is_set() and (task := todo.next(task)) is not None:
                     answers.put((task, worker.try_out(task, self.limit)))
-            except Exception as error:  # handed to the thread that waits
+            except Exception as error:  # re-raised in the waiting thread
                 answers.put(error)
 
         serving = [(w, threading.Thread(target=serve, args=(w,), daemon=True)) for w in self._workers[:expected]]
@@ -143,11 +143,11 @@ class Pool:
 
 
 class _Queue:
-    """Tasks that several threads take from."""
+    """A task queue for several threads."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._lock = threading.Lock()
-        self._fresh: dict[str, collections.deque[Task]] = {}  # by problem, those nobody has begun
+        self._fresh: dict[str, collections.deque[Task]] = {}  # tasks by problem, of problems that no thread has begun
         for task in tasks:
             self._fresh.setdefault(task[0], collections.deque()).append(task)
         self._begun: dict[str, collections.deque[Task]] = {}
@@ -156,8 +156,8 @@ class _Queue:
         return sum(map(len, [*self._fresh.values(), *self._begun.values()]))
 
     def next(self, last: Task | None) -> Task | None:
-        """The next one for who had `last`: of the same problem, else of one that nobody has begun, else of another's;
-        None if there is none."""
+        """Return the next task after `last`, or None: preferably of the same problem, then of one that no thread has
+        begun, then of another thread's."""
         with self._lock:
             own = last[0] if last is not None and self._begun.get(last[0]) else None
             if own is None and self._fresh:
@@ -168,7 +168,7 @@ class _Queue:
 
 
 class _Worker:
-    """One process, started when first needed and again after it died."""
+    """One process, started on demand and restarted after it died."""
 
     def __init__(self, spec: str) -> None:
         self._command = python_main(__name__, spec)
@@ -177,7 +177,7 @@ class _Worker:
         self._tasks = 0
 
     def try_out(self, task: Task, limit: float) -> Verdict:
-        """What becomes of the candidate, in words to store."""
+        """Try out a candidate; return a verdict to store."""
         self.ready()
         self._send(task)
         self._tasks += 1
@@ -192,13 +192,13 @@ class _Worker:
         return Verdict(*answer)
 
     def ready(self) -> None:
-        """Start the process unless it runs, and replace it when it has done much."""
+        """Start the process unless it runs; replace it after `RECYCLE` tasks."""
         if self._process is None or self._tasks >= RECYCLE:
             self.kill()
             self._start()
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -208,13 +208,13 @@ class _Worker:
             try:
                 if pipe is not None:
                     pipe.close()
-            except BrokenPipeError:  # a task was on its way to a dead process
+            except BrokenPipeError:  # unsent data for a dead process
                 continue
 
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._tasks = 0
-        # A session of its own: Ctrl-C at the terminal is the parent's to handle.
+        # A session of its own: Ctrl-C at the terminal only reaches the parent.
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -222,7 +222,7 @@ class _Worker:
             stderr=self._errors,
             text=True,
             encoding="utf-8",
-            env=dict.fromkeys(BLAS_THREADS, "1") | os.environ,  # workers are one a core, and check with BLAS
+            env=dict.fromkeys(BLAS_THREADS, "1") | os.environ,  # one worker per core, and checks use BLAS
             start_new_session=True,
         )
         answer, late = self._read(START_SECONDS)
@@ -233,14 +233,14 @@ class _Worker:
 
     def _send(self, task: Task) -> None:
         try:
-            if self._process is not None and self._process.stdin is not None:  # else killed by another thread
+            if self._process is not None and self._process.stdin is not None:  # else another thread killed it
                 self._process.stdin.write(json.dumps(task) + "\n")
                 self._process.stdin.flush()
-        except (OSError, ValueError):  # dead, as reading will tell, or closed by `kill`
+        except (OSError, ValueError):  # dead (the next read detects it), or closed by `kill`
             return
 
     def _read(self, limit: float) -> tuple[Any, bool]:
-        """The next line, None if the process died, and whether it was killed for being late."""
+        """Return the next answer, None if the process died, and whether it was killed for exceeding the limit."""
         process = self._process
         if process is None or process.stdout is None:
             return None, False
@@ -284,13 +284,13 @@ def main(spec: str) -> None:
     unblock_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a compiler prints must not be taken for an answer
+    os.dup2(2, 1)  # keep compiler output out of the answers
     tasks: queue.Queue[Any] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin:
             tasks.put(json.loads(line))
-        os._exit(0)  # the parent is gone; a compile under way is of no use to anybody
+        os._exit(0)  # the parent is gone, so a compilation in progress is useless
 
     def answer(content: Any) -> None:
         answers.write(json.dumps(content) + "\n")
@@ -330,6 +330,6 @@ def run_here(workload: Workload, key: str, name: str) -> Verdict:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Format an exception in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:400] if text else type(error).__name__

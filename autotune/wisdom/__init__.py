@@ -1,1 +1,1 @@
-"""What was found, as files; and which of pinned file, store and shipped table decides."""
+"""Tuning results as files (wisdom), and the precedence of pinned file, store and shipped table."""

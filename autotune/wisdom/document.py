@@ -1,6 +1,7 @@
-"""Wisdom: what stores hold, as a JSON file to keep, send, and read without trust (`docs/wisdom.md` has the schema).
+"""Wisdom: the content of stores as a JSON file for archiving and exchange (`docs/wisdom.md` has the schema).
 
-A file is taken whole or refused whole. Every value is checked; nothing in it is executed, imported or unpickled.
+Files are untrusted input: a file is accepted or refused as a whole. Every value is checked; nothing is executed,
+imported or unpickled.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from autotune.workload import ADMITS
 
 FORMAT = "autotune-wisdom"
 VERSION = 1
-MOST_BYTES = 32 << 20  # a hundred and fifty times a table that the package ships
+MOST_BYTES = 32 << 20  # max. file size: 150 times a table that the package ships
 MOST_ROWS = 500_000
 MOST_TEXT = 2048
 MOST_ROOFS = 256
 MOST_SECONDS = 1e6
-_TIMES, _SMALL = 8, 1 << 16  # memory that decoding takes: three times the text as a rule
-MOST_NUMBER = 1 << 53  # what JSON readers agree on
+_TIMES, _SMALL = 8, 1 << 16  # limit of decoded memory: factor of the text (usually 3), plus bytes
+MOST_NUMBER = 1 << 53  # largest integer that all JSON readers represent exactly
 
-Problem = tuple[str, str, str]  # device, problem, weights
+Problem = tuple[str, str, str]  # device, problem key, weights
 
 
 class WisdomError(ValueError):
-    """A file that is no wisdom, or not to be trusted; the message says why."""
+    """A file is not wisdom, or not trustworthy; the message gives the reason."""
 
 
 @dataclass
 class Wisdom:
-    """Rows with the devices that they are of, the problems that are done, and the networks that ask for them."""
+    """Rows with their devices, the finished problems, and the networks that use them."""
 
     devices: dict[str, Device] = field(default_factory=dict)
     roofs: dict[str, KeptRoofs] = field(default_factory=dict)
@@ -49,19 +50,19 @@ class Wisdom:
     uses: list[Use] = field(default_factory=list)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """File rows under their problems."""
+        """Add rows to their problems."""
         for row in rows:
             self.rows.setdefault((row.device, row.problem, row.weights), []).append(row)
 
     def count(self) -> int:
-        """Rows in all."""
+        """Return the number of rows."""
         return sum(map(len, self.rows.values()))
 
     def __iter__(self) -> Iterator[Row]:
         return (row for rows in self.rows.values() for row in rows)
 
 
-# -- how values are checked: a text that says what a value must be, and whether it is that
+# -- validation rules: the expected value in words, and a predicate
 
 Rule = tuple[str, Callable[[Any], bool]]
 
@@ -151,7 +152,7 @@ DEVICE_RULES: dict[str, Rule] = {
 TOP = ("format", "version", "columns", "devices", "uses", "sha256")
 DEVICE = ("fields", "roofs", "rows", "finished")
 COLUMNS = {"rows": list(ROW_RULES), "finished": list(FINISHED_RULES), "uses": list(USE_RULES)}
-FORMER_COLUMNS = {**COLUMNS, "rows": [name for name in ROW_RULES if name != "kernels"]}  # before 2026-11-28
+FORMER_COLUMNS = {**COLUMNS, "rows": [name for name in ROW_RULES if name != "kernels"]}  # of files before 2026-11-28
 assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {column.name for column in fields(Device)}
 
 
@@ -159,14 +160,14 @@ assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {colu
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
-    """The wisdom of a file.
+    """Read a file of wisdom.
 
     Raises
     ------
     WisdomError
-        It is refused, with the reason.
+        The file is refused; the message gives the reason.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         return parse(read_regular(path, most_bytes))
@@ -181,7 +182,7 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
 
 
 def parse(content: bytes, most_rows: int = MOST_ROWS) -> Wisdom:
-    """The wisdom of a file's content, of no more rows in a table; raises WisdomError."""
+    """Parse a file's content, with at most `most_rows` rows per table; raises WisdomError."""
     if len(content) > MOST_BYTES:
         raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
     if (taken := decoded_bytes(content)) > _SMALL + _TIMES * len(content):
@@ -231,19 +232,19 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
 
 
 def _rows(device: str, names: Sequence[str], records: list[list[Any]]) -> list[Row]:
-    """The rows of records, column by column: a table is read by every process that looks for a tuned problem."""
+    """Make rows from records, column by column: each process that looks up a tuned problem reads a table."""
     if not records:
         return []
     columns: dict[str, Iterable[Any]] = dict(zip(names, zip(*records, strict=True), strict=True))
     for name in REALS & columns.keys():
         columns[name] = [math.nan if value is None else float(value) for value in columns[name]]
     columns["device"] = [device] * len(records)
-    columns.setdefault("kernels", [""] * len(records))  # of a former file
+    columns.setdefault("kernels", [""] * len(records))  # missing in a former file
     return [*map(Row._make, zip(*(columns[name] for name in Row._fields), strict=True))]
 
 
 def device_of(fields: Any, where: str) -> Device:
-    """The device of its fields as they are read; raises WisdomError that says `where`."""
+    """Make a device from its decoded fields; raises WisdomError that names `where`."""
     _keys(fields, tuple(DEVICE_RULES), where)
     for name, (must_be, is_that) in DEVICE_RULES.items():
         if not is_that(fields[name]):
@@ -260,7 +261,7 @@ def _roofs(roofs: Any, where: str) -> KeptRoofs:
 
 
 def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> list[list[Any]]:
-    """The records of a table, which are lists of values as the rules say; most values occur many times."""
+    """Return a table's records, lists of values, after checking them by the rules; repeated values are checked once."""
     records = _list(records, where, most)
     for at, values in enumerate(records):
         if not isinstance(values, list) or len(values) != len(rules):
@@ -278,10 +279,10 @@ def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> list[
 
 
 def _each_once(column: Sequence[Any]) -> Iterable[Any]:
-    """The values of a column, those that are equal and of one type once."""
+    """Return the values of a column without duplicates of the same type."""
     try:
         return (value for _, value in dict.fromkeys(zip(map(type, column), column, strict=True)))
-    except TypeError:  # a list or an object
+    except TypeError:  # a list or an object is not hashable
         return column
 
 
@@ -311,7 +312,7 @@ def _no_constant(name: str) -> float:
 
 
 def render(wisdom: Wisdom) -> str:
-    """The file's text: deterministic, a line for each row."""
+    """Return the file's text: deterministic, one line per row."""
 
     def plain(value: Any) -> Any:
         return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -343,13 +344,13 @@ def render(wisdom: Wisdom) -> str:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """Of all but itself, however it is spaced and ordered; against damage, not against malice."""
+    """Return the hash of all but the hash itself, independent of spacing and order; it detects damage, not malice."""
     rest = {name: value for name, value in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _lines(value: Any, indent: str = "") -> str:
-    """JSON in which a list or object of plain values takes one line."""
+    """Format JSON with one line per list or object of plain values."""
     inner = indent + " "
     items = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, list)) or not any(isinstance(item, (dict, list)) for item in items):

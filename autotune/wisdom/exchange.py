@@ -1,4 +1,4 @@
-"""Wisdom from stores and into them; merged, compared, pruned."""
+"""Exchange of wisdom with stores: export, import, merge, comparison, pruning."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, device_o
 
 
 def load(path: Path) -> Wisdom:
-    """What a file holds, a store or wisdom.
+    """Load the content of a file, a store or wisdom.
 
     Raises
     ------
     WisdomError
-        It is neither, or refused.
+        The file is neither, or is refused.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     with open_regular(path) as file:
         is_store = file.read(len(database.MAGIC)) == database.MAGIC
@@ -32,13 +32,13 @@ def load(path: Path) -> Wisdom:
         if (health := store.health()) != "ok":
             raise WisdomError(f"{path} is refused: {health}")
         try:
-            return parse(render(from_store(store)).encode())  # by the same rules
+            return parse(render(from_store(store)).encode())  # checked by the same rules
         except WisdomError as error:
             raise WisdomError(f"{path} is refused: {error}") from None
 
 
 def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
-    """What a store holds of these devices, None for all."""
+    """Return a store's content for these devices; None for all."""
     wisdom = Wisdom()
     for key, stored in store.devices().items():
         if devices is not None and key not in devices:
@@ -47,7 +47,7 @@ def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
             device = device_of({name: stored.get(name) for name in DEVICE_RULES}, key)
         except WisdomError:
             continue
-        if device.key != key:  # it is damaged
+        if device.key != key:  # the stored fields are damaged
             continue
         wisdom.devices[key], wisdom.roofs[key] = device, stored["roofs"]
         for problem, weights in store.tuned(key):
@@ -58,7 +58,7 @@ def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
 
 
 def into_store(wisdom: Wisdom, store: Store) -> None:
-    """Write wisdom into a store, merged with what is there, all or nothing."""
+    """Write wisdom into a store, merged with its content, all or nothing."""
     rows = [row for key, new in wisdom.rows.items() for row in combined(new, store.rows(*key))]
     known = store.devices()
     devices = [
@@ -69,7 +69,7 @@ def into_store(wisdom: Wisdom, store: Store) -> None:
 
 
 def merge(parts: Iterable[Wisdom]) -> Wisdom:
-    """One of several; of the same row and the same device the newest counts."""
+    """Merge several into one; for the same row or device the newest one counts."""
     merged = Wisdom()
     finished: dict[tuple[str, ...], Finished] = {}
     uses: dict[tuple[Any, ...], Use] = {}
@@ -88,10 +88,10 @@ def merge(parts: Iterable[Wisdom]) -> Wisdom:
 
 
 def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """Rows of one problem from two tunings.
+    """Combine the rows of two tunings of one problem.
 
-    Those of the later one as they are (a decided tuning counts as later than a provisional one); what only the earlier
-    one timed, in terms of the later one's speed by the candidates that both timed.
+    Rows of the later tuning stay as they are (a decided tuning counts as later than a provisional one). Rows that only
+    the earlier one has are rescaled to the later one's speed, by the candidates that both timed.
     """
     if not some or not others:
         return [*some, *others]
@@ -100,14 +100,14 @@ def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
 
 
 def _standing(rows: Sequence[Row]) -> tuple[bool, float]:
-    """Sorts tunings of a problem, the one that counts most last."""
+    """Sort key of tunings of a problem; the most relevant one comes last."""
     return all(row.state != PROVISIONAL for row in rows), max(row.created for row in rows)
 
 
 def table_of(wisdom: Wisdom, device: str, limits: RowLimits, sources_of: Callable[[str], str]) -> Wisdom:
-    """What of a device some choice within some limits would take: a table to ship, of today's sources.
+    """Return a table to ship for a device, with current sources: the rows that may be selected within some limits.
 
-    A row stays unless a faster one of no more workspace, no laxer accuracy and the same solver makes it needless.
+    A row is dropped if a faster row of the same solver has no more workspace and the same accuracy.
     """
     table = Wisdom({device: wisdom.devices[device]}, {device: wisdom.roofs.get(device, {})})
     for (key, _, _), rows in wisdom.rows.items():
@@ -133,7 +133,7 @@ def _front(ranked: Sequence[Row]) -> list[Row]:
 
 
 class Difference(NamedTuple):
-    """A problem whose best candidate differs: seconds of each, None where there is none."""
+    """A problem whose best candidate differs: candidates and their times in seconds; None where there is none."""
 
     device: str
     problem: str
@@ -145,7 +145,7 @@ class Difference(NamedTuple):
 
 
 def diff(first: Wisdom, second: Wisdom) -> list[Difference]:
-    """Where the best candidates of two differ, or only one knows the problem."""
+    """Return the problems whose best candidates differ, or that only one of the two has."""
     differences = []
     for key in sorted(first.rows.keys() | second.rows.keys()):
         a, b = (_best(wisdom.rows.get(key, [])) for wisdom in (first, second))

@@ -1,8 +1,8 @@
-"""The tiers of what is known of a problem: a pinned file of wisdom, the user's store, tables that are shipped.
+"""Tiers of tuning results: a pinned wisdom file, the user's store, shipped tables.
 
-The first tier that has a row within the limits decides. Answers are remembered until a tier changes, which is looked
-for every second, and at once after this process has written. Nothing here raises: a file that cannot be used is passed
-over with one warning.
+The first tier that has a row within the limits decides. Results are cached until a tier changes. Changes are checked
+once per second, and immediately after this process has written. Nothing here raises: an unusable file is skipped with
+one warning.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from autotune.store.connection import writes
 from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Row, RowLimits
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
-PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
+PINNED = "CPUCONV_WISDOM"  # environment variable that names a wisdom file
 TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")
-OLDER = "older kernels"  # what a row was measured with that is not current
+OLDER = "older kernels"  # remark on a row that is not current
 
 
 class Found(NamedTuple):
-    """A row, the tier that it is from, one of `TIERS`, and whether its kernels are those of today."""
+    """A row, its tier (one of `TIERS`), and whether its kernels are current."""
 
     row: Row
     tier: str
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
     @property
     def remark(self) -> str | None:
-        """What a reader should know of the row, or None."""
+        """Return a remark on the row for readers, or None."""
         if not self.current:
             return OLDER
         return PROVISIONAL if self.row.state == PROVISIONAL else None
@@ -45,7 +45,7 @@ Winners = list[tuple[str, str]]  # problem, candidate
 
 
 class Tier(Protocol):
-    """What a tier can be asked; `Store` says how it answers."""
+    """The interface of a tier, as of `Store`."""
 
     def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]: ...
     def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None: ...
@@ -57,7 +57,7 @@ class Tier(Protocol):
 
 
 class Book:
-    """The wisdom of one file, read when first asked and again when `version` finds that the file has changed."""
+    """The wisdom of one file; read on demand, and again when `version` finds the file changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Book:
         self._lock = Lock()
 
     def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]:
-        """The problem's rows, as `Store.rows`."""
+        """Return the problem's rows, as `Store.rows`."""
         return self._read().rows.get((device, problem, weights), [])
 
     def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None:
@@ -89,7 +89,7 @@ class Book:
         return [(problem, weights) for owner, problem, weights in self._read().rows if owner == device]
 
     def version(self) -> tuple[Any, ...]:
-        """As `Store.version`; what was read of another file than this one is forgotten."""
+        """As `Store.version`; drops the content if the file has changed."""
         with self._lock:
             state = _state(self.path)
             if state != self._state:
@@ -101,7 +101,7 @@ class Book:
         return (str(self.path), *_state(self.path))
 
     def knows(self, device: str) -> bool:
-        """As `Store.knows`, but of a file that was not read yet: it may."""
+        """As `Store.knows`, but True for a file that was not read yet."""
         wisdom = self._wisdom
         return wisdom is None or any(key[0] == device for key in wisdom.rows)
 
@@ -133,40 +133,40 @@ def _state(path: Path) -> tuple[Any, ...]:
 
 @dataclass
 class _Look:
-    """The tiers as they were when last looked at, and the answers that have held since."""
+    """The tiers at the last check for changes, and the results cached since."""
 
-    tiers: list[tuple[str, Tier]]  # that know something of the device
+    tiers: list[tuple[str, Tier]]  # tiers that have rows of the device
     state: list[tuple[Tier, tuple[Any, ...]]]
-    until: float  # of `time.monotonic()`, when to look again
-    writes: int  # of this process by then
+    until: float  # time of the next check, by `time.monotonic()`
+    writes: int  # number of writes of this process at the check
     answers: dict[tuple[str, RowLimits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
-    problems: frozenset[str] | None = None  # that any rows are of, once somebody asked
+    problems: frozenset[str] | None = None  # problems with rows; None until requested
 
 
 class Tiers:
-    """What a process may ask of all tiers.
+    """Queries of all tiers.
 
     Attributes
     ----------
     recheck_seconds : float
-        How soon a look-up sees what another process has found, or another file pinned.
+        Interval in seconds between checks for other processes' results or another pinned file.
     most_answers : int
-        That are remembered.
+        Max. cached results.
     """
 
     recheck_seconds = 1.0
     most_answers = 4096
 
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
-        """Look into these tiers.
+        """Use these tiers.
 
         Parameters
         ----------
         tables : Path or None
             The folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
         kept : Store or None
-            The store to ask; None: the one that inference shares.
+            The store to query; None: the shared one for inference.
         """
         self._tables = tables
         self._kept = kept
@@ -178,9 +178,9 @@ class Tiers:
         return bool(self._look(device, read_only).tiers)
 
     def lookup(self, device: str, problem: str, limits: RowLimits, *, read_only: bool = True) -> Found | None:
-        """The best row of the first tier that has one within the limits, of the first weights that any tier knows.
+        """Return the best row within the limits, of the first tier that has one, for the first weights with any.
 
-        `read_only=False` asks the store that this process writes.
+        `read_only=False` queries the store that this process writes.
         """
         look, request = self._look(device, read_only), (problem, limits)
         try:
@@ -191,16 +191,16 @@ class Tiers:
             return answer
 
     def older(self, device: str, problem: str, limits: RowLimits) -> list[Found]:
-        """Rows of other kernels that nothing current has replaced, best first: the problem was not tuned since, and
-        those that are still current from that tuning are slower than these, or there are none.
+        """Return rows of other kernels that no current row has replaced, best first.
 
-        Whoever asks should look twice at their candidates, whose times may be others now.
+        The problem was not tuned since. Rows of that tuning that are still current are slower than these, or there are
+        none. Callers should verify these candidates, as their times may have changed.
         """
         tiers = self._look(device).tiers
         for weights in limits.weights:
             for name, tier in tiers:
                 known = tier.rows(device, problem, weights)
-                if not known:  # as of most problems
+                if not known:  # the case for most problems
                     continue
                 best = self.lookup(device, problem, limits)
                 if best is None or (best.row.weights, best.tier) == (weights, name):
@@ -210,8 +210,8 @@ class Tiers:
         return []
 
     def rows(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> dict[str, Found]:
-        """Every candidate's row, from the first tier that has one within the limits; else one that nothing has
-        replaced."""
+        """Return each candidate's row from the first tier that has one within the limits, or else a stale row that
+        nothing has replaced."""
         current: dict[str, Found] = {}
         older: dict[str, Found] = {}
         for name, tier in self._look(device).tiers:
@@ -224,11 +224,11 @@ class Tiers:
         return older | current
 
     def all_rows(self, device: str, problem: str, limits: RowLimits) -> list[Found]:
-        """`rows` of every weights, in the order in which a look-up asks them."""
+        """Return `rows` of all kinds of weights, in look-up order."""
         return [found for weights in WEIGHTS for found in self.rows(device, problem, limits, weights).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], weights: str = WARM) -> Winners:
-        """As `Store.winners`, of each problem from the first tier that knows it."""
+        """As `Store.winners`, for each problem from the first tier that has it."""
         look, request = self._look(device), (like, frozenset(sources), weights)
         answer = look.winners.get(request)
         if answer is None:
@@ -241,26 +241,26 @@ class Tiers:
         return answer
 
     def problems(self, device: str) -> frozenset[str]:
-        """The problems that any tier has rows of, whether these are current or not."""
+        """Return the problems of which any tier has rows, current or not."""
         look = self._look(device)
         if look.problems is None:
             look.problems = frozenset(problem for _, tier in look.tiers for problem, _ in tier.tuned(device))
         return look.problems
 
     def state(self, device: str) -> tuple[Any, ...] | None:
-        """What is equal in two processes as long as all tiers have the same rows of a device; None if nobody knows."""
+        """Return a value that is equal in two processes while all tiers have equal rows of a device; None: unknown."""
         told = [tier.summary(device) for tier, _ in self._look(device).state]
         return None if None in told else tuple(told)
 
     def forget(self) -> None:
-        """Look at the tiers again when next asked."""
+        """Check the tiers again at the next query."""
         self._looks.clear()
 
     def _look(self, device: str, read_only: bool = True) -> _Look:
         now, seen = time.monotonic(), self._looks.get((device, read_only))
         if seen is not None and now < seen.until and seen.writes == writes():
             return seen
-        written = writes()  # before the tiers are asked: what is written meanwhile is seen the next time
+        written = writes()  # before the tiers are queried, so the next query sees concurrent writes
         tiers = list(self._make(device, read_only))
         state = [(tier, tier.version()) for _, tier in tiers]
         knowing = [(name, tier) for name, tier in tiers if tier.knows(device)]
@@ -286,8 +286,8 @@ class Tiers:
 
 
 def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> list[Row]:
-    """The rows of other kernels than today's, but within the limits, that were measured no earlier than those of a
-    problem (`rows`) that are of current sources, and rank before the best of them."""
+    """Return rows of other kernels within the limits that were measured no earlier than the newest row from current
+    sources, and rank before `best`."""
     tuned = max((row.created for row in rows if row.is_timed and row.sources in limits.sources), default=0.0)
     return [
         row
@@ -296,7 +296,7 @@ def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> l
         and limits.admits_any(row)
         and row.created >= tuned
         and (best is None or row.rank < best.rank)
-        and not limits.same_kernels(row)  # last, as it takes long
+        and not limits.same_kernels(row)  # last, as it is slow
     ]
 
 

@@ -1,1 +1,1 @@
-"""The command line for networks: run, profile, explain."""
+"""Command line for networks: run, profile, compile, quantize, explain."""

@@ -1,4 +1,4 @@
-"""Values of the options of `cpuconv`, as argparse reads them."""
+"""Argparse types for the options of `cpuconv`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cpuconv.errors import ArgumentError
 
 
 def given_input(text: str) -> tuple[str, str]:
-    """An input's name, and its file or `RANDOM`."""
+    """Parse an input's name and its file or `RANDOM`."""
     name, equals, file = text.partition("=")
     if not name or not file:
         raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
@@ -20,7 +20,7 @@ def given_input(text: str) -> tuple[str, str]:
 
 
 def precision(text: str) -> str:
-    """A precision, perhaps by an alias, or `AUTO`."""
+    """Parse a precision, one of its aliases, or `AUTO`."""
     try:
         return AUTO if text == AUTO else precision_named(text, more=[AUTO])
     except ArgumentError as error:
@@ -28,7 +28,7 @@ def precision(text: str) -> str:
 
 
 def node_precision(text: str) -> tuple[str, str]:
-    """A node's name, and its precision."""
+    """Parse a node's name and its precision."""
     name, _, stated = text.rpartition("=")
     named = PRECISION_ALIASES.get(stated, stated)
     if not name or named not in PRECISIONS:
@@ -37,7 +37,7 @@ def node_precision(text: str) -> tuple[str, str]:
 
 
 def folder(text: str) -> Path:
-    """A folder that may be there."""
+    """Parse the path of a folder that need not exist."""
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")

@@ -1,4 +1,4 @@
-"""What a network is fed on the command line: sizes that it leaves open, arrays from files, random numbers."""
+"""Input arrays for command-line runs: sizes for open dimensions, arrays from files, random numbers."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 
 RANDOM = "random"
-_SMALL = 10  # random integers are below
+_SMALL = 10  # exclusive upper bound of random integers
 
 Sizes = tuple[int, ...]
 
 
 def loaded(name: str, file: str) -> np.ndarray:
-    """The array of a file of NumPy's format.
+    """Load an array from a file in NumPy's format.
 
     Raises
     ------
     ArgumentError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with open(file, "rb") as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    except Exception as error:  # NumPy raises many kinds for what is no such file
+    except Exception as error:  # NumPy raises many types for other file formats
         raise ArgumentError(must(f"--input {name}", "a .npy file that can be read", f"{file!r} ({error})")) from error
 
 
 def shapes(
     graph: Graph, stated: Mapping[str, Sizes], given: Mapping[str, np.ndarray], named: Sequence[str] = ()
 ) -> dict[str, Sizes]:
-    """Sizes of every input.
+    """Return the sizes of every input.
 
     Parameters
     ----------
     graph : Graph
-        As the model states it.
+        The graph as read from the model.
     stated : Mapping[str, Sizes]
-        Of inputs by name; of symbols one size each.
+        Sizes per input name; one size per symbol.
     given : Mapping[str, np.ndarray]
-        Arrays for some inputs.
+        Arrays of some inputs.
     named : Sequence[str]
-        What else is said to be an input.
+        Further names used as inputs.
 
     Raises
     ------
     ArgumentError
         A name is neither an input nor a symbol, sizes do not fit, or some stay open.
     ArgumentTypeError
-        An array is of another dtype than its input.
+        The dtype of an array differs from that of its input.
     """
     inputs = {name: graph.value(name) for name in graph.inputs}
     own, symbols = divided(graph, stated, (*given, *named))
@@ -72,7 +72,7 @@ def shapes(
 def divided(
     graph: Graph, stated: Mapping[str, Sizes], fed: Sequence[str] = ()
 ) -> tuple[dict[str, Sizes], dict[str, int]]:
-    """The sizes stated for inputs, and those for symbols; `fed` is what else is said to be an input.
+    """Split stated sizes into those of inputs and those of symbols; `fed` has further names used as inputs.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def divided(
 
 
 def _check_names(inputs: Mapping[str, Value], stated: Mapping[str, Sizes], fed: Sequence[str]) -> None:
-    """Options for what there is not; a symbol that is to have several sizes."""
+    """Raise for options that name unknown inputs or symbols, and for a symbol with several sizes."""
     listed = [f"{name}: {value}" for name, value in inputs.items()]
     symbols = sorted({dim for value in inputs.values() for dim in value.shape or () if isinstance(dim, str)})
     for name in fed:
@@ -113,7 +113,7 @@ def _check_array(name: str, array: np.ndarray, value: Value, stated: Sizes | Non
 
 
 def _closed(inputs: Mapping[str, Value], symbols: Mapping[str, int]) -> dict[str, Sizes]:
-    """Sizes of all inputs: open ones are those of the symbols, and 1 on first axes."""
+    """Return the sizes of all inputs; open sizes are those of the symbols, or 1 on a first axis."""
     firsts = [value.shape[0] for value in inputs.values() if value.shape]
     symbols = {first: 1 for first in firsts if isinstance(first, str)} | dict(symbols)
     closed = {}
@@ -130,7 +130,7 @@ def _closed(inputs: Mapping[str, Value], symbols: Mapping[str, int]) -> dict[str
 
 
 def drawn(ports: Sequence[Port], given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """An array for every input: those given, and random ones, the same for the same seed."""
+    """Return an array per input: the given ones, and random ones that depend only on the seed."""
     rng = np.random.default_rng(seed)
     feed = {}
     for port in ports:
@@ -140,7 +140,7 @@ def drawn(ports: Sequence[Port], given: Mapping[str, np.ndarray], seed: int) -> 
 
 
 def _random(rng: np.random.Generator, sizes: Sizes, dtype: np.dtype | None) -> np.ndarray:
-    """Standard normal numbers, booleans, or small integers."""
+    """Draw standard normal numbers, booleans, or small integers."""
     dtype = np.dtype(np.float32) if dtype is None else dtype
     if is_float(dtype):
         return np.asarray(rng.standard_normal(sizes), dtype)

@@ -1,4 +1,4 @@
-"""The command line."""
+"""Command line of cpuconv."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _EPILOG = f"""exit codes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         with interrupts_arrive(), _warnings_in_a_line():
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     model, feed = _fed(options)
     with _busy(f"running {options.model}"):
-        results = model.run(feed)  # kernels are compiled and memory is touched
+        results = model.run(feed)  # untimed run: compiles kernels and touches memory
     begun = time.perf_counter()
     results = model.run(feed, results)
     seconds = time.perf_counter() - begun
@@ -110,8 +110,8 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _roofs_again(threads: int) -> bool:
-    """Measure the roofs of so many threads once more, as rows are above those that are known; whether that was done."""
-    from autotune.report.doctor import measure  # and with it all of the tuner
+    """Measure the roofs again for this thread count, as some rows exceed them; return whether they were stored."""
+    from autotune.report.doctor import measure  # imports the whole tuner
     from autotune.store.store import Store
     from cpuconv.tuning.workload import workload
 
@@ -149,7 +149,7 @@ def _compile(options: argparse.Namespace) -> None:
 
 
 def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
-    """The network for the inputs that the options name, and those."""
+    """Return the model for the inputs given in the options, and its feed."""
     files = dict(options.input)
     given = {name: loaded(name, file) for name, file in files.items() if file != RANDOM}
     model = _compiled(options, given, list(files))
@@ -157,19 +157,19 @@ def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
 
 
 def _compiled(options: argparse.Namespace, given: Mapping[str, np.ndarray], named: Sequence[str] = ()) -> Model:
-    """The network for the sizes that the options state or the given arrays have."""
+    """Compile the model for the sizes in the options or those of the given arrays."""
     graph = _graph(options)
     return _ready(options, graph, shapes(graph, dict(options.shape), given, named))
 
 
 def _graph(options: argparse.Namespace) -> Graph:
-    """The network as it was read; of a saved one of fixed sizes what stands for it."""
+    """Read the graph; a saved model of fixed sizes has a placeholder graph."""
     with _busy(f"reading {options.model}"):
         return Saved(options.model).graph if is_saved(options.model) else read(options.model)
 
 
 def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Model:
-    """The network, its sizes known as far as `shapes` says."""
+    """Compile or load the model; sizes are fixed as far as `shapes` has them."""
     common: dict[str, Any] = {"threads": options.threads, "input_shapes": shapes}
     if options.precision == AUTO and not is_saved(options.model):
         return _chosen(options, graph, common)
@@ -194,7 +194,7 @@ def _choices(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _chosen(options: argparse.Namespace, graph: Graph, common: dict[str, Any]) -> Model:
-    """The network, its precisions chosen by samples."""
+    """Compile the model with precisions chosen by samples."""
     each = dict(options.node_precision) or None
     with bar(f"compiling {options.model}") as progress:
         return cpuconv.compile(
@@ -210,7 +210,7 @@ def _check_auto(options: argparse.Namespace) -> None:
 
 
 def _print(options: argparse.Namespace, told: Any) -> None:
-    """Print a profile or an explanation as asked for."""
+    """Print a profile or an explanation, as JSON or text."""
     if options.json:
         _print_json(told.to_dict())
     else:
@@ -227,7 +227,7 @@ def _say(message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_a_line() -> Iterator[None]:
-    """Tell the user our warnings as we tell errors."""
+    """Print cpuconv's warnings in the format of its errors."""
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
@@ -244,7 +244,7 @@ def _warnings_in_a_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _busy(what: str) -> Iterator[None]:
-    """Say on a terminal what takes its time, while it does; not while anything is timed, as that would slow it."""
+    """Show a status line on a terminal; not used during timed runs, as it would slow them down."""
     if not sys.stderr.isatty():
         yield
         return

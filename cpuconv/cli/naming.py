@@ -1,11 +1,11 @@
-"""Errors of the library in the words of the command line: options in place of arguments."""
+"""Error messages in terms of the command line: options in place of arguments."""
 
 from __future__ import annotations
 
 import argparse
 import re
 
-_OPTIONS = {  # of arguments whose option has another name
+_OPTIONS = {  # arguments whose option has another name
     "data": "--data",
     "feed": "--input",
     "image_mean": "--mean",
@@ -20,7 +20,7 @@ _ARGUMENT = re.compile(r"Argument '(?P<name>\w+|--?[\w-]+[^']*)(?:\['(?P<key>[^'
 
 
 def in_options(message: str, options: argparse.Namespace) -> str:
-    """An error's message, arguments named as the options of the command that was given; others stay."""
+    """Replace argument names in an error message by the options of the command; others stay."""
 
     def named(match: re.Match[str]) -> str:
         name, key = match["name"], match["key"]

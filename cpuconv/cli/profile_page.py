@@ -1,4 +1,4 @@
-"""A profile as one page: where the time of a run goes, who ran what when, and every operator against its roof."""
+"""HTML page of a profile: operators by bound, a timeline of the workers, and every operator against its roof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.text import number
 from cpuconv.network.reports.profile import Profile, ProfileRow
 from cpuconv.network.reports.timing import Span, Watched
 
-KINDS = {  # in the order of the bars
+KINDS = {  # in the order in which the bars show them
     "compute": "bound by arithmetic",
     "bandwidth": "bound by memory",
     "overhead": "bound by neither",
@@ -20,10 +20,10 @@ KINDS = {  # in the order of the bars
     "reference": "computed by references",
 }
 _GAP = "waiting"
-_LANE, _BETWEEN, _AXIS = 28, 6, 20  # pixels of a worker, between two, and of the numbers below
-_LEAST_GAP = 5e-4  # of the run; shorter ones are not drawn
+_LANE, _BETWEEN, _AXIS = 28, 6, 20  # heights in pixels: a worker's lane, the space between lanes, the axis labels
+_LEAST_GAP = 5e-4  # shortest gap that is drawn, as a share of the run
 _TICKS = 10
-COLUMNS = (  # title, whether it is a number
+COLUMNS = (  # title, whether the column is numeric
     ("operator", False), ("#", True), ("kind", False), ("µs", True), ("share", True), ("of roof", True),
     ("bound by", False), ("GFLOP/s", True), ("GB/s", True), ("shape", False), ("types", False), ("layouts", False),
     ("algorithm", False),
@@ -32,7 +32,7 @@ _LONG = ("algorithm",)
 
 
 def page(name: str, profile: Profile) -> str:
-    """The whole HTML document for a network of this name."""
+    """Return the HTML document for a network of this name."""
     main = Element("main")
     text(main, "h1", f"Profile of {name}")
     facts(main, list(_facts(profile)))
@@ -72,11 +72,11 @@ def _facts(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "arithmetic", f"{flops / profile.seconds:.1f} GFLOP/s of the whole run"
 
 
-# --- the sum of operators beside the whole --------------------------------------------------------------------------
+# --- sum of operators and whole run ---------------------------------------------------------------------------------
 
 
 def _bars(parent: Element, profile: Profile) -> None:
-    """The whole run above the sum of its operators, to one scale."""
+    """Draw the whole run above the sum of its operators, to one scale."""
     sums = {each: sum(row.seconds for row in profile.rows if row.kind == each) for each in KINDS}
     alone = sum(sums.values())
     scale = max(alone, profile.seconds) or 1.0
@@ -107,7 +107,7 @@ def _legend(figure: Element, kinds: Sequence[str]) -> None:
         drawing.tail = f" {KINDS.get(each, each)}"
 
 
-# --- who ran what when ----------------------------------------------------------------------------------------------
+# --- timeline -------------------------------------------------------------------------------------------------------
 
 
 def _timeline(parent: Element, profile: Profile, watched: Watched) -> None:
@@ -159,7 +159,7 @@ def _span(drawing: Element, row: ProfileRow, span: Span, seconds: float) -> None
 
 
 def _gaps(watched: Watched, worker: int) -> Iterator[tuple[float, float]]:
-    """The times in which a worker does nothing."""
+    """Yield the idle intervals of a worker."""
     taken = sorted((span.start, span.end) for span in watched.spans if span.worker == worker)
     last = 0.0
     for start, end in [*taken, (watched.seconds, watched.seconds)]:
@@ -181,7 +181,7 @@ def _axis(drawing: Element, seconds: float, height: int) -> None:
 
 
 def _rect(parent: Element, of: str, start: float, width: float, top: float, height: float) -> Element:
-    """A rectangle; place and width are parts of the drawing's width."""
+    """Add a rectangle; `start` and `width` are fractions of the drawing's width."""
     place = {"x": f"{100 * start:.4f}%", "width": f"{100 * width:.4f}%", "y": f"{top:g}", "height": f"{height:g}"}
     return SubElement(parent, "rect", {"class": of, **place})
 
@@ -212,7 +212,7 @@ def _table(parent: Element, profile: Profile) -> None:
 
 
 def _cells(place: int, row: ProfileRow) -> list[tuple[str, Any]]:
-    """The text of each column of a row, and the value that it is sorted by."""
+    """Return the text and the sort key of each column of a row."""
     by = ", ".join(filter(None, (row.kind if row.kind in ("reorder", "reference") else "", row.bound)))
     shape = "x".join(map(str, row.shape))
     return [

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error, while it lasts; on a terminal only."""
+"""Progress bars on standard error, on a terminal only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar; what it yields is told what is done, how many steps of it are done, and how many there are (0: open)."""
+    """Show a bar; yields a function of the current task, the steps done, and all steps (0: unknown), or None."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -24,7 +24,7 @@ def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
         def show(what: str, done: int, total: int) -> None:
             nonlocal told
             if what != told:
-                shown.reset(task)  # the time left is that of one kind of work
+                shown.reset(task)  # the remaining time is estimated per task
                 told = what
             shown.update(task, description=f"{title}: {what}", completed=done, total=total or None)
 

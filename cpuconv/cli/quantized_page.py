@@ -1,4 +1,4 @@
-"""What quantising did, as one page: the whole, and every layer."""
+"""HTML page of a quantisation: summary and layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpuconv.quantizing.report import COLUMNS, Quantized
 
 
 def page(name: str, made: Quantized) -> str:
-    """The whole HTML document for a network of this name."""
+    """Return the HTML document for a network of this name."""
     title = f"Quantising of {name}"
     main = Element("main")
     text(main, "h1", title)

@@ -1,4 +1,4 @@
-"""`cpuconv quantize`: its options, and what it says in the end."""
+"""`cpuconv quantize`: options and report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeL
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     form = ImageForm()
     made.add_argument("model", metavar="MODEL", help="an ONNX file of floats")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the ONNX file to write")
@@ -73,7 +73,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Quantise as the options say."""
+    """Quantise a model according to the options, and print the report."""
     with bar(f"quantizing {options.model}") as progress:
         made = quantize(
             options.model, options.data, output=options.output, tolerance=options.tolerance, layers=options.layers,

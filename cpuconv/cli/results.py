@@ -1,4 +1,4 @@
-"""What came out of a network, for the command line: figures of every output, and files."""
+"""Results of a network on the command line: a summary of each output, and files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FIGURES = ("min", "mean", "max")
 
 
 def summaries(results: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Name, shape, dtype, and the smallest, mean and largest element of each array, which JSON can hold.
+    """Return name, shape, dtype, and the minimum, mean and maximum of each array, as JSON types.
 
-    Figures of nothing are None, and those that are no finite numbers a text: "nan", "inf", "-inf".
+    The figures of an empty array are None; those that are not finite are text: "nan", "inf", "-inf".
     """
     return [
         {"name": name, "shape": list(array.shape), "dtype": array.dtype.name, **_figures(array)}
@@ -39,7 +39,7 @@ def _figures(array: np.ndarray) -> dict[str, float | str | None]:
 
 
 def table(kind: str, arrays: list[dict[str, Any]]) -> Table:
-    """Summaries of inputs or outputs for people, and whatever else is said of them."""
+    """Return a table of summaries of inputs or outputs, with all further fields."""
     rows = [[_text(field) for field in each.values()] for each in arrays]
     titles = [kind, *list(arrays[0])[1:]] if arrays else [kind]
     return Table(
@@ -54,14 +54,14 @@ def _text(field: str | float | list[int] | None) -> str:
 
 
 def save(results: Mapping[str, np.ndarray], folder: Path) -> dict[str, Path]:
-    """Write every array to a file of its name, all of them or none; returns the files.
+    """Write each array to a file of its name, all of them or none; return the files.
 
-    Characters of a name that no file may have are written as in a URL.
+    Characters that are not allowed in file names are written as in a URL.
 
     Raises
     ------
     OSError
-        A file cannot be written.
+        A file cannot be written; then none is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{quote(name, safe=' ')}.npy" for name in results}
@@ -70,7 +70,7 @@ def save(results: Mapping[str, np.ndarray], folder: Path) -> dict[str, Path]:
 
 
 def _npy(array: np.ndarray) -> bytes:
-    """The array in NumPy's format."""
+    """Return the array in NumPy's file format."""
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=False)
     return stream.getvalue()

@@ -1,1 +1,1 @@
-"""Networks behind the interfaces that other programs call: ONNX Runtime's session, and the ONNX package's backend."""
+"""Adapters to the interfaces of other projects: ONNX Runtime's session, and the ONNX package's backend."""

@@ -1,4 +1,4 @@
-"""Threads that run what a session was asked to run in the background."""
+"""Thread pool for asynchronous runs of a session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from autotune.signals import signals_blocked
 
 
 class Background:
-    """At most so many threads, started as they are needed; what is asked for meanwhile waits, in order.
+    """At most `threads` threads, started on demand; calls beyond that wait in order.
 
-    They end with this object, when they have run all that they were asked for, and so they do before the interpreter
-    ends. A child of `fork` starts threads of its own, and runs nothing that its parent was asked for.
+    The threads finish all submitted calls, then end: when this object is deleted, or before the interpreter exits. A
+    child of `fork` starts its own threads and runs none of the parent's calls.
     """
 
     def __init__(self, threads: int) -> None:
@@ -26,16 +26,16 @@ class Background:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Have a thread call this; an exception is reported as one of any thread is."""
+        """Submit a call to a thread; an exception is reported like that of any other thread."""
         with self._lock:
             if self._pool is None or self._process != os.getpid():
                 self._process, self._pool = os.getpid(), ThreadPoolExecutor(self._threads, "run_async")
-            with signals_blocked():  # it may start a thread
+            with signals_blocked():  # a thread may be started here
                 self._pool.submit(_reported, call)
 
 
 def _reported(call: Callable[[], object]) -> None:
     try:
         call()
-    except BaseException:  # which the pool would keep to itself
+    except BaseException:  # the pool would swallow it
         threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))

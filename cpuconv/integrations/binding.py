@@ -1,4 +1,4 @@
-"""Arrays bound to the inputs and outputs of a session before it runs, as ONNX Runtime's `IOBinding` has them."""
+"""Arrays bound to the inputs and outputs of a session before it runs, as with ONNX Runtime's `IOBinding`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cpuconv.network.ports import Port
 
 
 class OrtValue:
-    """A tensor in CPU memory: the part of ONNX Runtime's class of this name that such tensors have."""
+    """A tensor in CPU memory, with the CPU part of the interface of ONNX Runtime's `OrtValue`."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
     @classmethod
     def ortvalue_from_numpy(cls, array: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A tensor on the memory of an array."""
+        """Make a tensor that shares an array's memory."""
         _check_device(device_type)
         if not isinstance(array, np.ndarray):
             raise ArgumentTypeError(must("array", "a NumPy array", kind_of(array)))
@@ -32,56 +32,56 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A tensor whose elements are not set."""
+        """Make a tensor with uninitialised elements."""
         _check_device(device_type)
         return cls(np.empty(tuple(shape), dtype_of(element_type)))
 
     def numpy(self) -> np.ndarray:
-        """The elements, on the tensor's memory."""
+        """Return the elements as an array that shares the tensor's memory."""
         return self._array
 
     def update_inplace(self, array: np.ndarray) -> None:
-        """Write elements of the same shape and dtype."""
+        """Overwrite the elements with those of an array of the same shape and dtype."""
         if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
             own = f"of shape {self._array.shape} and dtype {self._array.dtype}"
             raise ArgumentError(must("array", own, f"{array.shape}, {array.dtype}"))
         self._array[...] = array
 
     def shape(self) -> list[int]:
-        """Sizes."""
+        """Return the sizes."""
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        """As in ``tensor(float)``."""
+        """Return the type as text, such as ``tensor(float)``."""
         return text_of(self._array.dtype)
 
     def element_type(self) -> int:
-        """ONNX's number of the type."""
+        """Return ONNX's number of the type."""
         return number_of(self._array.dtype)
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         return self._array.ctypes.data
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes of all elements."""
+        """Return the size of all elements, in bytes."""
         return self._array.nbytes
 
     def device_name(self) -> str:
-        """Where it lies: ``cpu``."""
+        """Return the device of the memory: ``cpu``."""
         return "cpu"
 
     def has_value(self) -> bool:
-        """Whether it is a tensor: always."""
+        """Whether it is a tensor: always True."""
         return True
 
     is_tensor = has_value
 
 
 class IOBinding:
-    """Arrays for the inputs and outputs of a session; made by `InferenceSession.io_binding`.
+    """Arrays bound to a session's inputs and outputs; created by `InferenceSession.io_binding`.
 
-    What is bound by its address must live until the binding is cleared.
+    Memory that is bound by address must stay valid until the binding is cleared.
     """
 
     def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
@@ -92,18 +92,18 @@ class IOBinding:
         self.results: list[np.ndarray] = []
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Take an input from an array: what it holds when the session runs."""
+        """Bind an input to an array; a run reads its current elements."""
         self.feed[_known("name", name, self._inputs)] = arr_on_cpu
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Take an input from memory at an address."""
+        """Bind an input to memory at an address."""
         _check_device(device_type)
         self.feed[_known("name", name, self._inputs)] = _at(buffer_ptr, shape, element_type)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Take an input from an `OrtValue`, of ours or of ONNX Runtime."""
+        """Bind an input to an `OrtValue` of cpuconv or ONNX Runtime."""
         self.bind_cpu_input(name, view(ortvalue))
 
     def bind_output(
@@ -115,12 +115,12 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output: in memory at an address, or in new memory.
+        """Request an output: in memory at an address, or in new memory.
 
         Raises
         ------
         ArgumentError
-            There is no such output, the device is another, or an address comes without type or shape.
+            There is no such output, the device is not the CPU, or an address is passed without type or shape.
         """
         _check_device(device_type)
         _known("name", name, self._outputs)
@@ -132,34 +132,34 @@ class IOBinding:
             self.wanted[name] = _at(buffer_ptr, shape, element_type)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Have an output written to an `OrtValue`, of ours or of ONNX Runtime."""
+        """Bind an output to an `OrtValue` of cpuconv or ONNX Runtime."""
         self.wanted[_known("name", name, self._outputs)] = view(ortvalue)
 
     def get_outputs(self) -> list[OrtValue]:
-        """What the last run wrote, in the order in which outputs were bound."""
+        """Return the outputs of the last run, in the order of binding."""
         return [OrtValue(array) for array in self.results]
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
-        """Copies of what the last run wrote, in the order in which outputs were bound."""
+        """Return copies of the outputs of the last run, in the order of binding."""
         return [array.copy() for array in self.results]
 
     def clear_binding_inputs(self) -> None:
-        """Let go of all inputs."""
+        """Remove all input bindings."""
         self.feed.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Let go of all outputs."""
+        """Remove all output bindings."""
         self.wanted.clear()
         self.results = []
 
     def synchronize_inputs(self) -> None:
-        """Nothing: inputs are in CPU memory."""
+        """Do nothing: inputs are in CPU memory."""
 
     synchronize_outputs = synchronize_inputs
 
 
 def view(ortvalue: Any) -> np.ndarray:
-    """The memory of an `OrtValue`, of ours or of ONNX Runtime, as an array that keeps it alive."""
+    """Return the memory of an `OrtValue` of cpuconv or ONNX Runtime, as an array that keeps the value alive."""
     if isinstance(ortvalue, OrtValue):
         return ortvalue.numpy()
     try:
@@ -170,7 +170,7 @@ def view(ortvalue: Any) -> np.ndarray:
 
 
 def _at(address: int, shape: Sequence[int], element_type: Any, owner: object = None) -> np.ndarray:
-    """An array on memory that others own; it, and views of it, keep `owner` alive."""
+    """Return an array on external memory; the array and its views keep `owner` alive."""
     dtype, sizes = dtype_of(element_type), tuple(int(size) for size in shape)
     memory: Any = (ctypes.c_byte * (math.prod(sizes) * dtype.itemsize)).from_address(address)
     memory.owner = owner

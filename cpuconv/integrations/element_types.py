@@ -1,4 +1,4 @@
-"""What ONNX calls the elements of a tensor: a number in its files, a text in ONNX Runtime's interface."""
+"""Names of tensor element types: ONNX's numbers, ONNX Runtime's texts, NumPy's dtypes."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _NUMBERS = {np.dtype(name): number for number, _, name in _TYPES}
 
 
 def text_of(dtype: np.dtype | None) -> str:
-    """As in ``tensor(float)``; of types that NumPy lacks, their own name."""
+    """Return the type as text, such as ``tensor(float)``; types that NumPy lacks use their own name."""
     return (
         _TEXTS.get(dtype, f"tensor({'undefined' if dtype is None else dtype.name})") if dtype else "tensor(undefined)"
     )
 
 
 def number_of(dtype: np.dtype) -> int:
-    """ONNX's number; 0, undefined, where it is not known."""
+    """Return ONNX's number of a type; 0 (undefined) for an unknown type."""
     return _NUMBERS.get(dtype, 0)
 
 
 def dtype_of(given: Any) -> np.dtype:
-    """NumPy's type for one of NumPy's, ONNX's number, or a text as in ``tensor(float)``.
+    """Return the NumPy dtype for a NumPy type, ONNX's number, or a text such as ``tensor(float)``.
 
     Raises
     ------
     ArgumentTypeError
-        It is none of them.
+        `given` is none of them.
     """
     try:
         return _DTYPES[given] if isinstance(given, (int, str)) and given in _DTYPES else np.dtype(given)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's client interface over a network: programs that call it run unchanged.
+"""ONNX Runtime's Python interface for a network: programs that use it run unchanged.
 
 The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnxruntime_inference_collection.py).
 """
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
 _PROVIDER = "CPUExecutionProvider"
 _OWN = "session.cpuconv."
 PRECISION = f"{_OWN}precision"
-"""The entry of a session that is the `precision` of `compile`."""
+"""The session config entry for the `precision` of `compile`."""
 
 
 class SessionOptions:
-    """What a session is made with: the attributes of ONNX Runtime's, and two of cpuconv's; others cannot be set.
+    """Session options: the attributes of ONNX Runtime's class, and two of cpuconv; others cannot be set.
 
     Attributes
     ----------
     intra_op_num_threads : int
-        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are; "auto": as
-        many as are fastest for the network.
+        Max. threads of a run, at most the number of cores; 0: `get_num_threads()`; "auto": the fastest number for
+        the network.
     async_threads : int
-        Most runs of `run_async` at once; 0: as many as there are cores.
+        Max. concurrent runs of `run_async`; 0: the number of cores.
     idle_bytes : int or None
         As for `compile`.
 
     Notes
     -----
-    The other attributes of ONNX Runtime's are kept and have no effect; where a user would miss what they do, a session
-    warns.
+    The other attributes of ONNX Runtime are stored and have no effect. A session warns where a user would miss the
+    effect.
 
     Raises
     ------
     AttributeError
-        An attribute that there is not is set, as in ONNX Runtime.
+        An unknown attribute is set, as in ONNX Runtime.
     """
 
     def __init__(self) -> None:
@@ -86,23 +86,23 @@ class SessionOptions:
         super().__setattr__(name, value)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """State the size that a symbol of the model's inputs stands for."""
+        """Set the size of a symbolic dimension of the model's inputs."""
         self.free_dimensions[name] = size
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; "session.cpuconv.precision" has an effect: it is the `precision` of `compile`.
+        """Store an entry; only "session.cpuconv.precision" has an effect: it is the `precision` of `compile`.
 
         Raises
         ------
         ArgumentError
-            There is no such entry of cpuconv's; those of ONNX Runtime's may have any name.
+            The entry starts with "session.cpuconv." and is unknown; entries of ONNX Runtime may have any name.
         """
         if key.startswith(_OWN) and key != PRECISION:
             raise ArgumentError(must("key", f"{PRECISION}, of those that start with {_OWN}", repr(key)))
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
-        """An entry that was added."""
+        """Return an entry that was added."""
         if key not in self._entries:
             raise ArgumentError(must("key", "one of an entry that was added", repr(key)))
         return self._entries[key]
@@ -116,9 +116,9 @@ class NodeArg:
     ----------
     name : str
     shape : list of (int, str or None)
-        Sizes; a symbol, or None, where the model leaves one open.
+        Sizes; a symbol or None where the model leaves a size open.
     type : str
-        As in ``tensor(float)``.
+        The type as text, such as ``tensor(float)``.
     """
 
     name: str
@@ -132,12 +132,12 @@ class InferenceSession:
     Parameters
     ----------
     path_or_bytes : path or bytes
-        An ONNX model; or the path of a model that `cpuconv.Model.save` wrote.
+        An ONNX model, or the path of a model that `cpuconv.Model.save` wrote.
     sess_options : SessionOptions or None
-        Ours or ONNX Runtime's. `intra_op_num_threads` counts, and the entry `PRECISION`; sizes for symbols count where
-        they can be read, which ONNX Runtime's object does not allow.
+        Options of cpuconv or ONNX Runtime. `intra_op_num_threads` and the entry `PRECISION` have an effect. So do
+        sizes for symbols where they can be read, which ONNX Runtime's object does not allow.
     providers, provider_options, **ignored
-        Taken for the interface's sake: everything runs on the CPU, which a warning says where `providers` leave it out.
+        Accepted for compatibility. The network always runs on the CPU; a warning says so if `providers` omits it.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class InferenceSession:
     Warns
     -----
     CpuconvWarning
-        Providers without the CPU's are asked for, or a file that is not written: a profile, or an optimised model.
+        `providers` omits the CPU's, or the options request a file that is not written: a profile or an optimised model.
     """
 
     def __init__(
@@ -190,25 +190,25 @@ class InferenceSession:
         Parameters
         ----------
         output_names : sequence of str, or None
-            Outputs to give, in order; None, or none at all: all of them.
+            Names of the outputs to return, in order; None or an empty sequence: all.
         input_feed : mapping of str to array
-            An array for each input, of its shape and dtype; a list is made one of that dtype.
+            An array per input, of its shape and dtype; a list is converted to this dtype.
         run_options : RunOptions or None
-            Ours or ONNX Runtime's: `terminate` counts.
+            Options of cpuconv or ONNX Runtime: `terminate` has an effect.
 
         Returns
         -------
         list of numpy.ndarray
-            New C-contiguous arrays, one for each output that is wanted.
+            New C-contiguous arrays, one per requested output.
 
         Raises
         ------
         ValueError
             An input is missing.
         ArgumentError, ArgumentTypeError
-            A name, rank, size or dtype is wrong; the message says which.
+            A name, rank, size or dtype is wrong; the message names it.
         RunStopped
-            `run_options.terminate` ended the run. Where ONNX Runtime is loaded, it is a `Fail` of that too.
+            `run_options.terminate` ended the run. If ONNX Runtime is loaded, the error is also its `Fail`.
         """
         names = self._asked(output_names)
         with terminating():
@@ -231,15 +231,15 @@ class InferenceSession:
         output_names, input_feed, run_options
             As for `run`.
         callback : callable
-            Called in that thread with the results, `user_data` and an empty text; with no results and a text where
-            the run failed.
+            Called in that thread with the results, `user_data` and an empty text; after a failure, with no results and
+            the error's text.
         user_data : any
         """
 
         def go() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as failure:  # whatever it is, the callback hears of it
+            except Exception as failure:  # any failure is passed to the callback
                 results, error = [], str(failure) or type(failure).__name__
             callback(results, user_data, error)
 
@@ -248,24 +248,24 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[OrtValue]:
-        """Run the network on `OrtValue` objects; results are such objects too."""
+        """Run the network on `OrtValue` objects; the results are `OrtValue` objects too."""
         return [OrtValue(array) for array in self.run(output_names, input_dict_ort_values, run_options)]
 
     def io_binding(self) -> IOBinding:
-        """An object to bind arrays to inputs and outputs with, for `run_with_iobinding`."""
+        """Return an object that binds arrays to inputs and outputs, for `run_with_iobinding`."""
         return IOBinding(self._inputs, self._model.outputs)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run the network on bound inputs, and write the outputs that were asked for.
+        """Run the network on bound inputs, and write the requested outputs.
 
         Raises
         ------
         ValueError
             An input or every output is missing.
         ArgumentError, ArgumentTypeError
-            A rank, size or dtype is wrong; the message says which.
+            A rank, size or dtype is wrong; the message names it.
         RunStopped
-            As for `run`; what was bound to outputs may have been written to.
+            As for `run`; bound outputs may be partly written.
         """
         wanted = iobinding.wanted
         if not wanted:
@@ -276,7 +276,7 @@ class InferenceSession:
         iobinding.results = [results[name] for name in wanted]
 
     def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
-        """The outputs that a call wants."""
+        """Return the names of the requested outputs."""
         if isinstance(names, str):
             raise ArgumentTypeError(must("output_names", "a list of names or None", repr(names)))
         for name in names or ():
@@ -285,14 +285,14 @@ class InferenceSession:
         return names or self._names
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """A feed with every input, as arrays."""
+        """Return the feed as arrays, after checking that it has every input."""
         missing = [name for name in self._required if name not in feed]
         if missing:
             raise ArgumentError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         return {name: self._array(name, given) for name, given in feed.items()}
 
     def _array(self, name: str, given: Any) -> Any:
-        """A list as an array of the input's dtype, an `OrtValue` as its memory, all else as it is."""
+        """Convert a list to an array of the input's dtype, and an `OrtValue` to its memory; return others unchanged."""
         if isinstance(given, (list, tuple)):
             try:
                 return np.asarray(given, self._dtypes.get(name))
@@ -300,62 +300,62 @@ class InferenceSession:
                 raise ArgumentTypeError(must(f"feed[{name!r}]", "an array of numbers", error)) from error
         return view(given) if hasattr(given, "data_ptr") and hasattr(given, "device_name") else given
 
-    # --- what a session is ------------------------------------------------------------------------------------------
+    # --- properties of a session -----------------------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        """Name, shape and type of each input."""
+        """Return the name, shape and type of each input."""
         return [_described(port) for port in self._model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        """Name, shape and type of each output."""
+        """Return the name, shape and type of each output."""
         return [_described(port) for port in self._model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Name, shape and type of each initializer that a feed may replace: those that the model lists as inputs."""
+        """Return name, shape and type of each initializer that is listed as an input, so that a feed may replace it."""
         return [_described(port) for port in self._model.defaults]
 
     def get_modelmeta(self) -> Metadata:
-        """What the model says about itself."""
+        """Return the model's metadata."""
         return self._metadata
 
     def get_session_options(self) -> Any:
-        """The options that the session was made with."""
+        """Return the session's options."""
         return self._options
 
     def get_providers(self) -> list[str]:
-        """What runs the network: the CPU."""
+        """Return the execution providers: the CPU's."""
         return [_PROVIDER]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Options of what runs the network: none."""
+        """Return the options per provider: none."""
         return {_PROVIDER: {}}
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
-        """Nothing: everything runs on the CPU, which a warning says where they leave it out."""
+        """Do nothing, as everything runs on the CPU; warn if `providers` omits the CPU's."""
         _tell_of_no_effect(None, providers)
 
     def end_profiling(self) -> str:
-        """The name of the file of a profile: none, as nothing is profiled."""
+        """Return the file name of the profile: empty, as no profile is written."""
         return ""
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began: it does not."""
+        """Return the start time of profiling: 0, as nothing is profiled."""
         return 0
 
     def disable_fallback(self) -> None:
-        """Nothing: there is nothing to fall back to."""
+        """Do nothing: there is no fallback."""
 
     enable_fallback = disable_fallback
 
 
-_NO_EFFECT = {  # attributes of options that ask for what there is not, and what there is
+_NO_EFFECT = {  # options that request an unsupported feature, and its replacement
     "enable_profiling": "no profile is written: `cpuconv profile MODEL`, or `cpuconv.Model.profile`, times operators",
     "optimized_model_filepath": "no optimised model is written: `cpuconv compile MODEL -o FILE` writes one of its own",
 }
 
 
 def _tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
-    """Warn of what a session is asked for and does not do."""
+    """Warn of options and providers that have no effect."""
     told = [f"{name} has no effect: {instead}" for name, instead in _NO_EFFECT.items() if getattr(options, name, None)]
     names = [each if isinstance(each, str) else each[0] for each in providers or ()]
     if names and _PROVIDER not in names:
@@ -365,17 +365,17 @@ def _tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
 
 
 def _async_threads(wanted: int) -> int:
-    """A stated number of threads for runs in the background, or as many as there are cores."""
+    """Return the given number of threads for background runs, or the number of cores."""
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise ArgumentError(must("async_threads", "an integer, 0 or more", repr(wanted)))
     return wanted or maximum_threads()
 
 
 def _entry(options: Any, key: str) -> str | None:
-    """An entry of the options, ours or ONNX Runtime's; None where it was not added."""
+    """Return an entry of cpuconv's or ONNX Runtime's options; None if it was not added."""
     try:
         return str(options.get_session_config_entry(key))
-    except (AttributeError, ArgumentError, RuntimeError):  # the last one is what ONNX Runtime's raise
+    except (AttributeError, ArgumentError, RuntimeError):  # ONNX Runtime's options raise RuntimeError
         return None
 
 
@@ -386,7 +386,7 @@ def _loaded(
     idle: int | None,
     precision: Precision | None,
 ) -> tuple[Model, Metadata]:
-    """A saved model, with sizes for symbols as far as they leave no size of an input open."""
+    """Load a saved model; sizes for symbols apply to inputs all of whose sizes they fix."""
     graph = with_sizes(Saved(path).graph, sizes)
     known = {name: graph.value(name) for name in graph.inputs}
     shapes: dict[str, Any] = {name: value.shape for name, value in known.items() if value.concrete}

@@ -1,4 +1,4 @@
-"""The ONNX package's interface to whatever runs models (`onnx.backend.base`)."""
+"""ONNX backend (`onnx.backend.base`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpuconv.reading.onnx_reader import read
 
 
 class Prepared(BackendRep):
-    """A model that is ready to run.
+    """A compiled model.
 
     Attributes
     ----------
@@ -33,12 +33,12 @@ class Prepared(BackendRep):
         Parameters
         ----------
         inputs : sequence of array, a mapping of str to array, or one array
-            In the order of the model's inputs.
+            Arrays in the order of the model's inputs.
 
         Returns
         -------
         tuple of numpy.ndarray
-            In the order of the model's outputs; also by name, as in ``outputs["y"]``.
+            Results in the order of the model's outputs; also by name, as in ``outputs["y"]``.
         """
         if not isinstance(inputs, Mapping):
             arrays = [inputs] if isinstance(inputs, np.ndarray) else inputs
@@ -49,11 +49,11 @@ class Prepared(BackendRep):
 
 
 class CpuconvBackend(Backend):
-    """Runs models of ONNX on the CPU; keyword arguments are those of `cpuconv.compile`."""
+    """ONNX backend that runs models on the CPU; keyword arguments are those of `cpuconv.compile`."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **ignored: Any) -> bool:
-        """Whether the model can be read: it has tensors of numbers alone, and operators that ONNX knows."""
+        """Whether the model can be read: all its tensors are numeric, and ONNX knows its operators."""
         try:
             read(model)
         except SourceError:
@@ -62,12 +62,12 @@ class CpuconvBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **options: Any) -> Prepared:
-        """Make a model ready to run.
+        """Compile a model.
 
         Raises
         ------
         onnx.checker.ValidationError, SourceError
-            The model is wrong in itself, or cannot be served.
+            The model is invalid, or is not supported.
         """
         super().prepare(model, device)
         return Prepared(api.compile(read(model), **options))
@@ -81,7 +81,7 @@ class CpuconvBackend(Backend):
         outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
         **options: Any,
     ) -> tuple[np.ndarray, ...]:
-        """Run one node, of the newest opset unless an `opset_version` says otherwise."""
+        """Run one node, of the newest opset unless `opset_version` is passed."""
         opset = options.pop("opset_version", onnx.defs.onnx_opset_version())
         super().run_node(node, inputs, device, outputs_info, opset_version=opset)
         names = [name for name in node.input if name]
@@ -96,7 +96,7 @@ class CpuconvBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether a device, as ``CPU`` or ``CPU:0``, is the CPU."""
+        """Whether a device such as ``CPU`` or ``CPU:0`` is the CPU."""
         return device.partition(":")[0].upper() == "CPU"
 
 

@@ -1,4 +1,4 @@
-"""Options of one run, as ONNX Runtime's `RunOptions` has them: a run may be ended through them while it runs."""
+"""Options of one run, compatible with ONNX Runtime's `RunOptions`: they can terminate a run in progress."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 from cpuconv.errors import ArgumentError, RunStopped, must
 
-_THEIRS = "onnxruntime.capi.onnxruntime_pybind11_state"  # has ONNX Runtime's exceptions
+_THEIRS = "onnxruntime.capi.onnxruntime_pybind11_state"  # the module of ONNX Runtime's exceptions
 _TEXT = "[ONNXRuntimeError] : 1 : FAIL : Exiting due to terminate flag being set to true."
 
 
 class RunOptions:
-    """What a run is started with; any attribute may be set, and those that ONNX Runtime has are there.
+    """Options of a run; all attributes of ONNX Runtime's class exist, and any other may be set.
 
     Attributes
     ----------
     terminate : bool
-        Set it, from any thread, to end all runs that were started with these options; they raise `RunStopped`. Until it
-        is false again, new ones end at once.
+        Set it from any thread to end all runs that use these options; they raise `RunStopped`. New runs end at once
+        until it is False again.
 
     Notes
     -----
-    The other attributes of ONNX Runtime's are kept and have no effect.
+    The other attributes of ONNX Runtime are stored and have no effect.
     """
 
     def __init__(self) -> None:
@@ -35,24 +35,24 @@ class RunOptions:
         self._entries: dict[str, str] = {}
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; none has an effect."""
+        """Store an entry; no entry has an effect."""
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
-        """An entry that was added."""
+        """Return an entry that was added."""
         if key not in self._entries:
             raise ArgumentError(must("key", "one of an entry that was added", repr(key)))
         return self._entries[key]
 
 
 def stop_of(run_options: Any) -> Callable[[], object] | None:
-    """What ends a run that has these options, of ours or of ONNX Runtime: their `terminate`."""
+    """Return the stop condition of cpuconv's or ONNX Runtime's options: a callable that reads `terminate`, or None."""
     return (lambda: run_options.terminate) if hasattr(run_options, "terminate") else None
 
 
 @contextmanager
 def terminating() -> Iterator[None]:
-    """Raise for a run that was ended what ONNX Runtime raises: ours, and where that is loaded, theirs too."""
+    """Raise ONNX Runtime's error for a stopped run: a `RunStopped` that is also a `Fail` if ONNX Runtime is loaded."""
     try:
         yield
     except RunStopped as error:
@@ -61,5 +61,5 @@ def terminating() -> Iterator[None]:
 
 @functools.cache
 def _kind(theirs: type[Exception] | None) -> type[RunStopped]:
-    """The exception of a run that was ended, which is one of theirs too."""
+    """Return the exception class of a stopped run, which also derives from `theirs`."""
     return RunStopped if theirs is None else type("Fail", (RunStopped, theirs), {"__doc__": RunStopped.__doc__})

@@ -1,2 +1,1 @@
-"""ONNX's messages, without the package onnx: what they hold, how their bytes are read and written, what ONNX says of
-operators."""
+"""ONNX's protobuf messages without the package onnx: fields, decoding, encoding, and operator definitions."""

@@ -1,4 +1,4 @@
-"""Types of elements by their numbers in ONNX, and the elements of a tensor."""
+"""Element types by their numbers in ONNX, and conversion of a tensor's elements to arrays."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _NAMES = {
 _FIELDS = {
     "float32": "float_data", "complex64": "float_data", "float64": "double_data", "complex128": "double_data",
     "int64": "int64_data", "uint32": "uint64_data", "uint64": "uint64_data",
-}  # fmt: skip  # of types that have a field of their own; others are in int32_data
+}  # fmt: skip  # types with a field of their own; others are in int32_data
 _BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2, "float6_e2m3fn": 6, "float6_e3m2fn": 6}
 
 
 def _dtype(name: str) -> np.dtype | None:
-    """NumPy's type of that name, or that of ml_dtypes, old versions of which lack some."""
+    """Return the type of NumPy or ml_dtypes with this name; None where an old version of ml_dtypes lacks it."""
     found = getattr(ml_dtypes, name, None) if not hasattr(np, name) else name
     return None if found is None else np.dtype(found)
 
 
 DTYPES: dict[int, np.dtype] = {number: dtype for number, name in _NAMES.items() if (dtype := _dtype(name)) is not None}
-"""Types of elements by number; strings are not among them."""
+"""Element types by number, without strings."""
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def size(tensor: Any) -> int:
-    """Bytes of a tensor's elements; those of less than a byte are packed.
+    """Return the size of a tensor's elements in bytes; elements below 8 bits are packed.
 
     Raises
     ------
     ValueError
-        A size is negative, or the type is not known.
+        A size is negative, or the type is unknown.
     """
     if min(tensor.dims, default=0) < 0:
         raise ValueError(f"its shape is {list(tensor.dims)}")
@@ -48,18 +48,18 @@ def size(tensor: Any) -> int:
 
 
 def array(tensor: Any, raw: Any = None) -> np.ndarray:
-    """The elements of a tensor; where they are whole bytes one behind the other, a view of these.
+    """Return the elements of a tensor; a view of raw data of whole bytes.
 
     Parameters
     ----------
     tensor : TensorProto
     raw : buffer or None
-        The bytes of its elements, where they are not in it.
+        Raw data of the elements, if stored outside the message.
 
     Raises
     ------
     ValueError
-        It has not as many elements as its shape says, or its type is not known.
+        The number of elements does not match the shape, or the type is unknown.
     """
     dtype, count = _of(tensor), math.prod(tensor.dims)
     size(tensor)
@@ -92,7 +92,7 @@ def _of(tensor: Any) -> np.dtype:
 
 
 def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """Elements of so many bits, a byte each.
+    """Unpack elements of `bits` bits to one byte each.
 
     Raises
     ------

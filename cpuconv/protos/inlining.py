@@ -1,4 +1,4 @@
-"""A model's own functions, in the place of the nodes that call them.
+"""Inlining of a model's own functions into the nodes that call them.
 
 Source: the section on functions of https://github.com/onnx/onnx/blob/main/docs/IR.md
 """
@@ -15,29 +15,29 @@ from cpuconv.errors import SourceError
 from cpuconv.names import Names
 from cpuconv.protos.messages import GraphProto, NodeProto, Record
 
-MOST_COPIED = 1 << 27  # bytes, about, that calls of functions copy from their bodies
-_OBJECT, _NUMBER = 128, 8  # bytes of a name or a message, and of a number
-_VIEWED = 1 << 12  # bytes of raw data that are not copied
+MOST_COPIED = 1 << 27  # limit of the bytes (approximate) that inlining copies from function bodies
+_OBJECT, _NUMBER = 128, 8  # approximate bytes of a name or message, and of a number
+_VIEWED = 1 << 12  # raw data of more bytes are not copied
 
 
 def inlined(model: Any) -> Any:
-    """The graph of a model without calls of its functions.
+    """Return the graph of a model with all calls of its functions inlined.
 
     Parameters
     ----------
     model : ModelProto
-        Whose functions do not call themselves, and nest no deeper than the interpreter's stack allows.
+        Its functions are not recursive, and nest no deeper than the interpreter's stack allows.
 
     Raises
     ------
     SourceError
-        A function that is called is written in another opset than the model, or calls copy more than `MOST_COPIED`.
+        The opset of a called function differs from the model's, or calls copy more than `MOST_COPIED`.
     """
     return _Inlining(model).graph(model.graph, {}, None) if model.functions else model.graph
 
 
 def _names(graph: Any) -> Iterator[str]:
-    """Of all values of a graph and those within."""
+    """Yield the names of all values in a graph and its subgraphs."""
     for entry in (*graph.input, *graph.output, *graph.initializer):
         yield entry.name
     for node in graph.node:
@@ -48,7 +48,7 @@ def _names(graph: Any) -> Iterator[str]:
 
 
 def _size(message: Any) -> int:
-    """Bytes that a part of a message takes, about; graphs within it are counted by their nodes."""
+    """Return the approximate bytes of a part of a message; 0 for subgraphs, whose nodes are counted separately."""
     if isinstance(message, GraphProto):
         return 0
     if isinstance(message, Record):
@@ -57,31 +57,34 @@ def _size(message: Any) -> int:
         return sum(map(_size, message))
     if isinstance(message, bytes):
         return _OBJECT + len(message)
-    if isinstance(message, memoryview):  # of raw data: long ones are not copied
+    if isinstance(message, memoryview):  # raw data: long ones are not copied
         return min(len(message), _VIEWED)
     return _NUMBER * len(message) if isinstance(message, (list, np.ndarray)) else _OBJECT
 
 
 class _Defaults(NamedTuple):
-    """What all calls of a function share: names for inputs that are left out, and attributes that are not given."""
+    """Data shared by all calls of a function: names for omitted inputs, and default attributes."""
 
     inputs: dict[str, str]
     attributes: dict[str, Any]
 
 
 class _Inlining:
-    """The functions by what calls them, and the names that are taken."""
+    """The functions by operator, and the names in use."""
 
     def __init__(self, model: Any) -> None:
         self._functions = {(each.domain, each.name, each.overload): each for each in model.functions}
-        self._defaults: dict[int, _Defaults] = {}  # of functions by their identity
+        self._defaults: dict[int, _Defaults] = {}  # by `id` of the function
         self._opsets = {entry.domain: entry.version for entry in model.opset_import}
         self._names = Names(_names(model.graph))
         self._copied = 0
 
     def graph(self, graph: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Any:
-        """A graph with its calls inlined; in the body of a function, of which `attributes` are given, all its values
-        get new names, and what it reads of the graph around it those of `names`."""
+        """Return a graph with its calls inlined.
+
+        In the body of a function with these `attributes`, all values of the graph get new names; its references to
+        outer values use `names`.
+        """
         known = ChainMap({}, names)
         if attributes is None:
             return graph.changed(node=[made for node in graph.node for made in self._node(node, known, None)])
@@ -106,7 +109,7 @@ class _Inlining:
         )
 
     def _node(self, node: Any, names: MutableMapping[str, str], attributes: Mapping[str, Any] | None) -> Iterator[Any]:
-        """What becomes of a node; of one in a body, its outputs get new names unless `names` has them."""
+        """Yield the inlined form of a node; in a function body, its outputs get new names unless `names` has them."""
         given = list(self._given(node, attributes))
         if attributes is not None:
             self._count(f"a {node.op_type}", [node.input, node.output, *given])
@@ -125,14 +128,14 @@ class _Inlining:
             yield from self._body(made, function)
 
     def _count(self, op: str, copied: Sequence[Any]) -> None:
-        """Count what a part of a body is copied with: a small function may be called often."""
+        """Add the size of a copied part of a body, and check the limit: a small function may be called often."""
         self._copied += sum(map(_size, copied))
         if self._copied > MOST_COPIED:
             limit = f"no more than {MOST_COPIED / 1e6:.0f} MB from their bodies"
             raise SourceError(f"calls of functions must copy {limit}; the last of them copies {op}.")
 
     def _given(self, node: Any, attributes: Mapping[str, Any] | None) -> Iterator[Any]:
-        """The attributes of a node, in the place of those that refer to its function's, these."""
+        """Yield a node's attributes, with references to its function's attributes resolved."""
         for each in node.attribute:
             if not each.ref_attr_name or attributes is None:
                 yield each
@@ -148,11 +151,11 @@ class _Inlining:
         return attribute.changed(**changes) if changes else attribute
 
     def _body(self, call: Any, function: Any) -> Iterator[Any]:
-        """The nodes of a function for a node that calls it."""
+        """Yield the nodes of a function's body for a node that calls it."""
         defaults = self._defaults_of(function)
         names = ChainMap(dict(zip(function.input, call.input, strict=False)), defaults.inputs)
         for formal, actual in zip(function.output, call.output, strict=False):
-            if formal in names:  # it gives what it is given
+            if formal in names:  # an output that is also an input
                 yield NodeProto(op_type="Identity", input=[names[formal]], output=[actual], name=call.name)
             elif actual:
                 names[formal] = actual
@@ -161,7 +164,7 @@ class _Inlining:
             yield from self._node(node, names, attributes)
 
     def _defaults_of(self, function: Any) -> _Defaults:
-        """The defaults of a function, which must be of the model's opsets."""
+        """Return the defaults of a function, after checking that its opsets are the model's."""
         known = self._defaults.get(id(function))
         if known is None:
             self._check_opsets(function)

@@ -1,6 +1,6 @@
-"""The messages of an ONNX model, as records with the fields that `onnx.proto` gives them.
+"""The messages of an ONNX model, as records with the fields of `onnx.proto`.
 
-A field that is not there has its default: an empty tuple where it is repeated, an empty message, 0, or no text.
+A missing field has its default: an empty tuple if it is repeated, an empty message, 0, or an empty string.
 
 Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-_MESSAGES = {  # fields as "number name type"; * before a name: repeated, = behind a type: of several only the last
+_MESSAGES = {  # fields as "number name type"; * before a name: repeated; = after a type: member of a oneof
     "ModelProto": "1 ir_version int64, 8 *opset_import OperatorSetIdProto, 2 producer_name string,"
     " 3 producer_version string, 4 domain string, 5 model_version int64, 6 doc_string string, 7 graph GraphProto,"
     " 14 *metadata_props StringStringEntryProto, 20 *training_info TrainingInfoProto, 25 *functions FunctionProto,"
@@ -70,11 +70,11 @@ class Field(NamedTuple):
     ----------
     name : str
     kind : str
-        A type of protocol buffers, or "message"; "enum14" is an enumeration of 0 to 14, of which others are unknown.
+        A type of protocol buffers, or "message"; "enum14" is an enumeration from 0 to 14; other values are unknown.
     repeated : bool
     message : type[Record] or None
     beside : tuple of str
-        Fields that are there no more once this one is.
+        Other members of the same oneof, which setting this field removes.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Field(NamedTuple):
 
 
 class Record:
-    """A message. Its fields are attributes; those that are there are its own, defaults those of its class."""
+    """A message. Its fields are attributes: set fields of the instance, defaults of the class."""
 
     FIELDS: dict[int, Field] = {}
 
@@ -104,11 +104,11 @@ class Record:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def HasField(self, name: str) -> bool:
-        """Whether a field is there that is not repeated; the name is that of the package onnx."""
+        """Whether a field that is not repeated is set; named as in the package onnx."""
         return name in vars(self)
 
     def changed(self, **fields: Any) -> Record:
-        """A message with these fields otherwise; None leaves one out."""
+        """Return a copy with these fields changed; None removes a field."""
         merged = {**vars(self), **fields}
         return type(self)(**{name: value for name, value in merged.items() if value is not None})
 
@@ -139,6 +139,6 @@ ModelProto: Any = MESSAGES["ModelProto"]
 NodeProto: Any = MESSAGES["NodeProto"]
 TensorProto: Any = MESSAGES["TensorProto"]
 
-FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)  # types of attributes
+FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)  # attribute types
 TYPE_PROTO = 13
-EXTERNAL = 1  # location of a tensor's data: in another file
+EXTERNAL = 1  # data_location of a tensor whose data are in another file

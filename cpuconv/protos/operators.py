@@ -1,4 +1,4 @@
-"""What ONNX says of its operators: how many inputs and outputs each has, their element types, and its attributes.
+"""Definitions of ONNX operators: numbers of inputs and outputs, their element types, and attributes.
 
 `operators.json` is written by `python -m bench.onnx_operators`.
 """
@@ -16,7 +16,7 @@ UNBOUNDED = -1
 TYPES = (
     "UNDEFINED", "FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS", "TENSORS", "GRAPHS",
     "SPARSE_TENSOR", "SPARSE_TENSORS", "TYPE_PROTO", "TYPE_PROTOS",
-)  # fmt: skip  # of attributes, by number
+)  # fmt: skip  # attribute types, by number
 
 
 class Formal(NamedTuple):
@@ -25,9 +25,9 @@ class Formal(NamedTuple):
     Attributes
     ----------
     variable : str
-        What stands for the type; "" where others do not follow from it.
+        Name of the type variable; "" if no other type depends on it.
     types : int
-        The sum of 2 to the power of the number of each type that it may be.
+        Bit mask of the allowed types, by their numbers.
     """
 
     variable: str
@@ -40,17 +40,17 @@ class Definition(NamedTuple):
     Attributes
     ----------
     since : int
-        The opset that it came with.
+        The opset that introduced it.
     inputs, outputs : (int, int)
-        Fewest and most; `UNBOUNDED` for any number.
+        Min. and max. numbers; `UNBOUNDED` for any number.
     options : str
-        A letter for each formal input: "r" that must be there, "o" that may be left out, "v" any number of them.
+        One letter per formal input: "r" required, "o" optional, "v" variadic.
     attributes : dict of str to int
-        Their types by name.
+        Attribute types by name.
     required : frozenset of str
-        Attributes that must be there.
+        Required attributes.
     types, results : tuple of Formal
-        Of each formal input and output.
+        Types of each formal input and output.
     """
 
     since: int
@@ -64,7 +64,7 @@ class Definition(NamedTuple):
 
 
 def domains() -> Collection[str]:
-    """The domains whose operators ONNX defines; "" is its own."""
+    """Return the domains whose operators ONNX defines; "" is its own."""
     return _table().keys()
 
 
@@ -75,7 +75,7 @@ def has(op: str, domain: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def definition(op: str, domain: str, opset: int) -> Definition:
-    """The version of an operator that is in force in an opset; of one that is younger, the newest."""
+    """Return an operator's version in an opset; the newest one if all are younger than the opset."""
     rows = _table()[domain][op]
     since, *bounds, options, text, formals = next((row for row in reversed(rows) if row[0] <= opset), rows[-1])
     attributes = {part.rstrip("0123456789")[:-1]: part for part in text.split()}
@@ -87,7 +87,7 @@ def definition(op: str, domain: str, opset: int) -> Definition:
 
 
 def _formals(text: str) -> Iterator[tuple[Formal, ...]]:
-    """The types of the inputs, and of the outputs, that a row states."""
+    """Yield the types of the inputs, and of the outputs, in a row."""
     stated: dict[str, int] = {}
     for side in text.split(">"):
         pairs = [word.partition("=") for word in side.split()]

@@ -1,4 +1,4 @@
-"""What a file is that is no ONNX model, by how it begins, and what its owner can do."""
+"""Recognition of files that are not ONNX models, by their first bytes, with advice for the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cpuconv.errors import MissingFileError, SourceError
 
-_HEAD = 1 << 16  # bytes that are looked at
+_HEAD = 1 << 16  # bytes that are examined
 _EXPORT = "write an ONNX model with torch.onnx.export(model, example, 'model.onnx')"
 _CONVERT = "convert it with python -m tf2onnx.convert"
 
@@ -30,7 +30,7 @@ def _text(*beginnings: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(beginnings)
 
 
-# How a kind of file is recognised, what it is, and what to do with it; the first that fits counts.
+# Test of a file's first bytes, description of the file, and advice; the first match counts.
 _KINDS: tuple[tuple[Callable[[bytes], bool], str, str], ...] = (
     (lambda head: not head, "an empty file", "get the file again"),
     (
@@ -56,12 +56,12 @@ _KINDS: tuple[tuple[Callable[[bytes], bool], str, str], ...] = (
 
 
 def check_recognised(content: bytes | memoryview, name: str) -> None:
-    """See that content does not begin as files of another kind do.
+    """Check that content does not begin like a file of another kind.
 
     Raises
     ------
     SourceError
-        It does; the message says as which, and what to do.
+        It does; the message names the kind and gives advice.
     """
     head = bytes(content[:_HEAD])
     for fits, what, remedy in _KINDS:
@@ -70,9 +70,9 @@ def check_recognised(content: bytes | memoryview, name: str) -> None:
 
 
 def unreadable(path: Path, wanted: str, error: OSError) -> SourceError:
-    """The error of a path that cannot be read as the file that is wanted; a `FileNotFoundError` where it is not there.
+    """Return the error for a path that cannot be read as the wanted file; a `FileNotFoundError` if it does not exist.
 
-    A folder's says what to do: name the model in it, or convert it.
+    For a folder, the message gives advice: name the model in it, or convert it.
     """
     message = f"Source {str(path)!r} must be {wanted} that can be read: {error}"
     if error.errno == errno.ENOENT:
@@ -83,7 +83,7 @@ def unreadable(path: Path, wanted: str, error: OSError) -> SourceError:
 
 
 def _in_folder(path: Path) -> str:
-    """What to do about a folder."""
+    """Return advice for a folder."""
     try:
         names = sorted(os.listdir(path))
     except OSError:

@@ -1,7 +1,7 @@
-"""Bytes of protocol buffers as records, and records as bytes.
+"""Decoding of protocol buffers to records, and encoding of records.
 
-Long data are not copied: they are views of what is decoded. What a message takes in memory is bounded: descriptions of
-a few bytes become objects of some hundred.
+Long data are not copied: they are views of the input. The memory of a message is bounded, as descriptions of a few
+bytes become objects of some hundred bytes.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -17,42 +17,42 @@ from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
 from cpuconv.protos.messages import Field, Record
 
-MOST_LEVELS = 100  # of messages within messages, as the libraries of protocol buffers have it
-_OBJECT = 300  # bytes of a message or a number in a list, at most
-_LOOK = 1 << 18  # fields after which a look at the free memory is due
-_MANY = 32  # elements that are kept as an array
+MOST_LEVELS = 100  # max. nesting of messages, as in protobuf libraries
+_OBJECT = 300  # upper bound of the bytes of a message, or of a number in a list
+_LOOK = 1 << 18  # fields between two checks of free memory
+_MANY = 32  # min. elements stored as an array
 
-_VARINT, _EIGHT, _BYTES, _GROUP, _END, _FOUR = range(6)  # kinds of fields on the wire
+_VARINT, _EIGHT, _BYTES, _GROUP, _END, _FOUR = range(6)  # wire types
 _KINDS = {"string": _BYTES, "bytes": _BYTES, "message": _BYTES, "float": _FOUR, "double": _EIGHT}  # all others: varint
 _FIXED: dict[str, tuple[str, np.dtype]] = {"float": ("<f", np.dtype("<f4")), "double": ("<d", np.dtype("<f8"))}
 
 
 class DamagedError(ValueError):
-    """Bytes that are no message."""
+    """The bytes are not a valid message."""
 
 
 def decode(data: Any, message: type[Record]) -> Any:
-    """The message that bytes hold.
+    """Decode a message.
 
     Parameters
     ----------
     data : bytes, bytearray or memoryview
     message : type[Record]
-        Of `cpuconv.protos.messages`.
+        A message type of `cpuconv.protos.messages`.
 
     Raises
     ------
     DamagedError
-        They hold none, or messages nest deeper than `MOST_LEVELS`.
+        The bytes are not a valid message, or messages nest deeper than `MOST_LEVELS`.
     SourceError
-        It does not fit into free memory.
+        The message does not fit into free memory.
     """
     view = memoryview(data)
     return _Decoder(view).message(message(), 0, len(view), 0)
 
 
 class _Decoder:
-    """The fields of one message and those within."""
+    """Decoder of a message and its submessages."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -60,7 +60,7 @@ class _Decoder:
         self._seen = 0
 
     def message(self, record: Record, at: int, end: int, level: int) -> Record:
-        """`record` with the fields between two places."""
+        """Add the fields between two offsets to `record`; return it."""
         if level > MOST_LEVELS:
             raise DamagedError(f"messages nest deeper than {MOST_LEVELS} levels")
         data, fields, values = self._data, record.FIELDS, vars(record)
@@ -97,10 +97,10 @@ class _Decoder:
         return record
 
     def _bytes(self, values: dict[str, Any], field: Field, start: int, end: int, level: int) -> None:
-        """Keep a field that holds bytes: text, a message, or numbers one behind the other."""
+        """Store a length-delimited field: text, a message, or packed numbers."""
         if field.kind == "message":
             assert field.message is not None
-            known = None if field.repeated else values.get(field.name)  # what is there twice is put together
+            known = None if field.repeated else values.get(field.name)  # parts of a split message are merged
             self._keep(values, field, self.message(known or field.message(), start, end, level + 1))
         elif field.kind == "string":
             text = bytes(self._data[start:end])
@@ -116,8 +116,8 @@ class _Decoder:
             self._numbers(values, field, start, end)
 
     def _numbers(self, values: dict[str, Any], field: Field, start: int, end: int) -> None:
-        """Keep packed numbers: those of elements as an array, if they are many."""
-        if end - start < _MANY:  # of which arrays would take longer
+        """Store packed numbers: many tensor elements as an array."""
+        if end - start < _MANY:  # arrays would take longer
             self._few(values, field, start, end)
             return
         if field.kind in _FIXED:
@@ -134,7 +134,7 @@ class _Decoder:
         self._list(values, field).extend(found.tolist())
 
     def _few(self, values: dict[str, Any], field: Field, at: int, end: int) -> None:
-        """Keep few packed numbers."""
+        """Store a few packed numbers."""
         numbers = self._list(values, field)
         self._count(end - at)
         if field.kind in _FIXED:
@@ -150,7 +150,7 @@ class _Decoder:
             numbers.append(number)
 
     def _list(self, values: dict[str, Any], field: Field) -> list[Any]:
-        """The list of a repeated field's values, to add to: what comes in many pieces is not copied for each."""
+        """Return the list of a repeated field for appending, so that many pieces are not copied repeatedly."""
         known = values.get(field.name)
         if not isinstance(known, list):
             known = values[field.name] = [] if known is None else known.tolist()
@@ -158,7 +158,7 @@ class _Decoder:
         return known
 
     def _keep(self, values: dict[str, Any], field: Field, value: Any) -> None:
-        if value is None:  # of an enumeration that is younger
+        if value is None:  # an unknown value of an enumeration
             return
         if field.repeated:
             self._list(values, field).append(value)
@@ -168,7 +168,7 @@ class _Decoder:
             values.pop(other, None)
 
     def _behind_group(self, number: int, at: int, end: int, level: int) -> int:
-        """The place behind a group, which no message of ONNX has."""
+        """Return the offset behind a group; messages of ONNX have none."""
         if level > MOST_LEVELS:
             raise DamagedError(f"messages nest deeper than {MOST_LEVELS} levels")
         while at < end:
@@ -192,7 +192,7 @@ class _Decoder:
         raise DamagedError("a group does not end")
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """A number of seven bits a byte, lowest first, and the place behind it."""
+        """Decode a varint (7 bits per byte, lowest first); return it and the offset behind it."""
         number = 0
         for shift in range(0, 70, 7):
             if at >= end:
@@ -205,20 +205,20 @@ class _Decoder:
         raise DamagedError("a number does not end")
 
     def _count(self, objects: int) -> None:
-        """Count objects that are made, and see now and then that they fit into memory."""
+        """Count created objects, and check now and then that they fit into memory."""
         self._left -= objects
         if self._left >= 0:
             return
         self._seen += _LOOK - self._left
         self._left = _LOOK
-        if self._seen * _OBJECT > free_bytes():  # as much again is needed for the graph
+        if self._seen * _OBJECT > free_bytes():  # the graph needs as much memory again
             raise SourceError(
                 f"the model's description has more than {self._seen:,} fields, more than memory is free for."
             )
 
 
 def _number(value: int, kind: str) -> int | None:
-    """A varint as its field's type has it; None for what an enumeration does not know."""
+    """Convert a varint to its field's type; None for an unknown value of an enumeration."""
     if kind == "uint64":
         return value
     if kind == "int64":
@@ -229,7 +229,7 @@ def _number(value: int, kind: str) -> int | None:
 
 
 def _varints(data: memoryview, kind: str) -> np.ndarray:
-    """Varints one behind the other, in the type of their field: int32, int64 or uint64."""
+    """Decode adjacent varints to an array of their field's type: int32, int64 or uint64."""
     bytes_ = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(bytes_ < 128)
     if bytes_.size and (not ends.size or ends[-1] != bytes_.size - 1):
@@ -244,11 +244,11 @@ def _varints(data: memoryview, kind: str) -> np.ndarray:
     return np.add.reduceat(parts, starts).astype(kind)
 
 
-# --- records as bytes -----------------------------------------------------------------------------------------------
+# --- encoding -------------------------------------------------------------------------------------------------------
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     made = bytearray()
     values = vars(record)
     for number, field in record.FIELDS.items():

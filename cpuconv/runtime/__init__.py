@@ -1,4 +1,4 @@
-"""Kernels and how they are compiled, their disk cache, the launcher, threads."""
+"""Kernels, their compilation and disk cache, the launcher, threads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Words of memory that threads share, and functions by address, for compiled Python: all arguments are int64.
+"""Intrinsics for compiled Python: shared int64 words in memory, and calls by address. All arguments are int64.
 
-Loads, stores and swaps are sequentially consistent; `word` and `put` are plain.
+Loads, stores and compare-and-swaps are sequentially consistent; `word` and `put` are not atomic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _I32 = ir.IntType(32)
 _ORDER = "seq_cst"
 _ISB = "llvm.aarch64.isb", (15,)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": _ISB, "arm64": _ISB}
-"""By architecture: LLVM's name of an instruction that takes a moment, and its operands."""
+"""LLVM's name of a pause instruction and its operands, by architecture."""
 
 
 def _at(builder: Any, address: Any) -> Any:
@@ -25,38 +25,38 @@ def _at(builder: Any, address: Any) -> Any:
 
 @intrinsic
 def word(builder: Any, address: Any, index: Any) -> Any:
-    """The word at address + 8·index."""
+    """Read the int64 word at address + 8·index."""
     return builder.load(builder.gep(_at(builder, address), [index]))
 
 
 @intrinsic
 def put(builder: Any, address: Any, index: Any, value: Any) -> None:
-    """Set the word at address + 8·index."""
+    """Write the int64 word at address + 8·index."""
     builder.store(value, builder.gep(_at(builder, address), [index]))
 
 
 @intrinsic
 def load(builder: Any, address: Any) -> Any:
-    """The word at `address`, which another thread may write."""
+    """Read the int64 word at `address`, which another thread may write."""
     return builder.load_atomic(_at(builder, address), _ORDER, 8)
 
 
 @intrinsic
 def store(builder: Any, address: Any, value: Any) -> None:
-    """Set the word at `address`, which another thread may read."""
+    """Write the int64 word at `address`, which another thread may read."""
     builder.store_atomic(value, _at(builder, address), _ORDER, 8)
 
 
 @intrinsic
 def swap_if(builder: Any, address: Any, expected: Any, value: Any) -> Any:
-    """Set the word at `address` if it is `expected`; gives whether it was."""
+    """Write the int64 word at `address` if it equals `expected`; return whether it did (1 or 0)."""
     pair = builder.cmpxchg(_at(builder, address), expected, value, _ORDER, _ORDER)
     return builder.zext(builder.extract_value(pair, 1), I64)
 
 
 @intrinsic
 def pause(builder: Any) -> None:
-    """Pause for a moment, in favour of the core's other hardware thread."""
+    """Pause briefly, in favour of the core's other hardware thread."""
     name, operands = _PAUSES.get(builder.module.triple.partition("-")[0], ("", ()))
     if name:
         kind = ir.FunctionType(ir.VoidType(), [_I32] * len(operands))
@@ -65,7 +65,7 @@ def pause(builder: Any) -> None:
 
 @intrinsic
 def call_kernel(builder: Any, entry: Any, worker: Any, before: Any, part: Any, parts: Any, args: Any) -> None:
-    """Call the kernel with the C entry `entry`, whose first argument, the tile, is empty."""
+    """Call a kernel by its C entry `entry`; the first argument, the tile, is null."""
     kind = ir.FunctionType(_BYTES, [_BYTES, *[I64] * 4, I64.as_pointer()])
     words = [worker, before, part, parts]
     builder.call(builder.inttoptr(entry, kind.as_pointer()), [_BYTES(None), *words, _at(builder, args)])
@@ -73,13 +73,13 @@ def call_kernel(builder: Any, entry: Any, worker: Any, before: Any, part: Any, p
 
 @intrinsic
 def call_5(builder: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
-    """The C function of five words at `address`."""
+    """Call the C function at `address` with five int64 arguments."""
     return _by_address(builder, address, a, b, c, d, e)
 
 
 @intrinsic
 def call_8(builder: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """The C function of eight words at `address`."""
+    """Call the C function at `address` with eight int64 arguments."""
     return _by_address(builder, address, a, b, c, d, e, f, g, h)
 
 

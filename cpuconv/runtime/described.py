@@ -1,5 +1,5 @@
-"""Functions that drivers call. `runtime.front_end` writes them into the driver, without importing Numba; where Numba
-compiles a driver, `runtime.front_end.numba_types` tells it what each becomes.
+"""Functions that drivers call. `runtime.front_end` writes their IR into the driver without importing Numba. Where Numba
+compiles a driver, `runtime.front_end.numba_types` maps them to Numba's functions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _OVERLOADED = {"nogil": True, "error_model": "numpy", "forceinline": True}
 
 
 class Described:
-    """A function for drivers.
+    """A function that drivers may call.
 
     Attributes
     ----------
     py_func : callable
-        What was described.
+        The decorated function.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -32,12 +32,12 @@ class Described:
 
     @lazy
     def real(self) -> Any:
-        """What Numba knows it by."""
+        """Return the corresponding Numba function."""
         raise NotImplementedError
 
 
 class Inlined(Described):
-    """A function that is inlined where it is called."""
+    """A function that is inlined into its callers."""
 
     @lazy
     def real(self) -> Any:
@@ -47,12 +47,12 @@ class Inlined(Described):
 
 
 class Emitted(Described):
-    """A function that writes its code: `emit(builder, *given)` gives an int64.
+    """A function that emits its IR: `emit(builder, *given)` returns an int64 value.
 
     Attributes
     ----------
     takes_tile : bool
-        Whether the first of what is given is the tile, and not a word as all others are.
+        Whether the first argument is the tile; all others are int64 words.
     """
 
     def __init__(self, function: Callable[..., Any], words: Sequence[str], *, takes_tile: bool = False) -> None:
@@ -61,7 +61,7 @@ class Emitted(Described):
         self._words = words
 
     def emit(self, builder: Any, *given: Any) -> Any:
-        """Write a call at the builder's place; what gives nothing gives 0."""
+        """Emit a call at the builder's position; return 0 for a function without a result."""
         result = self.py_func(builder, *given)
         return I64(0) if result is None else result
 
@@ -77,19 +77,19 @@ class Emitted(Described):
 
             return types.int64(*kinds), codegen
 
-        listed = ", ".join(self._words)  # which Numba reads off a signature
+        listed = ", ".join(self._words)  # Numba reads argument names from a signature
         namespace: dict[str, Any] = {"typed": typed}
         exec(f"def {self.__name__}(typingctx, {listed}): return typed(typingctx, {listed})", namespace)
         return intrinsic(namespace[self.__name__])
 
 
 class Specialised(Described):
-    """A function that is another one for each tile.
+    """A function with one implementation per tile.
 
     Attributes
     ----------
     choice : callable
-        Gives the function for a tile.
+        Returns the implementation for a tile.
     """
 
     def __init__(self, function: Callable[..., Any], choice: Callable[[Any], Callable[..., Any]]) -> None:
@@ -105,21 +105,24 @@ class Specialised(Described):
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Decorator of helpers that kernels call, always inlined: a call that is left checks a status, and the C entry then
-    keeps the code that raises exceptions, whose symbols may be missing where a kernel is loaded from disk."""
+    """Decorator for helpers that kernels call; they are always inlined.
+
+    A call that is not inlined checks a status. The C entry would then contain code that raises exceptions, whose
+    symbols may be missing where a kernel is loaded from disk.
+    """
     return Inlined(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Decorator of `function(builder, *words)`, which writes code and gives an int64 or None."""
+    """Decorator for `function(builder, *words)`, which emits IR and returns an int64 value or None."""
     code = function.__code__
     return Emitted(function, code.co_varnames[1 : code.co_argcount])
 
 
 def specialise_on_tile(choice: Callable[[Any], Callable[..., Any]]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: in kernels, a call of the decorated (empty) function is a call of `choice(tile)`.
+    """Decorator: in kernels, a call of the decorated (empty) function calls `choice(tile)` instead.
 
-    A function is chosen before compilation, so that only what runs is compiled. `choice(tile)` is a function of the
-    same arguments, of which the tile is the first.
+    The function is selected before compilation, so that only code that runs is compiled. `choice(tile)` takes the same
+    arguments, the tile first.
     """
     return lambda function: Specialised(function, choice)

@@ -1,8 +1,8 @@
-"""The floating-point environment in which all is computed: rounds to nearest, keeps subnormal numbers, traps nothing.
+"""The floating-point environment of all computations: round to nearest, keep subnormal numbers, no traps.
 
-A caller's thread may have another one: libraries flush subnormal numbers to zero (FTZ, DAZ) or change the rounding for
-all that runs there after them. Compiled code sets the default before the first kernel, and the caller's afterwards; so
-does `default_environment` where NumPy and Python compute. The control word is MXCSR on x86-64 and FPCR on AArch64.
+A caller's thread may have another one: some libraries flush subnormals to zero (FTZ, DAZ) or change the rounding mode
+for later code in the thread. Compiled code sets the default before the first kernel and restores the caller's
+afterwards; `default_environment` does so for NumPy and Python. The control word is MXCSR (x86-64) or FPCR (AArch64).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _declared(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def _slot(builder: Any) -> Any:
-    """A word of the stack, by which MXCSR is read and written."""
+    """Allocate a 32-bit stack slot, through which MXCSR is read and written."""
     with builder.goto_entry_block():
         return builder.alloca(_I32)
 
@@ -58,7 +58,7 @@ _REGISTERS: dict[str, tuple[Callable[..., Any], Callable[..., None], int]] = {
     "x86_64": (_read_mxcsr, _write_mxcsr, _MXCSR_DEFAULT),
     **dict.fromkeys(("aarch64", "arm64"), (_read_fpcr, _write_fpcr, _FPCR_DEFAULT)),
 }
-"""By architecture: how the control word is read and written, and its default. Elsewhere nothing is set."""
+"""Functions that read and write the control word, and its default, by architecture. Elsewhere nothing is set."""
 
 
 def _register(builder: Any) -> tuple[Callable[..., Any], Callable[..., None], int] | None:
@@ -67,7 +67,7 @@ def _register(builder: Any) -> tuple[Callable[..., Any], Callable[..., None], in
 
 @intrinsic
 def set_default(builder: Any) -> Any:
-    """Set the thread's control word to the default; gives what it was."""
+    """Set the thread's control word to the default; return the previous one."""
     register = _register(builder)
     if register is None:
         return None
@@ -79,7 +79,7 @@ def set_default(builder: Any) -> Any:
 
 @intrinsic
 def restore(builder: Any, before: Any) -> None:
-    """Set the thread's control word to what `set_default` gave."""
+    """Set the thread's control word to the result of `set_default`."""
     register = _register(builder)
     if register is not None:
         register[1](builder, before)
@@ -87,31 +87,31 @@ def restore(builder: Any, before: Any) -> None:
 
 # --- in Python ------------------------------------------------------------------------------------------------------
 
-_FENV_BYTES = 256  # of C's fenv_t, at most
-_FE_DFL_ENV = -1  # the default environment, by its address in the C libraries of Linux
+_FENV_BYTES = 256  # upper bound of the size of C's fenv_t
+_FE_DFL_ENV = -1  # address that stands for the default environment in Linux C libraries
 _ONE, _BELOW_HALF_ULP, _SMALLEST_NORMAL, _SUBNORMAL = 1.0, 2.0**-55, sys.float_info.min, 5e-324
 
 
 def is_default() -> bool:
     """Whether this thread rounds to nearest and keeps subnormal numbers."""
     return (
-        _ONE + _BELOW_HALF_ULP == _ONE  # but not rounding up
-        and _ONE - _BELOW_HALF_ULP == _ONE  # but not rounding down, or towards zero
-        and _SMALLEST_NORMAL / 2 != 0  # but not with FTZ
-        and _SUBNORMAL != 0  # but not with DAZ
+        _ONE + _BELOW_HALF_ULP == _ONE  # false when rounding up
+        and _ONE - _BELOW_HALF_ULP == _ONE  # false when rounding down or towards zero
+        and _SMALLEST_NORMAL / 2 != 0  # false with FTZ
+        and _SUBNORMAL != 0  # false with DAZ
     )
 
 
 @functools.cache
 def _library() -> Any:
-    """The C library, if it has functions for the environment whose default is known here."""
+    """Return the C library, if it has functions for the environment and a known default; else None."""
     found = ctypes.PyDLL(None) if sys.platform == "linux" else None
     return found if hasattr(found, "fegetenv") and hasattr(found, "fesetenv") else None
 
 
 @contextlib.contextmanager
 def default_environment() -> Iterator[None]:
-    """Compute in the default environment: a context, or a function's decorator. Takes 1 µs; 3 where another is set."""
+    """Context or decorator: compute in the default environment. Takes 1 µs; 3 µs if another one is set."""
     library = None if is_default() else _library()
     if library is None:
         yield

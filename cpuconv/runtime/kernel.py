@@ -1,8 +1,8 @@
 """The kernel decorator: one ABI, `kernel(tile, worker, before, part, parts, args)`, reached by C address.
 
-A kernel does one part (`part` of `parts`) of the work that `args` describes, in the workspace of `worker`, and returns
-nothing. `before` is the last part of the same work that this worker did, -1 for none: its leftovers are still in the
-workspace. Any worker may do any part, and no result depends on which one does.
+A kernel computes one part (`part` of `parts`) of the work that `args` describes, in the workspace of `worker`, and
+returns nothing. `before` is the worker's previous part of the same work, -1 for none: its intermediate results are
+still in the workspace. Any worker may compute any part, and no result depends on which one does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cpuconv.runtime.tiles import tile_text
 _SYMBOL = "cpuconv_kernel"
 _BYTES = ir.IntType(8).as_pointer()
 _KIND = ir.FunctionType(_BYTES, [_BYTES, *[ir.IntType(64)] * 4, ir.IntType(64).as_pointer()])
-"""Of the tile, which is empty, four words, and the argument block; gives a null pointer."""
+"""C signature of a kernel: a null pointer for the tile, four int64, and the argument block; returns a null pointer."""
 
 __all__ = ["Kernel", "code_of", "inline", "kernel"]
 
@@ -43,7 +43,7 @@ class Kernel:
         self._entries = Entries()
 
     def entry(self, tile: Any) -> Code:
-        """The kernel specialised for `tile` (compiled at most once per machine)."""
+        """Return the kernel specialised for `tile` (compiled at most once per machine)."""
         return self._entries.get(tile, lambda: self._load(tile))
 
     def _load(self, tile: Any) -> Code:
@@ -60,11 +60,11 @@ class Kernel:
         return load_or_compile(self.name, self.module, identity, compiled)
 
     def assembly(self, tile: Any) -> str:
-        """Assembly text of the specialisation, for tests on the machine code."""
+        """Return the assembly text of the specialisation, for tests of the machine code."""
         return machine_code.assembly(self.name, _SYMBOL, _KIND, self._write(tile))
 
     def ir_hash(self, tile: Any) -> str:
-        """`Code.ir_hash` of the specialisation, of which nothing is compiled; empty if Numba compiles it."""
+        """Return `Code.ir_hash` of the specialisation without compiling it; empty if Numba compiles it."""
         try:
             return known_ir_hash(self, tile) or machine_code.ir_hash(self.name, _SYMBOL, _KIND, self._write(tile))
         except NotInSubsetError:
@@ -80,14 +80,14 @@ class Kernel:
         return write
 
     def pack(self, values: dict[str, int]) -> np.ndarray:
-        """An int64 argument block from named words; every field must be given, and no other."""
+        """Return an int64 argument block; `values` must have exactly the kernel's fields."""
         if values.keys() != set(self.fields):
             raise KeyError(f"{self.name}: {sorted(values.keys() ^ set(self.fields))}")
         return np.array([values[name] for name in self.fields], np.int64)
 
 
 def code_of(function: Callable[..., None], words: int) -> Code:
-    """The code of `function`, which takes so many words."""
+    """Return the code of `function`, which takes `words` int64 arguments."""
 
     def compiled() -> Compiled:
         kind = ir.FunctionType(_BYTES, [ir.IntType(64)] * words)

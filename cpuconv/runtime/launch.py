@@ -1,8 +1,8 @@
-"""The launcher: one compiled function that runs a program, an int64 table of (entry, argument block, parts a worker).
+"""The launcher: a compiled function that runs a program, an int64 table of (entry, argument block, parts per worker).
 
-The caller and the threads that help it share the parts of a row (`runtime.share`). The threads are our own
-(`runtime.helpers`) or those of Numba's threading layer. In the second case the row is handed to the layer's
-`parallel_for`, the function that Numba's own parallel loops end in. Its signature is the same in all three layers:
+The caller and its helper threads share the parts of a row (`runtime.work_stealing`). The threads are our own
+(`runtime.thread_pool`) or those of Numba's threading layer. In the second case, the row is passed to the layer's
+`parallel_for`, the function behind Numba's own parallel loops. Its signature is the same in all three layers:
 parallel_for(body, args, dims, steps, data, inner_ndim, array_count, threads) calls body(args, dims, steps, data) for
 chunks of `dims[0]` items that start at address `args[0]`. So no kernel is compiled with `parallel=True`.
 """
@@ -24,7 +24,7 @@ from cpuconv.runtime.thread_pool import ask, collect
 from cpuconv.runtime.threads import pool, usable_threads
 from cpuconv.runtime.work_stealing import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
 
-_TABLE, _ROWS, _ROW, _BOARD, _PARALLEL_FOR, _BODY = range(6)  # words of a record
+_TABLE, _ROWS, _ROW, _BOARD, _PARALLEL_FOR, _BODY = range(6)  # indexes of words in a record
 _COLUMNS = 3
 
 
@@ -58,12 +58,12 @@ def _run(record):  # compiled below
 
 
 class _Launcher:
-    """The launcher, asked for as kernels are."""
+    """The launcher, with the interface of a kernel."""
 
     module, name, fields = __name__, f"{__name__}.LAUNCHER", ()
 
     def entry(self, tile: None = None) -> Code:
-        """Its code, compiled or loaded."""
+        """Return its code, compiled or loaded."""
         return code_of(_run, 1)
 
 
@@ -72,22 +72,22 @@ LAUNCHER = _Launcher()
 
 @functools.cache
 def _launcher() -> Any:
-    """The launcher as a C function of a record's address; it releases the interpreter's lock while it runs."""
+    """Return the launcher as a C function of a record's address; it releases the GIL while it runs."""
     return LAUNCHER.entry().function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
 
 
 class Program:
-    """A recorded sequence of kernel calls with their argument blocks; it keeps all that it calls and refers to.
+    """A recorded sequence of kernel calls with their argument blocks; it owns all code and memory that these use.
 
     Parameters
     ----------
     rows : Sequence[tuple[Code, np.ndarray, int]]
-        Compiled kernel, argument block, and the number of parts for each worker. With several parts, a worker that is
-        done takes over parts of others; with 0, one worker runs the row.
+        Compiled kernel, argument block, and parts per worker. With several parts, an idle worker steals parts of
+        others; with 0, one worker runs the row.
     threads : int
-        Most threads to run on.
+        Max. threads of a run.
     kept : Sequence of object
-        What the argument blocks have addresses of, but for what is given to each run.
+        Owners of the memory that the argument blocks refer to, except for memory that is passed to each run.
     """
 
     def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int, kept: Sequence[object] = ()) -> None:
@@ -97,7 +97,7 @@ class Program:
 
     @classmethod
     def of(cls, table: np.ndarray, threads: int, kept: Sequence[object]) -> Program:
-        """The program of a table, (rows, 3): entries, addresses of blocks, and parts."""
+        """Make a program from a table (rows, 3) of entries, block addresses, and parts per worker."""
         made = cls.__new__(cls)
         made._begin(table, threads, [*kept])
         return made
@@ -114,12 +114,12 @@ class Program:
         return np.array([self._table.ctypes.data, len(self._table), row, board, parallel_for, body], np.int64)
 
     def run(self) -> None:
-        """Run all rows in order; returns when the last is done. Not to be called twice at once."""
+        """Run all rows in order; return when the last is done. Calls must not overlap."""
         if self._threads == 1 or usable_threads(self._threads) == 1:
             self._call(self._serial_address)
             return
         workers = pool()
-        if self._pool is not workers:  # the first, or another one after a fork
+        if self._pool is not workers:  # first run, or first run after a fork
             self._row = new_row(self._threads)
             body = 0 if workers.address else code_of(_layer_body, 4).address_for(self._kept)
             self._parallel = self._record(self._row.ctypes.data, workers.address, workers.parallel_for, body)

@@ -1,4 +1,4 @@
-"""Machine code of functions that are written with llvmlite."""
+"""Machine code of functions that are written as LLVM IR with llvmlite."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cpuconv.runtime.code.cache import Compiled, link_object
 from cpuconv.runtime.code.llvm import imported, ir
 from cpuconv.runtime.target import target, target_machine
 
-_lock = threading.Lock()  # llvmlite's identified types and pass builders are not safe to share
+_lock = threading.Lock()  # llvmlite's identified types and pass builders are not thread-safe
 
 Write = Callable[..., None]
-"""write(builder, *arguments) writes what a function does, but for its return."""
+"""write(builder, *arguments) writes a function's body without its return."""
 
 
 def compiled(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> Compiled:
-    """Object code, symbol and function.
+    """Compile a function; return object code, symbol and function.
 
     Parameters
     ----------
     name : str
-        The module's.
+        Name of the LLVM module.
     kind : llvmlite.ir.FunctionType
-        It gives nothing, or a null pointer.
+        Its return type is void or a pointer; a null pointer is returned.
     tune : str
-        The CPU that instructions are ordered for, by LLVM's name; empty: the target's.
+        LLVM's name of the CPU for instruction scheduling; empty: the target CPU.
     """
     with _lock:
         imported()
@@ -41,7 +41,7 @@ def compiled(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
 
 
 def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:
-    """The assembly text of the same."""
+    """Return the assembly text of a function; parameters as for `compiled`."""
     with _lock:
         imported()
         machine = target_machine()
@@ -49,18 +49,18 @@ def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
 
 
 def ir_hash(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:
-    """`hash_of` the LLVM IR of the same, which is not compiled."""
+    """Return `hash_of` a function's LLVM IR, without compiling it; parameters as for `compiled`."""
     with _lock:
         imported()
         return hash_of(_text(target_machine(), name, symbol, kind, write, tune))
 
 
-_NAMES = re.compile(r'%"([^"]*)"|^([^\s:;]+):', re.MULTILINE)  # values and blocks where they are used; blocks
+_NAMES = re.compile(r'%"([^"]*)"|^([^\s:;]+):', re.MULTILINE)  # uses of values and blocks; block labels
 
 
 def hash_of(text: str) -> str:
-    """Hash of a module of LLVM IR, whatever it, its values and its blocks are called."""
-    _, _, content = text.partition("\n")  # without the name of the module
+    """Return a hash of an LLVM IR module that ignores the names of the module, its values and its blocks."""
+    _, _, content = text.partition("\n")  # drop the module's name
     numbers: dict[str, str] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -70,12 +70,12 @@ def hash_of(text: str) -> str:
 
 
 def _text(machine: Any, name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str) -> str:
-    """The module as LLVM IR."""
+    """Return the module as LLVM IR text."""
     module = ir.Module(name)
     module.triple, module.data_layout = target()[0], str(machine.target_data)
     function = ir.Function(module, kind, symbol)
     if tune:
-        set.add(function.attributes, f'"tune-cpu"="{tune}"')  # past llvmlite's list of plain words
+        set.add(function.attributes, f'"tune-cpu"="{tune}"')  # bypasses llvmlite's check of attribute names
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     write(builder, *function.args)
     if isinstance(kind.return_type, ir.VoidType):

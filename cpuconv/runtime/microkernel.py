@@ -1,4 +1,4 @@
-"""Micro-kernels: innermost loops written with llvmlite, and called by address.
+"""Micro-kernels: innermost loops that are written as LLVM IR with llvmlite, and called by address.
 
 A driver (a `Kernel`) is compiled once. It calls micro-kernels, one for each tile, which compile in less
 time. All arguments are int64 words: addresses, byte strides, counts.
@@ -18,8 +18,8 @@ from cpuconv.runtime.tiles import tile_text
 
 I64 = ir.IntType(64)
 
-# The CPU whose scheduling model orders the instructions, by LLVM's name of the architecture; else it is the target's
-# own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (decision 5).
+# CPU whose scheduling model orders instructions, by architecture (LLVM's names); other architectures use the target's
+# own. LLVM's model of Zen 4 moves loads so far ahead of their use that accumulators spill (decision 5).
 SCHEDULE: Mapping[str, str] = {"x86_64": "sapphirerapids"}
 _SYMBOL = "cpuconv_micro_kernel"
 
@@ -30,7 +30,7 @@ class MicroKernel:
     Attributes
     ----------
     schedule : Mapping[str, str]
-        By architecture, the CPU that LLVM orders instructions for; other architectures keep the target's own order.
+        CPU for which LLVM schedules instructions, by architecture; other architectures use the target's own model.
     """
 
     def __init__(self, emit: Callable[..., None], *, schedule: Mapping[str, str] = SCHEDULE) -> None:
@@ -45,19 +45,19 @@ class MicroKernel:
 
     @property
     def type(self) -> ir.FunctionType:
-        """The C signature: a word each."""
+        """C signature: one int64 per word, no result."""
         return ir.FunctionType(ir.VoidType(), [I64] * len(self.words))
 
     def entry(self, tile: Any) -> Code:
-        """The micro-kernel for `tile` (compiled at most once per machine)."""
+        """Return the micro-kernel for `tile` (compiled at most once per machine)."""
         return self._entries.get(tile, lambda: self._load(tile))
 
     def assembly(self, tile: Any) -> str:
-        """Assembly text for `tile`, for tests on the machine code."""
+        """Return the assembly text for `tile`, for tests of the machine code."""
         return machine_code.assembly(*self._written(tile))
 
     def ir_hash(self, tile: Any) -> str:
-        """`Code.ir_hash` for `tile`, for which nothing is compiled."""
+        """Return `Code.ir_hash` for `tile` without compiling it."""
         return known_ir_hash(self, tile) or machine_code.ir_hash(*self._written(tile))
 
     def _load(self, tile: Any) -> Code:
@@ -75,7 +75,7 @@ class MicroKernel:
         return self.name, _SYMBOL, self.type, write, self.schedule.get(target()[0].partition("-")[0], "")
 
     def caller(self) -> Any:
-        """A function for drivers: caller(address, *words) calls the micro-kernel at `address`."""
+        """Return a function for drivers: caller(address, *words) calls the micro-kernel at `address`."""
 
         def call(builder: Any, address: Any, *words: Any) -> None:
             builder.call(builder.inttoptr(address, self.type.as_pointer()), words)

@@ -1,4 +1,4 @@
-"""The machine that code is generated for, as LLVM names it; to know it, LLVM is not imported on Linux."""
+"""The target of code generation in LLVM's terms; on Linux it is found without importing LLVM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-li
 
 @functools.lru_cache(maxsize=1)
 def target() -> tuple[str, str, str]:
-    """Triple, CPU name and features of the target.
+    """Return triple, CPU name and features of the target.
 
-    They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features,
-    which belong to another machine; they are left out.
+    They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features.
+    These may be wrong for that CPU, so they are left out.
     """
     name, features = host_cpu.chosen(os.environ)
     if os.environ.get("NUMBA_CPU_NAME") and os.environ.get("NUMBA_CPU_FEATURES") is None:
@@ -35,7 +35,7 @@ def _triple() -> str:
 
 
 def target_machine(opt: int = 3) -> Any:
-    """A code generator for `target()`, as Numba's JIT would make it."""
+    """Return an LLVM target machine for `target()`, with the options of Numba's JIT."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

@@ -1,10 +1,10 @@
-"""Threads of our own that help callers. Each has a mailbox: a word in which a caller asks it to be a worker of a row.
+"""Our own threads, which help callers. Each has a mailbox: a word where a caller requests it as a worker of a row.
 
-When its row is done, a caller takes back the requests that no thread has begun, and waits for no such thread. So a core
-that is busy with another process costs only its help. A barrier, as at the end of OpenMP's parallel regions, would cost
-the rest of that process's time slice. Concurrent callers need no lock: a thread helps one of them, and a caller that
-finds no idle thread works alone. A thread polls its mailbox for a moment and then sleeps on it (futex(2)). So does a
-caller at the end, and the system can move the thread that it waits for to the caller's core.
+When its row is done, a caller withdraws requests that no thread has begun, and does not wait for these threads. So a
+core that is busy with another process costs only its share of help. A barrier, as at the end of OpenMP's parallel
+regions, would cost the rest of that process's time slice. Concurrent callers need no lock: a thread helps one of them,
+and a caller without idle threads works alone. A thread polls its mailbox briefly and then sleeps on it (futex(2)). So
+does a caller at the end, so that the system can move the awaited thread to the caller's core.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from cpuconv.runtime.kernel import code_of, inline
 from cpuconv.runtime.work_stealing import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
 
 IDLE, ASLEEP = 0, 2
-"""What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
+"""Values of a mailbox without a request. With one, it has the address of the worker's line, plus these states:"""
 _TAKEN, _AWAITED = 1, 3
 
-THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(6)  # words of the board; lines of threads follow,
-BOARD = 1  # whose words are the mailbox and the board's address
-_WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
+THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(6)  # words of the board; the threads' lines follow
+BOARD = 1  # word of a thread's line with the board's address; word 0 is the mailbox
+_WAIT, _WAKE = 128, 129  # process-private operations of futex(2)
 _ALL = 1 << 30
-_NO_TIMEOUT = 0  # which has to be said: else the system reads a time at whatever address a register holds
+_NO_TIMEOUT = 0  # passed explicitly: else the system reads a timeout from whatever address the register contains
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
 
-IDLE_SECONDS = 100e-6  # that a thread looks at its mailbox before it sleeps
-END_SECONDS = 10e-6  # that a caller looks at that of a thread which is still at it: the core is then free for that
-_CALIBRATED, _TRIALS = 1000, 5  # pauses of a trial
-_PATIENCE, _GLANCE = 0.5, 1e-4  # seconds: for the threads to end with the process; between looks whether they have
+IDLE_SECONDS = 100e-6  # time that a thread polls its mailbox before it sleeps
+END_SECONDS = 10e-6  # time that a caller polls the mailbox of a working thread before it sleeps and frees the core
+_CALIBRATED, _TRIALS = 1000, 5  # pauses per trial, trials
+_PATIENCE, _GLANCE = 0.5, 1e-4  # seconds to wait for the threads at exit; seconds between two checks
 
 
 @inline
@@ -56,7 +56,7 @@ def _wake(board, place):
 
 @inline
 def _watch(place, value, pauses):
-    """Poll the word at `place` so many times; whether it is no longer `value`."""
+    """Poll the word at `place` at most `pauses` times; return whether it differs from `value`."""
     for _ in range(pauses):
         if load(place) != value:
             return True
@@ -66,7 +66,7 @@ def _watch(place, value, pauses):
 
 @inline
 def ask(board, row):
-    """Ask idle threads to be workers 1, 2, … of a row; gives the number of workers, the caller included."""
+    """Request idle threads as workers 1, 2, … of a row; return the number of workers, including the caller."""
     workers, found = word(row, WORKERS), 1
     for thread in range(word(board, THREADS)):
         if found == workers:
@@ -84,7 +84,7 @@ def ask(board, row):
 
 @inline
 def collect(board, row, workers):
-    """Take back the requests that no thread has begun, and wait for the other threads."""
+    """Withdraw the requests that no thread has begun, and wait for the other threads."""
     for worker in range(1, workers):
         line = row + (FIRST_WORKER + worker) * LINE_BYTES
         mail = word(line, MAIL)
@@ -95,9 +95,9 @@ def collect(board, row, workers):
             _sleep_while(board, mail, line + _AWAITED)
 
 
-def _help(mail):  # compiled below: a thread's life
+def _help(mail):  # compiled below: the main function of a thread
     board = word(mail, BOARD)
-    set_default()  # the thread began with that of whoever started it
+    set_default()  # the thread inherited the environment of its creator
     while True:
         _watch(mail, IDLE, word(board, IDLE_PAUSES))
         if load(board + 8 * CLOSED) != 0:
@@ -119,15 +119,14 @@ def _pauses(count):  # compiled below
 
 
 class Helpers:
-    """Threads that wait for requests, created by the system and not by Python.
+    """Threads that wait for requests; created with pthread_create, not by Python.
 
-    They run compiled code only, and so need neither the interpreter's lock nor the module `threading`, which programs
-    may replace.
+    They only run compiled code, so they need neither the GIL nor the module `threading`, which programs may replace.
 
     Attributes
     ----------
     address : int
-        Address of the board, which holds the mailboxes.
+        Address of the board, which contains the mailboxes.
     """
 
     layer = "own"
@@ -138,17 +137,17 @@ class Helpers:
         self.board = new_board(threads)
         self.address = self.board.ctypes.data
         self._life = code_of(_help, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_void_p))
-        self._threads: list[tuple[int, ctypes.c_void_p]] = []  # place of the mailbox, and handle
+        self._threads: list[tuple[int, ctypes.c_void_p]] = []  # index of the mailbox in the board, and handle
         for place in range(LINE, (1 + threads) * LINE, LINE):
             handle, mail = ctypes.c_void_p(), ctypes.c_void_p(self.address + 8 * place)
             if ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, self._life, mail) != 0:
-                break  # nobody waits for a thread that is not there
+                break  # run with fewer threads
             self._threads.append((place, handle))
         atexit.register(self.close, os.getpid())
 
     def close(self, process: int) -> None:
-        """End the threads before the process ends: compiled code is freed then, and none may be running it."""
-        if os.getpid() != process:  # a child of fork, which has none of them
+        """End the threads before the process exits: it then frees compiled code, which none may still run."""
+        if os.getpid() != process:  # a child of fork has no such threads
             return
         libc = ctypes.CDLL(None)
         self.board[CLOSED] = 1
@@ -165,7 +164,7 @@ class Helpers:
 
 
 def new_board(threads: int) -> np.ndarray:
-    """A board with the mailboxes of so many threads, on cache lines of its own."""
+    """Return a board with the mailboxes of `threads` threads, aligned to cache lines."""
     raw = np.zeros((2 + threads) * LINE, np.int64)
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     board = raw[start : start + (1 + threads) * LINE]
@@ -177,18 +176,18 @@ def new_board(threads: int) -> np.ndarray:
 
 
 def available() -> bool:
-    """Whether threads can sleep on a word here: on Linux."""
+    """Whether threads can sleep on a word (on Linux only)."""
     return sys.platform == "linux" and _number() != 0
 
 
 def _number() -> int:
-    """The number of the system call; 0 where it is not known."""
+    """Return the number of the futex system call; 0 if unknown."""
     return _FUTEX.get(platform.machine(), 0) if sys.maxsize > 1 << 32 else 0
 
 
 @functools.cache
 def _pause_seconds() -> float:
-    """Seconds of one poll of a word."""
+    """Return the time of one poll of a word, in seconds."""
     pauses = code_of(_pauses, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
     times = []
     for _ in range(_TRIALS):

@@ -1,9 +1,9 @@
-"""Threads: how many, and which.
+"""Thread counts and the thread pool.
 
-Threads are our own (`runtime.helpers`) where these can sleep, unless NUMBA_THREADING_LAYER names one of Numba's layers;
-a child of `fork` starts new ones. Of Numba's layers, `omp` and `tbb` accept calls from several Python threads at once.
-`workqueue` kills the process then, so launches on it go through a lock. After `fork` a child cannot use the pool of a
-layer: it runs serially, with one warning.
+Threads are our own (`runtime.thread_pool`) where the system supports them, unless NUMBA_THREADING_LAYER names one of
+Numba's layers; a child of `fork` starts new ones. Of Numba's layers, `omp` and `tbb` accept concurrent calls from
+several Python threads. `workqueue` kills the process then, so launches on it take a lock. After `fork` a child cannot
+use the pool of a layer: it runs serially, with one warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cpuconv.runtime import thread_pool
 from cpuconv.runtime.thread_pool import Helpers
 
 _MODULES = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
-AUTO = "auto"  # the count that is fastest for a shape
+AUTO = "auto"  # use the fastest thread count per shape
 _count: int | str | None = None
 _forked = False
 _warned = False
@@ -35,23 +35,23 @@ _told_of_cores = False
 
 @functools.lru_cache(maxsize=1)
 def maximum_threads() -> int:
-    """Most threads a program may use: cores allowed by affinity and quota, and Numba's own limit."""
+    """Return the max. threads of a program: cores allowed by affinity and quota, and Numba's own limit."""
     return max(1, min(allowed_cores(), int(_setting("NUMBA_NUM_THREADS", "NUMBA_NUM_THREADS", allowed_cores()))))
 
 
 def _setting(name: str, variable: str, default: Any) -> Any:
-    """A setting of Numba's, which a program may have changed; of its variable where it is not imported."""
+    """Return a setting of Numba, which a program may have changed; its variable if Numba is not imported."""
     config = getattr(sys.modules.get("numba"), "config", None)
     return getattr(config, name, None) or os.environ.get(variable) or default
 
 
 def get_num_threads() -> int | str:
-    """The number of threads that `conv2d` and `plan` use by default.
+    """Return the number of threads that `conv2d` and `plan` use by default.
 
     Returns
     -------
     int or str
-        "auto": for each shape as many as are fastest.
+        "auto": the fastest number per shape.
     """
     return _count if _count is not None else maximum_threads()
 
@@ -62,8 +62,9 @@ def set_num_threads(n: int | str) -> None:
     Parameters
     ----------
     n : int or "auto"
-        From 1 to the number of cores that this process may use: the cores of its affinity, and at most the whole cores
-        that a control group's quota grants (a quota of 1.5 cores: one). More are clamped, with one warning.
+        At least 1. The maximum is the number of cores that this process may use: the cores of its affinity, and at most
+        the whole cores of a control group's quota (a quota of 1.5 cores: one). Larger values are clamped, with one
+        warning per process.
 
     Raises
     ------
@@ -75,21 +76,21 @@ def set_num_threads(n: int | str) -> None:
     Warns
     -----
     CpuconvWarning
-        `n` is more than there are cores.
+        `n` is more than the cores that this process may use.
     """
     global _count
     _count = wanted_threads(n, "n")
 
 
 def wanted_threads(n: int | str | None, name: str = "threads") -> int | str:
-    """A valid number of threads or "auto" from a user's value; None gives the default."""
+    """Validate a user's number of threads or "auto"; None gives the default."""
     if n is None:
         return get_num_threads()
     return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name, "an integer, 'auto' or None")
 
 
 def check_threads(n: int | str | None, name: str = "threads", kinds: str = "an integer or None") -> int:
-    """A valid thread count from a user's value; None gives the default, or where that is "auto" the maximum."""
+    """Validate a user's thread count; None gives the default, or the maximum if the default is "auto"."""
     if n is None:
         return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):
@@ -100,7 +101,7 @@ def check_threads(n: int | str | None, name: str = "threads", kinds: str = "an i
 
 
 def _clamped(count: int) -> int:
-    """As many threads as there are cores, with one warning in a process."""
+    """Return the max. thread count, with one warning per process."""
     global _told_of_cores
     most = maximum_threads()
     if not _told_of_cores:
@@ -113,11 +114,11 @@ def _clamped(count: int) -> int:
     return most
 
 
-_WITHIN = ("cpuconv", "contextlib")  # packages whose frames are not a program's
+_WITHIN = ("cpuconv", "contextlib")  # packages whose frames do not belong to the calling program
 
 
 def _callers() -> int:
-    """The `stacklevel` of a warning that this module's caller gives to the program that called the package."""
+    """Return the `stacklevel` with which a warning by the caller names the program's call of the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _WITHIN:
         frame, level = frame.f_back, level + 1
@@ -137,12 +138,12 @@ class _Layer:
         self.layer = numba.threading_layer()
         module = importlib.import_module(f"numba.np.ufunc.{_MODULES[self.layer]}")
         self.parallel_for: int = module.parallel_for
-        # A signal handler may call within a call of its thread, as the layer's own has ended by then.
+        # Reentrant: a signal handler may call in the middle of its thread's call, when the layer's own call has ended.
         self.guard = threading.RLock() if self.layer == "workqueue" else contextlib.nullcontext()
         self._start_all()
 
     def _start_all(self) -> None:
-        """Give each thread of the layer something to do: some layers start threads as they are needed."""
+        """Run one task per thread of the layer, as some layers start threads on demand."""
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         body = ctypes.CFUNCTYPE(None, *[pointer] * 4)(lambda *_: None)
         words = [(size * 1)(value) for value in (0, maximum_threads(), 1)]  # start, count, step
@@ -155,7 +156,7 @@ _starting = Lock(brief=False)
 
 
 def pool() -> Helpers | _Layer:
-    """The threads that help callers, started at first use."""
+    """Return the threads that help callers; they start at first use."""
     global _pool
     if _pool is None:
         with _starting:
@@ -170,7 +171,7 @@ def pool() -> Helpers | _Layer:
 
 
 def usable_threads(wanted: int) -> int:
-    """`wanted`, or 1 in a child of `fork` (with one warning)."""
+    """Return `wanted`, or 1 in a child of `fork` (with one warning)."""
     global _warned
     if wanted == 1 or not _forked:
         return wanted

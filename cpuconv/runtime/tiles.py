@@ -7,6 +7,6 @@ from typing import Any
 
 
 def tile_text(tile: Any) -> str:
-    """One line with every value of a tile: its identity in caches."""
+    """Return all values of a tile in one line: its identity in caches."""
     fields = (f"{f.name}={getattr(tile, f.name)!r}" for f in dataclasses.fields(tile))
     return f"{type(tile).__name__}({','.join(fields)})"

@@ -1,12 +1,11 @@
-"""How workers share the parts of a row: work stealing from runs of parts.
+"""Distribution of a row's parts to workers: work stealing from ranges of parts.
 
-Each worker starts with a run of the same number of parts; its output lies where the same worker's input of the next
-layer will lie. It takes parts from the front of its own run, and when that is empty, from the back of another worker's.
-So a worker that another process delays does fewer parts, and the others wait at most for the part that it is doing. The
-rest of a run is one word, changed by compare-and-swap: the first part, plus 2³² times the part after the last.
+Each worker starts with a range of the same number of parts, so its output is where its input of the next layer is. It
+takes parts from the front of its own range, and when that is empty, from the back of another worker's. So a worker that
+another process delays computes fewer parts, and the others wait at most for its current part. The rest of a range is
+one int64, changed by compare-and-swap: the first part, plus 2³² times the part after the last.
 
-A row lies in memory as one line of words that all workers read, one line for `parallel_for`, and a line for each
-worker.
+In memory, a row has one cache line that all workers read, one line for `parallel_for`, and a line per worker.
 """
 
 from __future__ import annotations
@@ -16,43 +15,43 @@ import numpy as np
 from cpuconv.runtime.atomics import call_kernel, load, put, store, swap_if, word
 from cpuconv.runtime.kernel import inline
 
-LINE = 8  # words of a cache line
+LINE = 8  # int64 words of a cache line
 LINE_BYTES = 8 * LINE
 ENTRY, BLOCK, PARTS, WORKERS = range(4)  # words of a row
-START, COUNT, STEP = range(LINE, LINE + 3)  # what parallel_for is told: items 0 … workers-1, in steps of 1
-FIRST_WORKER = 2  # line of the first
-LEFT, NUMBER, ROW, MAIL = range(4)  # words of a worker; MAIL is that of the thread that is asked for it
+START, COUNT, STEP = range(LINE, LINE + 3)  # arguments of parallel_for: items 0 … workers-1, in steps of 1
+FIRST_WORKER = 2  # index of the first worker's line
+LEFT, NUMBER, ROW, MAIL = range(4)  # words of a worker's line; MAIL: address of the mailbox of the requested thread
 
-_LOW = 0xFFFFFFFF  # the half of a word that holds the first part
+_LOW = 0xFFFFFFFF  # mask of the first part
 
 
 @inline
 def run(parts, worker, workers):
-    """The run that a worker begins with."""
+    """Return the initial range of a worker."""
     return (parts * (worker + 1) // workers << 32) | (parts * worker // workers)
 
 
 @inline
 def is_empty(left):
-    """Whether no part is left of a run."""
+    """Whether a range is empty."""
     return (left & _LOW) >= (left >> 32)
 
 
 @inline
 def front(left):
-    """The first part of a run, and the rest."""
+    """Return the first part of a range, and the rest."""
     return left & _LOW, left + 1
 
 
 @inline
 def back(left):
-    """The last part of a run, and the rest."""
+    """Return the last part of a range, and the rest."""
     return (left >> 32) - 1, left - (1 << 32)
 
 
 @inline
 def _take(place, own):
-    """Take a part of the run at `place`, from the front if it is the worker's own; -1 if none is left."""
+    """Take a part of the range at `place`, from the front if it is the worker's own; return -1 if it is empty."""
     while True:
         left = load(place)
         if is_empty(left):
@@ -64,7 +63,7 @@ def _take(place, own):
 
 @inline
 def begin(row, entry, block, each):
-    """Prepare the row: `each` parts for each worker."""
+    """Prepare a row with `each` parts per worker."""
     workers = word(row, WORKERS)
     put(row, ENTRY, entry)
     put(row, BLOCK, block)
@@ -75,7 +74,7 @@ def begin(row, entry, block, each):
 
 @inline
 def work(me):
-    """As the worker whose line is `me`, do parts of a row until none is left."""
+    """Compute parts of a row, as the worker whose line is `me`, until none is left."""
     row = word(me, ROW)
     worker, workers = word(me, NUMBER), word(row, WORKERS)
     before = -1
@@ -90,7 +89,7 @@ def work(me):
 
 
 def new_row(workers: int) -> np.ndarray:
-    """A row for this number of workers, on cache lines of its own."""
+    """Return a row for `workers` workers, aligned to cache lines."""
     raw = np.zeros((FIRST_WORKER + workers + 1) * LINE, np.int64)
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     row = raw[start : start + (FIRST_WORKER + workers) * LINE]

@@ -1,4 +1,4 @@
-"""Whether the output of a candidate is right: its error and the limit on it, by the types of the problem."""
+"""Check of a candidate's output: its error and the error limit, by the problem's types."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from cpuconv.problem.quantized_ending import is_exact
 from cpuconv.problem.reference import relative_error, values
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
-"""Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data; of floats
-of 16 bits beyond what rounding the result takes."""
+"""Largest error per accuracy class, relative to the output's largest value, on unit-normal data. For float16 and
+bfloat16 it is in addition to the rounding of the result."""
 
 
 def limit_of(problem: ConvProblem, accuracy: str) -> float:
-    """Largest error that a candidate of the accuracy class may have: none where the result is exact."""
+    """Return the largest error allowed for an accuracy class: 0 where the result is exact or int8 / uint8."""
     whole = is_exact(problem) or problem.types.y in BYTES
     return 0.0 if whole else ERROR_LIMITS[accuracy]
 
 
 def error_of(problem: ConvProblem, y: np.ndarray, expected: np.ndarray) -> float:
-    """Largest error of an output, relative to the oracle's largest value.
+    """Return the largest error of an output, relative to the reference's largest value.
 
-    Beyond its own rounding where it is of 16 bits, and beyond one step where it is bytes that a function made which
-    kernels approximate: they may round to the other side of a half.
+    Errors within the rounding of a 16-bit output do not count. For a function that kernels approximate, neither does
+    one step of an int8 / uint8 output, as kernels may round to the other side of a half.
     """
     y = values(y, problem.types.y)
     expected = expected.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The plans of a network, raced: whole runs timed as the tuner times candidates of a problem, the winner stored."""
+"""Races between plans of a network: whole runs timed like candidates of a problem, the fastest plan stored."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from cpuconv.problem.reference import relative_error
 from cpuconv.tuning.networks import sized
 from cpuconv.tuning.speed_probe import speed_probe
 
-PATIENCE = 8.0  # times what a problem may take, that a race of slow programs may
-_RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # of a plan at least: first, calibrated, checked, and then timed
+PATIENCE = 8.0  # time limit of a race between slow programs, in multiples of an effort's seconds
+_RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # min. runs of a plan: first run, calibration, check, then timed rounds
 _ERRORS = {FULL: 1e-3, HALF: 0.25}
-"""Most difference between the outputs of two plans: algorithms, and what they round, may differ in every layer."""
+"""Max. difference between the outputs of two plans: algorithms and rounding may differ in every layer."""
 
 
 class Raced(NamedTuple):
-    """What came of a race: the network, threads, how many plans ran, which won, the first plan's seconds over its."""
+    """Result of a race: network, threads, plans that ran, fastest plan, and the first plan's time over its time."""
 
     name: str
     threads: int
@@ -60,16 +60,16 @@ def race_networks(
     effort: str = "quick",
     again: bool = True,
 ) -> Iterator[Raced]:
-    """Race the plans of a model for each batch, and store what is found; nothing of one that has a single plan.
+    """Race the plans of a model for each batch, and store the results; skip a network with a single plan.
 
     Parameters
     ----------
     source, threads, batches, inputs, precision
         As for `cpuconv.network.problems.compiled.problems_of`.
     effort : str
-        A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
+        A key of `autotune.tuning.effort.EFFORTS`: the limit of a race, in addition to building the programs.
     again : bool
-        Whether networks that have a winner are raced too.
+        Whether to race networks that already have a winner.
     """
     for name, graph, shapes in sized(source, batches, inputs):
         target = Target(current(), threads, "cached", precision=precision)
@@ -90,8 +90,8 @@ class Race:
     Attributes
     ----------
     key : str
-    layouts : dict of str to Layout
-        By plan; the one that ties go to first.
+    layouts : dict of str to NetworkPlan
+        Layout plans by name; the plan that wins ties first.
     sources : frozenset of str
     """
 
@@ -105,39 +105,39 @@ class Race:
         self._inputs = [random_array(graph.value(name)) for name in graph.inputs]
 
     def shorten(self, seconds: float) -> None:
-        """Leave out plans, those first that the models find slowest, until runs of all take so many seconds at most."""
+        """Drop the plans that the models find slowest, until runs of all plans take at most `seconds`."""
         if len(self.layouts) > 1:
             most = max(1, int(seconds / (_RUNS * clock(self._first_run.run))))
             ranked = sorted(self.layouts, key=lambda name: (name != self.first, self.layouts[name].seconds))
             self.layouts = {name: self.layouts[name] for name in ranked[:most]}
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
-        """The plans."""
+        """Return the plans within the effort's limit, as candidates."""
         afforded = [*self.layouts.values()][: EFFORTS[effort].candidates]
         return [Candidate(laid.plan, 0.0, laid.seconds, 0, "standard") for laid in afforded], []
 
     def sources_of(self, name: str) -> str:
-        """Of all kernels."""
+        """Return the hash of all kernel sources."""
         return next(iter(self.sources))
 
     def kernels_hash(self, key: str, name: str) -> str:
-        """Hash of the kernel calls of a plan's convolutions and matrix products."""
+        """Return a hash of the kernel calls of a plan's convolutions and matrix multiplications."""
         return winners.plan_hash(self.layouts[name])
 
     def same_kernels(self, row: Row) -> bool:
-        """Whether a plan raced with the kernels of today."""
+        """Whether a plan's row was timed with kernels identical to the current ones."""
         return row.candidate in self.layouts and row.kernels == self.kernels_hash(row.problem, row.candidate) != ""
 
     def compile(self, key: str, name: str) -> None:
-        """Make the program of a plan; plans share packed weights."""
+        """Build the program of a plan; plans share packed weights."""
         self._program(name)
 
     def prepare(self, key: str, name: str, weights: str = "warm") -> Run:
-        """The program of a plan, with other memory for values in between and outputs than before."""
+        """Return the program of a plan with new memory for intermediate values and outputs."""
         return Run(self._program(name), self._inputs, self._first_run.outputs, _ERRORS[self._target.precision])
 
     def speed_probe(self, key: str) -> Callable[[], None]:
-        """Work of known length on the threads of the network."""
+        """Return the speed probe for the network's number of threads."""
         return speed_probe(self._target.threads)
 
     @lazy
@@ -166,13 +166,13 @@ class Run:
         self.run()
 
     def run(self) -> None:
-        """The whole network once."""
+        """Run the whole network once."""
         self._program.run(self._inputs, self.outputs)
 
     def move(self) -> None:
-        """Nothing: every visit has memory of its own, and callers keep theirs."""
+        """Do nothing: each visit allocates its own memory, and callers' inputs and outputs do not move."""
 
     def check(self) -> float:
-        """Largest difference of floats to what the first plan gives, relative to an output's largest value."""
+        """Return the largest difference from the first plan's float outputs, relative to an output's largest value."""
         pairs = zip(self.outputs, self._expected or (), strict=False)
         return max((relative_error(got, right) for got, right in pairs if is_float(got.dtype)), default=0.0)

@@ -1,4 +1,4 @@
-"""How long whole networks take, as they are tuned."""
+"""Timing of whole networks with the current tuning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpuconv.network.problems.compiled import with_batch
 from cpuconv.network.thread_count import random_array
 from cpuconv.reading.onnx_reader import read
 
-_SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
+_SECONDS, _MOST = 0.5, 200  # limits of timing a network: seconds, runs
 
 
 def time_networks(
@@ -25,7 +25,7 @@ def time_networks(
     inputs: Mapping[str, Sequence[int]] | None = None,
     precision: str = FULL,
 ) -> list[tuple[str, int, float]]:
-    """(name, threads, median seconds of a run) of a model for each batch, random data, as `problems_of`."""
+    """Return (name, threads, median seconds of a run) of a model per batch, on random data; see `problems_of`."""
     times = []
     for name, graph, shapes in sized(source, batches, inputs):
         model = compiled(graph, Target(current(), threads, "cached", precision=precision), shapes)
@@ -36,7 +36,7 @@ def time_networks(
 def sized(
     source: str, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
 ) -> Iterator[tuple[str, Graph, dict[str, tuple[int, ...]]]]:
-    """(name, graph, shapes of inputs) of a model for each batch; sizes as for `problems_of`."""
+    """Yield (name, graph, input shapes) of a model for each batch; sizes as for `problems_of`."""
     for batch in batches or (None,):
         graph = read(source)
         name = graph.name if batch is None else f"{graph.name}, batch {batch}"

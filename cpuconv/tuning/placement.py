@@ -1,9 +1,9 @@
-"""Where data of a trial lie: in places in memory drawn at random, or, weights that must be cold, out of every cache.
+"""Placement of a trial's data: at random addresses, or, for cold weights, outside all caches.
 
-How long a kernel takes depends on which pages its data lie in, by up to a third (lines whose addresses look alike push
-one another out of a cache, and which do nobody can tell beforehand). A place is one sample of what callers will meet,
-so that data move between samples of the time (Curtsinger and Berger, "STABILIZER: Statistically Sound Performance
-Evaluation", ASPLOS 2013; docs/decisions/0006-tuning-and-timing.md).
+The time of a kernel depends on the pages of its data, by up to a third: cache lines with similar addresses evict one
+another, and which ones do is unpredictable. Callers' data may be anywhere, so data move to a new random place between
+samples of the time (Curtsinger and Berger, "STABILIZER: Statistically Sound Performance Evaluation", ASPLOS 2013;
+docs/decisions/0006-tuning-and-timing.md).
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from cpuconv.memory.aligned import ALIGNMENT, aligned
 from cpuconv.problem.integers import divide
 
 LEAST = 256 << 10
-"""Bytes in which data move, at least: 64 pages, as caches tell lines of several apart by bits of the page's number."""
+"""Min. range in which data move, in bytes: 64 pages, as the set index of some caches has bits of the page number."""
 
 MOST = 8 << 20
-"""Bytes in which data move, at most: what is larger lies in no cache whose places matter."""
+"""Max. range in which data move, in bytes: larger data fit in no cache for which the place matters."""
 
 TIMES = 3
-"""Between these: so many times the data's size, so that most of their pages are others after a move."""
+"""Range between these limits as a multiple of the data's size, so that most pages differ after a move."""
 
 OVER_CACHE = 4
-"""Cold memory over the last cache: one that does not quite replace the oldest keeps some of what is twice its size."""
+"""Size of cold memory, as a multiple of the last cache. Without strict LRU, a cache of half the size keeps a part."""
 
 COLD_LIMIT = 512 << 20
-"""Bytes of cold memory, at most. A larger last cache is shared by more cores than a program has, which has only a part
-of it; with 512 MB of a cache said to have 480, runs took 0.94 to 1.00 of what they took with 2 GB."""
+"""Max. size of cold memory, in bytes. A larger last cache is shared by more cores than a program has, so the program
+gets only a part of it. With 512 MB on a CPU that reports a cache of 480 MB, runs took 0.94 to 1.00 of their time
+with 2 GB."""
 
-_PERIOD = 65_537  # of random weights: prime, so that no two rows or channels are alike
-_SCALE = 1 / 64  # of random weights, as a layer's: sums are neither large nor denormal
+_PERIOD = 65_537  # period of random weights: prime, so that no two rows or channels are equal
+_SCALE = 1 / 64  # scale of random weights, as in a usual layer: sums are neither large nor subnormal
 
 
 class Arena:
-    """Memory in which arrays lie one after another, each somewhere else; it grows to hold them."""
+    """Growing memory that gives each array a random place."""
 
     def __init__(self) -> None:
         self._bytes = aligned(0, np.uint8)
         self._rng = random.Random()
 
     def place(self, size: int) -> np.ndarray:
-        """`size` uninitialised bytes on a cache line; what was placed before may share them, unless the arena grew."""
+        """Return `size` uninitialised bytes, aligned to a cache line; they may overlap others unless it grew."""
         wanted = size + min(max(LEAST, TIMES * size), MOST)
         if self._bytes.size < wanted:
             self._bytes = aligned(wanted, np.uint8)
@@ -56,18 +57,20 @@ class Arena:
         return self._bytes[start : start + size]
 
     def copy(self, array: np.ndarray) -> np.ndarray:
-        """A copy of a contiguous array."""
+        """Return a copy of a contiguous array."""
         copy = self.place(array.nbytes).view(array.dtype).reshape(array.shape)
         copy[...] = array
         return copy
 
 
 def cold_weights(nbytes: int) -> Iterator[np.ndarray]:
-    """Random weights of so many bytes, for ever: places of the cold memory in turn, from a random one on, so that none
-    is in a cache when its turn comes."""
+    """Yield random weights of `nbytes` bytes, endlessly: places of the cold memory in turn, from a random start.
+
+    None is in a cache when its turn comes.
+    """
     memory = cold_memory()
     step = max(1, divide(nbytes, ALIGNMENT)) * ALIGNMENT // F32.bytes
-    if step > memory.size:  # more than any cache holds
+    if step > memory.size:  # larger than any cache
         memory = aligned(step)
         memory[:] = _SCALE
     count = memory.size // step
@@ -78,9 +81,9 @@ def cold_weights(nbytes: int) -> Iterator[np.ndarray]:
 
 @functools.cache
 def cold_memory() -> np.ndarray:
-    """Random weights, OVER_CACHE times the last cache or COLD_LIMIT; shared, as filling them takes a second.
+    """Return random weights, OVER_CACHE times the last cache or COLD_LIMIT; shared, as filling them takes 1 s.
 
-    Their values are no packed weights', which a kernel's time does not depend on; read as bfloat16, they are as large.
+    Their values are not packed weights, as a kernel's time does not depend on them. As bfloat16, they are as large.
     """
     size = min(OVER_CACHE * max(dict(fingerprint().caches).values(), default=COLD_LIMIT), COLD_LIMIT)
     drawn = np.random.default_rng(0).standard_normal(_PERIOD, np.float32) * np.float32(_SCALE)

@@ -1,4 +1,4 @@
-"""The roofs of this machine, measured: peaks of products, bandwidth of each memory level, and vector stores."""
+"""Measurement of this machine's roofs: peaks of multiply instructions, bandwidth per memory level, vector stores."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.threads import check_threads, usable_threads
 
-MEASURED = (BF16, F16, U8, S8, S16)  # elements whose products are roofs, beside those of float32
+MEASURED = (BF16, F16, U8, S8, S16)  # element types whose multiply-adds are roofs, in addition to float32
 SAMPLE_SECONDS = 0.01
-LEVEL_SECONDS = 0.12  # of samples of one figure
+LEVEL_SECONDS = 0.12  # duration of all samples of one figure
 _LEAST_SAMPLES = 4
-_FIRST_TURNS = 1000  # of the runs that find out how long a turn takes
+_FIRST_TURNS = 1000  # turns of the first runs, which measure the time of a turn
 _LEAST_MEMORY, _MOST_MEMORY = 64 << 20, 512 << 20
-_OVER_L2 = 3  # a worker's share of L3 in sizes of L2, so that L2 serves little of it
-_OVER_CACHE = 4  # the same for memory and the last cache
+_OVER_L2 = 3  # min. share of L3 per worker as a multiple of L2, so that L2 serves little of it
+_OVER_CACHE = 4  # memory size for DRAM reads as a multiple of the last cache
 _PAGE = 4096
 
 
 def probe(threads: int) -> Iterator[tuple[str, float]]:
-    """Measure what `threads` workers reach together: each figure with its name as it is found, in about two seconds.
+    """Measure the peaks of `threads` workers together: yields each figure with its name, in about 2 s.
 
     Returns
     -------
     iterator of (str, float)
-        `<dtype>_gflops` of each data type that kernels compute in, by the fastest product, and `<product>_gflops` of
-        each product that this CPU has, such as vpdpbusd; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in
-        GB/s, reading; `store_gbs`, writing within L1. A level that the machine lacks is left out, and so is an L3 too
-        small to give every worker a share well above its L2.
+        `<dtype>_gflops` of each data type that kernels compute in, with the fastest instruction, and
+        `<product>_gflops` of each multiply instruction of this CPU, such as vpdpbusd; `l1_gbs`, `l2_gbs`, `l3_gbs` and
+        `dram_gbs` in GB/s of reads; `store_gbs` of writes within L1. Levels that the machine lacks are left out. So is
+        an L3 too small for each worker to get a share well above its L2.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def probe(threads: int) -> Iterator[tuple[str, float]]:
 def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
     yield f"{DTYPES[F32]}_gflops", (fma := _fma_gflops(isa, threads))
     best = dict.fromkeys((DTYPES[element] for element in MEASURED), 0.0)
-    best |= {DTYPES[BF16]: fma, DTYPES[F16]: fma}  # on widened values
+    best |= {DTYPES[BF16]: fma, DTYPES[F16]: fma}  # float32 FMA on widened values
     for name, elements, gflops in _products(isa, threads):
         yield f"{name}_gflops", gflops
         best |= {DTYPES[element]: max(gflops, best[DTYPES[element]]) for element in elements}
@@ -72,17 +72,17 @@ def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
 
 
 def fma_tile(isa: Isa) -> ProbeTile:
-    """Chains enough to fill the FMA units, with registers left for the two operands."""
+    """Return a tile with enough chains to fill the FMA units, and registers left for the two operands."""
     return ProbeTile(isa.lanes, chains=isa.registers * 3 // 4, unroll=4)
 
 
 def read_tile(isa: Isa) -> ProbeTile:
-    """Chains enough for the latency of an addition; where loads need registers, as many again are left."""
+    """Return a tile with enough chains to hide the latency of additions; 8 more registers are free for loads."""
     return ProbeTile(isa.lanes, chains=8, unroll=2)
 
 
 def level_sizes(caches: Mapping[str, int], threads: int) -> dict[str, int]:
-    """Bytes that each worker reads to measure a level, by the name of its figure; `caches` as in a fingerprint."""
+    """Return the bytes that each worker reads per level, by the figure's name; `caches` as in a fingerprint."""
     sizes = {f"{level.lower()[:2]}_gbs": caches[level] // 2 for level in ("L1d", "L2") if caches.get(level)}
     if last := caches.get("L3"):
         share = max(last // 2 // threads, _OVER_L2 * caches.get("L2", 0))
@@ -95,7 +95,7 @@ def level_sizes(caches: Mapping[str, int], threads: int) -> dict[str, int]:
 def _fma_gflops(isa: Isa, threads: int) -> float:
     tile = fma_tile(isa)
     seeds = np.ones((tile.chains + 2, isa.lanes), np.float32)
-    seeds[: tile.chains] += np.arange(tile.chains, dtype=np.float32)[:, None]  # no two chains are alike
+    seeds[: tile.chains] += np.arange(tile.chains, dtype=np.float32)[:, None]  # all chains differ
     sums = aligned((threads, _PAGE // F32.bytes))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     seconds = _seconds_a_turn(fma_peak, tile, words, threads)
@@ -103,11 +103,11 @@ def _fma_gflops(isa: Isa, threads: int) -> float:
 
 
 def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile]]:
-    """By the name of the figure, elements and chains of the products that the CPU has, those of the FMA aside.
+    """Return element types and tiles of this CPU's multiply instructions except FMA, by the figure's name.
 
-    Instructions of x86 that no kernel's product is of are measured too.
+    x86 instructions that no kernel uses are included.
     """
-    chains = isa.registers * 3 // 4  # as of `fma_tile`
+    chains = isa.registers * 3 // 4  # as in `fma_tile`
     able = [product for product in TABLE if product.packed != F32 and usable(isa, product)]
     found: dict[str, tuple[tuple[Element, ...], PeakTile]] = {}
     for product in able:
@@ -122,17 +122,17 @@ def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile
 
 
 def matrix_tile(isa: Isa, dot: TileDot) -> MatrixTile:
-    """Products of all sums, in several steps."""
+    """Return a tile with multiplications into all accumulators, in several steps."""
     return MatrixTile(isa.lanes, dot.name, TILE_ROWS * TILE_ROWS * dot.macs, 4)
 
 
 def measured_matrices() -> list[TileDot]:
-    """AMX's products, where the system gives leave to use them."""
+    """Return AMX's instructions, if the system permits their use."""
     return [dot for dot in AMX if offered(dot.feature)] if tiles_granted() else []
 
 
 def _products(isa: Isa, threads: int) -> Iterator[tuple[str, tuple[Element, ...], float]]:
-    """(name, elements, GFLOP/s) of every product; two operations for each multiply-add, of integers too."""
+    """Yield (name, elements, GFLOP/s) of every instruction; a multiply-add, also of integers, is two operations."""
     sums = aligned((threads, _PAGE // F32.bytes))
     target = {"y": sums.ctypes.data, "y_step": _PAGE}
     for name, (elements, tile) in measured_products(isa).items():
@@ -159,7 +159,7 @@ def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tu
     _program(touch, tile, words | {"size": step}, threads).run()
     words |= {"y": sums.ctypes.data, "y_step": _PAGE}
     for name, size in sizes.items():
-        passed = max(1, size // tile.step)  # turns that read all of it
+        passed = max(1, size // tile.step)  # turns that read the whole size
         seconds = _seconds_a_turn(read_sum, tile, words | {"size": passed * tile.step}, threads, passed)
         yield name, threads * tile.step / seconds * 1e-9
 
@@ -174,9 +174,9 @@ def _store_gbs(isa: Isa, threads: int) -> float:
 
 
 def _seconds_a_turn(kernel: Kernel, tile: Any, words: dict[str, int], threads: int, multiple: int = 1) -> float:
-    """The least seconds that a turn takes, of samples whose turns are a multiple of `multiple`.
+    """Return the shortest time of a turn in seconds, over samples whose turns are a multiple of `multiple`.
 
-    How many make a sample is found on one thread: the first launches of a pool say little.
+    The number of turns per sample is found on one thread, as the first launches of a pool are not representative.
     """
     turns = -(-_FIRST_TURNS // multiple) * multiple
     while (seconds := _least_seconds(_program(kernel, tile, words | {"turns": turns}, 1), 0)) < SAMPLE_SECONDS / 10:
@@ -190,7 +190,7 @@ def _program(kernel: Kernel, tile: Any, words: dict[str, int], threads: int) -> 
 
 
 def _least_seconds(program: Program, seconds: float) -> float:
-    """The shortest of a few runs, or of as many as `seconds` hold."""
+    """Return the shortest time of some runs, repeated for at least `seconds`."""
     clock = time.perf_counter
     begun = clock()
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""Problems timed here and now, in this process: strategy "profile"."""
+"""Timing of problems at run time, in this process: strategy "profile"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random arrays of a problem, on which its candidates are timed and judged."""
+"""Random arrays of a problem, for timing and checking its candidates."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cpuconv.problem.quantization import BYTES, Quantization, bounds
 from cpuconv.problem.reference import conv2d as oracle
 
 _PRIMES = (65_537, 65_539, 65_543, 65_551)
-_INPUT, _WEIGHT, _RESIDUAL, _BIAS = range(4)  # kinds of numbers
-_SPREAD = 32  # standard deviation of weights of integers: as a layer's, with some at the ends of the range
-_STEPS = 32  # of a byte, in a standard deviation of the output
+_INPUT, _WEIGHT, _RESIDUAL, _BIAS = range(4)  # kinds of arrays
+_SPREAD = 32  # standard deviation of integer weights: as in a usual layer, with some at the ends of the range
+_STEPS = 32  # int8 / uint8 steps per standard deviation of the output
 
 
 class RandomOperands(NamedTuple):
-    """Arrays of a problem, of its types inside; bfloat16 is that of ml_dtypes.
+    """Arrays of a problem in its internal types; bfloat16 is that of ml_dtypes.
 
-    Floats are unit normal, weights scaled to give outputs of unit variance. Inputs of integers fill their range.
+    Float arrays are unit normal; weights are scaled for outputs of unit variance. Integer inputs fill their range.
     """
 
     x: np.ndarray
@@ -34,7 +34,7 @@ class RandomOperands(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def random_operands(problem: ConvProblem) -> RandomOperands:
-    """Those of a problem, physical in its layouts."""
+    """Return the arrays of a problem, physical in its layouts."""
     types, terms = problem.types, problem.cg * problem.r * problem.s
     x = layouts.from_nchw(_drawn_as(types.x, _INPUT, problem.in_shape), problem.in_layout)
     w = _drawn_as(types.w, _WEIGHT, problem.weight_shape, terms**-0.5)
@@ -47,14 +47,17 @@ def random_operands(problem: ConvProblem) -> RandomOperands:
 
 @functools.lru_cache(maxsize=2)
 def expected(problem: ConvProblem) -> np.ndarray:
-    """The oracle's result on `random_operands(problem)`."""
+    """Return the reference's result on `random_operands(problem)`."""
     x, w, bias, residual, quantization = random_operands(problem)
     return oracle(x, w, bias, problem, residual, quantization)
 
 
 def normal(kind: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Unit normal numbers, others of each kind; they repeat after a prime number of them, so that no two rows, columns
-    or channels are alike, as drawing millions takes longer than running most layers."""
+    """Return unit normal numbers, different for each kind.
+
+    They repeat with a prime period, so that no two rows, columns or channels are equal; drawing millions would take
+    longer than running most layers.
+    """
     return np.resize(_drawn(kind), shape)
 
 
@@ -64,10 +67,10 @@ def _drawn(kind: int) -> np.ndarray:
 
 
 def _drawn_as(element: Element, kind: int, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
-    """Numbers of an element: integers in their whole range, or weights about zero."""
+    """Draw numbers of an element type: integers in their whole range, or weights around zero."""
     if not element.integer:
         return (normal(kind, shape) * np.float32(scale)).astype(element.outside)
-    least, most = (-255, 255) if element == S16 else bounds(element)  # int16: bytes less a zero point
+    least, most = (-255, 255) if element == S16 else bounds(element)  # int16: int8 or uint8 minus a zero point
     if kind == _WEIGHT:
         return np.resize(np.clip(np.rint(_drawn(kind) * _SPREAD), least, most).astype(element.dtype), shape)
     drawn = np.random.default_rng(kind).integers(least, most, _PRIMES[kind], endpoint=True)
@@ -75,9 +78,9 @@ def _drawn_as(element: Element, kind: int, shape: tuple[int, ...], scale: float 
 
 
 def _quantization(problem: ConvProblem, terms: int) -> Quantization:
-    """Scales, other ones for each output channel, by which results spread over a byte and some are clamped."""
+    """Return scales, different per output channel, so that results fill the int8 / uint8 range and some are clamped."""
     types = problem.types
-    unit = 1 / (_SPREAD * 74 * terms**0.5)  # of sums whose inputs are uniform
+    unit = 1 / (_SPREAD * 74 * terms**0.5)  # inverse standard deviation of sums with uniform inputs
     each = unit * (0.75 + 0.5 * np.resize(np.random.default_rng(0).random(_PRIMES[0]), problem.k))
     ends: dict[str, Any] = {}
     if types.y in BYTES:

@@ -1,9 +1,9 @@
-"""Work of known length: how long it takes tells whether the machine's speed has just changed.
+"""Speed probe: a fixed amount of work, whose time shows whether the machine's speed has just changed.
 
-Half of it is arithmetic in registers, which takes longer at a lower clock; half writes to the second cache, which takes
-longer where another program shares the core or has just emptied that. Writes tell of it more surely than reads: while
-a Winograd candidate took a third longer, they took a sixth to two fifths longer, reads of the second cache 4 to 19%,
-and arithmetic 1 to 5% (docs/decisions/0006-tuning-and-timing.md).
+Half of it is arithmetic in registers, which takes longer at a lower clock. Half writes to L2, which takes longer where
+another program shares the core or has just evicted its data. Writes show this more reliably than reads. While a
+Winograd candidate took a third longer, writes took a sixth to two fifths longer, reads of L2 4 to 19%, arithmetic 1 to
+5% (docs/decisions/0006-tuning-and-timing.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.code.cache import Code
 from cpuconv.tuning.probes import fma_tile, read_tile
 
-SECONDS = 50e-6  # of a run: long against the clock's steps, short against what is timed
+SECONDS = 50e-6  # time of a run: long compared with the clock's resolution, short compared with timed runs
 _PAGE = 4096
 _FIRST_TURNS = 1000
 _SAMPLES = 20
@@ -32,8 +32,7 @@ _SAMPLES = 20
 
 @functools.lru_cache(maxsize=8)
 def speed_probe(threads: int) -> Callable[[], None]:
-    """Chains of multiplications and additions in registers, and stores to L2, some 50 µs long together, on each of the
-    threads."""
+    """Return a run of multiply-adds in registers and stores to L2, about 50 µs in total, on each of the threads."""
     parts = [part for part in (_fma(threads), _write(threads)) if part is not None]
     for part in parts:
         alone = Program([part.row(_FIRST_TURNS)], 1)
@@ -48,7 +47,7 @@ class _Part:
     kernel: Kernel
     tile: ProbeTile
     words: dict[str, int]
-    arrays: tuple[np.ndarray, ...]  # whose addresses are among the words
+    arrays: tuple[np.ndarray, ...]  # owners of the memory whose addresses are in `words`
     turns: int = 0
 
     def row(self, turns: int) -> tuple[Code, np.ndarray, int]:
@@ -65,13 +64,13 @@ def _fma(threads: int) -> _Part:
 
 
 def _write(threads: int) -> _Part | None:
-    """None where the size of the second cache is not known."""
+    """Return stores to L2; None if the size of L2 is unknown."""
     caches = dict(fingerprint().caches)
     if not caches.get("L2"):
         return None
     isa = current()
     tile = read_tile(isa)
-    size = caches["L2"] // 4 // tile.step * tile.step  # leaves most of what others hold there
+    size = caches["L2"] // 4 // tile.step * tile.step  # leaves most other data in L2
     buffer, seed = aligned((threads, size // F32.bytes)), aligned(isa.lanes)
     buffer[:], seed[:] = 0, 1
     words = {"y": buffer.ctypes.data, "y_step": size, "size": size, "seed": seed.ctypes.data}

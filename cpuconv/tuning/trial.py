@@ -1,4 +1,4 @@
-"""A candidate bound to random data that change their places in memory."""
+"""Trials: candidates bound to random data that move in memory."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _EVERYTHING = Limits(accuracy="fast")
 class ConvTrial:
     """One candidate bound to random data.
 
-    With cold weights, each run takes others that are in no cache, as in a network whose layers evict one another's.
+    With cold weights, each run uses weights that are in no cache, as in a network whose layers evict one another's.
 
     Attributes
     ----------
     plan : Plan
     weight : numpy.ndarray
-        As packed; where it lies while it runs, `move` says.
+        Packed weights; runs use the copy that `move` placed.
     shared : Shared
         Input and output, and memory for the rest.
     limit : float
-        Most error that `check` may find.
+        Max. error that `check` accepts.
     """
 
     def __init__(self, problem: ConvProblem, candidate: Candidate, weights: str = "warm") -> None:
@@ -58,13 +58,15 @@ class ConvTrial:
         self.run()
 
     def run(self) -> None:
-        """One call."""
+        """Execute one call."""
         self.plan.run(self.shared.x, self._residual, self.shared.out, None, next(self._weights))
 
     def move(self) -> None:
-        """Put the workspace, warm weights, and the input and output of all trials of the problem in other places. Runs
-        count until another trial of the problem moves, as that may take the same ones; weights too large for places to
-        matter stay."""
+        """Move the workspace, warm weights, and the input and output of all trials of the problem to other places.
+
+        Runs are valid until another trial of the problem moves, which may use the same places. Weights larger than
+        `MOST` stay, as the place does not matter for them.
+        """
         shared = self.shared
         shared.move()
         self._workspaces.clear()
@@ -73,7 +75,7 @@ class ConvTrial:
             self._weights = itertools.repeat(shared.weights.copy(self.weight))
 
     def check(self) -> float:
-        """Error of the output, relative to its largest value."""
+        """Return the error of the output, relative to its largest value."""
         self.move()
         self.shared.spoil()
         self.plan.run(self.shared.x, self._residual, self.shared.out, None, self.weight)
@@ -81,14 +83,14 @@ class ConvTrial:
 
 
 class Shared:
-    """What all trials of a problem share, so that their places favour none of them.
+    """Data shared by all trials of a problem, so that their places favour no trial.
 
     Attributes
     ----------
     x, out : numpy.ndarray
-        Input and output, others after each move.
+        Input and output; new arrays after each move.
     weights, workspace : Arena
-        Memory for those of the trial that runs.
+        Memory for the running trial's weights and workspace.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
@@ -99,18 +101,18 @@ class Shared:
         self.move()
 
     def move(self) -> None:
-        """Put input and output in places drawn at random."""
+        """Move input and output to random places."""
         arena, out_arena = self._arenas
         self.x = arena.copy(self._content)
         place = out_arena.place(self._y.bytes * math.prod(self._out_shape))
         self.out = place.view(self._y.outside).reshape(self._out_shape)
 
     def spoil(self) -> None:
-        """Fill the output with what no result is full of."""
+        """Fill the output with a value that no correct result is filled with."""
         self.out[...] = self._y.outside.type(_SPOILT if self._y.integer else np.nan)
 
 
 @functools.lru_cache(maxsize=2)
 def shared(problem: ConvProblem) -> Shared:
-    """The input and output that trials of a problem share."""
+    """Return the data shared by trials of a problem."""
     return Shared(problem)

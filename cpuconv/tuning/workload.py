@@ -1,4 +1,4 @@
-"""Convolution as the tuner sees it: the entry point `autotune.workloads`."""
+"""Convolution as a workload of the tuner: the entry point `autotune.workloads`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ConvWorkload:
 
     @property
     def sources(self) -> frozenset[str]:
-        """`sources_of` candidates of every solver."""
+        """`sources_of` the candidates of all solvers."""
         return current_sources()
 
     @property
@@ -55,31 +55,32 @@ class ConvWorkload:
     tables: Path | None = TABLES
 
     def sources_of(self, name: str) -> str:
-        """Hash of the kernel sources that a candidate is made from."""
+        """Return a hash of the kernel sources that a candidate depends on."""
         return Candidate.parse(name).sources
 
     def kernels_hash(self, key: str, name: str) -> str:
-        """Hash of the kernel calls of a candidate (`cpuconv.conv.kernels_hash`)."""
+        """Return a hash of a candidate's kernel calls (`cpuconv.conv.kernels_hash`)."""
         return kernels_hash(ConvProblem.parse(key), Candidate.parse(name))
 
     def same_kernels(self, row: Row) -> bool:
-        """Whether a row was timed with the kernel calls of today."""
+        """Whether a row was timed with kernel calls identical to the current ones."""
         return same_kernels(row)
 
     def with_threads(self, key: str, threads: int) -> str:
-        """The key of the same problem for another number of threads."""
+        """Return the key of the same problem for another number of threads."""
         return replace(ConvProblem.parse(key), threads=threads).key
 
     def load(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[protocol.Problem]:
-        """The problems of a source; the cost model resolves `auto` layouts.
+        """Load the problems of a source; the cost model resolves `auto` layouts.
 
-        Of an ONNX model, without layouts asked for: what `cpuconv.compile` will ask for, fused and laid out. Problems
-        of a model are timed with cold weights: each of its layers pushes those of others out of caches.
+        For an ONNX model without requested layouts, these are the problems of `cpuconv.compile`, after fusion and
+        layout planning. Problems of a model are timed with cold weights, as its layers evict one another's data from
+        caches.
 
         Raises
         ------
         autotune.workload.SourceError
-            The source cannot be read; the message says why.
+            The source cannot be read; the message gives the reason.
         """
         wanted = reading.layouts or ("NCHW", "NCHW")
         first, second = ("NCHW" if name == AUTO else name for name in wanted)
@@ -111,7 +112,7 @@ class ConvWorkload:
         return problems
 
     def time_whole(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[tuple[str, int, float]]:
-        """(network, threads, seconds of a run) of a model as it is tuned now; nothing of other sources."""
+        """Return (network, threads, seconds of a run) of a model with the current tuning; nothing for other sources."""
         if not sources.is_model(source):
             return []
         return time_networks(source, reading.threads, reading.batches, reading.inputs, reading.precision or FULL)
@@ -124,7 +125,7 @@ class ConvWorkload:
         effort: str = "quick",
         again: bool = True,
     ) -> Iterator[tuple[str, int, str]]:
-        """Race the plans of a model; nothing of other sources."""
+        """Race the plans of a model; nothing for other sources."""
         if not sources.is_model(source):
             return
         for each in race_networks(
@@ -141,14 +142,14 @@ class ConvWorkload:
             yield each.name, each.threads, told + (f", by {100 * (each.gain - 1):.1f}%" if each.gain > 1 else "")
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
-        """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""
+        """Return every candidate, the model's choice first, and the solvers that do not apply, with their reasons."""
         problem = ConvProblem.parse(key)
         ranked = model.favourites_first(model.ranking(problem))
         rejected = [protocol.Rejected(name, why) for name, why in model.applicable(problem) if why is not None]
         return [model.as_tuner_candidate(problem, item) for item in ranked], rejected
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
-        """The candidate that runs without limits and without a row of current kernels, and what decides."""
+        """Return the candidate used without limits and without a row of current kernels, and the deciding source."""
         choice = select.untuned(ConvProblem.parse(key), Limits(), older=older)
         return str(choice.candidate), choice.decided_by
 
@@ -158,15 +159,15 @@ class ConvWorkload:
             step.compile()
 
     def prepare(self, key: str, name: str, weights: str = "warm") -> ConvTrial:
-        """The candidate, ready to run on random data."""
+        """Bind the candidate to random data, ready to run."""
         return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), weights)
 
     def speed_probe(self, key: str) -> Callable[[], None]:
-        """FMAs and stores of known length on the problem's threads."""
+        """Return the speed probe for the problem's number of threads: a fixed amount of FMAs and stores."""
         return speed_probe(effective_threads(ConvProblem.parse(key)))
 
     def work(self, key: str, name: str) -> Work | None:
-        """The operations and bytes of a candidate; None for an unknown candidate or problem."""
+        """Return the operations and bytes of a candidate; None for an unknown candidate or problem."""
         try:
             return work_of(ConvProblem.parse(key), name)
         except ValueError:
@@ -174,16 +175,16 @@ class ConvWorkload:
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Those of float32, and of what low precision multiplies in."""
+        """Data types of multiplications: float32 and those of low precision."""
         return frozenset(DTYPES[element] for element in (F32, *MEASURED))
 
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
-        """Measured peaks (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
+        """Measure peaks (GFLOP/s), and bandwidth of each memory level and of stores (GB/s); yields them one by one."""
         return probe(threads)
 
     def summary(self, key: str) -> str:
-        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224", and types other than float32; "" of a key
-        that is no problem's."""
+        """Describe channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224", and types other than float32; ""
+        for an invalid key."""
         try:
             problem = ConvProblem.parse(key)
         except ValueError:
@@ -202,7 +203,7 @@ class ConvWorkload:
         return " ".join(part for part, is_stated in parts.items() if is_stated)
 
     def describe(self) -> dict[str, Any]:
-        """Instruction set, the products of each type, threads, kernel cache and kernel pack of this process."""
+        """Return instruction set, multiply instructions, threads, kernel cache and kernel pack of this process."""
         isa = current()
         place = kernel_files.folder()
         kept = f"{place.path or 'none'}{f' (nothing is written: {place.trouble})' if place.trouble else ''}"
@@ -217,7 +218,7 @@ class ConvWorkload:
 
 
 def _products(isa: Isa) -> Iterator[tuple[Types, str]]:
-    """Types of problems, with the products that compute them on this CPU."""
+    """Yield types of problems, with the instructions that multiply them on this CPU."""
     for text in ("f32", "bf16", "f16", "u8", "s8"):
         types = Types.parse(text)
         found = product_of(types, isa), matrix_product_of(types)

@@ -1,4 +1,4 @@
-"""The tables as one page: sortable tables and roofline plots."""
+"""The tuning tables as an HTML page: sortable tables and roofline plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLE = "Tuned on this machine"
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The whole HTML document."""
+    """Return the HTML document."""
     main = Element("main")
     for place, section in enumerate(sections):
         _device(main, section, f"d{place}")

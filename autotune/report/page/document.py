@@ -1,7 +1,7 @@
-"""A page that loads nothing: a tree of elements, written by the standard library, so that all text is escaped.
+"""Self-contained HTML page: an element tree, serialised by the standard library, so that all text is escaped.
 
-A content policy that names its one script and its one style by their hashes keeps any other from running. The style is
-for light and dark screens of any size; the script sorts tables.
+A content security policy with the hashes of its one script and one style blocks all others. The style supports light
+and dark screens of any size; the script sorts tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 
 def document(title: str, main: Element, style: str = "", script: str = "") -> str:
-    """The whole HTML document; `style` and `script` go behind those of every page."""
+    """Return the HTML document; `style` and `script` are appended to the common ones."""
     style, script = asset(__package__, "page.css") + style, asset(__package__, "page.js") + script
     root = Element("html", lang="en")
     head, body = SubElement(root, "head"), SubElement(root, "body")
@@ -32,14 +32,14 @@ def document(title: str, main: Element, style: str = "", script: str = "") -> st
 
 
 def text(parent: Element, tag: str, content: str = "", **attributes: str) -> Element:
-    """A new element with this text."""
+    """Add an element with this text."""
     made = SubElement(parent, tag, attributes)
     made.text = content
     return made
 
 
 def facts(parent: Element, pairs: Sequence[tuple[str, str]]) -> None:
-    """Titles with what belongs to them, side by side."""
+    """Add a list of titles with their values."""
     listed = SubElement(parent, "dl", {"class": "facts"})
     for title, value in pairs:
         pair = SubElement(listed, "div")
@@ -48,7 +48,7 @@ def facts(parent: Element, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def sortable(parent: Element, title: str, heads: Sequence[tuple[str, bool]]) -> tuple[Element, Element]:
-    """A table in a box of its own that scrolls, and its body; `heads` says which columns are numbers.
+    """Add a table in its own scrolling box; return it and its body. `heads` has titles and whether they are numeric.
 
     Cells sort by their attribute ``data-value``.
     """
@@ -62,7 +62,7 @@ def sortable(parent: Element, title: str, heads: Sequence[tuple[str, bool]]) -> 
 
 
 def let_break(cell: Element) -> None:
-    """Let a long text go on in another line, after a comma if it can."""
+    """Allow line breaks in a long text, after commas if it has any."""
     cell.set("class", "long")
     first, *rest = re.split(r"(?<=,)(?=\S)", cell.text or "")
     cell.text = first
@@ -71,12 +71,12 @@ def let_break(cell: Element) -> None:
 
 
 def of_column(is_number: bool) -> dict[str, str]:
-    """The class of a column's cells."""
+    """Return the class attribute of a column's cells."""
     return {"class": "number"} if is_number else {}
 
 
 def asset(package: str, name: str) -> str:
-    """The text of a file beside a package's modules."""
+    """Return the text of a data file of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 

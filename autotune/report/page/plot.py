@@ -1,6 +1,6 @@
-"""The roofline plot: operations a second over operations a byte, both logarithmic, as SVG.
+"""Roofline plot as SVG: operations per second over operations per byte, both on logarithmic axes.
 
-Operations are those that the algorithm executes, so that every point lies under the roofs.
+Operations are those that the algorithm executes, so all points are below the roofs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from autotune.text import number
 
 WIDTH, HEIGHT = 400.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 8.0, 8.0, 40.0
-MARGIN = 1.5  # by which the axes go past the data, and
-ROOM = 3.0  # past the closest level's ridge, for its label
-LEAST_AREA, MOST_AREA = 20.0, 260.0  # of a marker
-FIRST, UNDER = 14.0, 10.0  # where a roof's label begins: along the line from its lower end, and under it
-LABEL = 96.0  # its length
-CROWDED = 13.0  # how near the next roof may be without meeting it
+MARGIN = 1.5  # factor by which the axes extend beyond the data
+ROOM = 3.0  # factor beyond the closest level's ridge, for its label
+LEAST_AREA, MOST_AREA = 20.0, 260.0  # area of a marker
+FIRST, UNDER = 14.0, 10.0  # start of a roof's label: distance along the line from its lower end, and below it
+LABEL = 96.0  # length of a roof's label
+CROWDED = 13.0  # min. distance of the previous roof for a label that is not shifted
 
-# The outline of a marker of radius 1, by what binds the line.
+# Path of a marker of radius 1, by the kind of limit.
 KINDS = {
     COMPUTE: "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0z",
     BANDWIDTH: "M-.9,-.9h1.8v1.8h-1.8z",
@@ -31,7 +31,7 @@ KINDS = {
 
 
 class Axis:
-    """A logarithmic scale from `low` to `high`, laid from pixel `start` to `end`."""
+    """A logarithmic scale from `low` to `high`, from pixel `start` to `end`."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, room: float = MARGIN) -> None:
         self.low, self.high = min(values) / room, max(values) * MARGIN
@@ -39,22 +39,22 @@ class Axis:
 
     @property
     def decade(self) -> float:
-        """Pixels for a factor of ten."""
+        """Length of a factor of 10, in pixels."""
         return (self.end - self.start) / math.log10(self.high / self.low)
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel coordinate of a value."""
         return self.start + self.decade * math.log10(value / self.low)
 
     def ticks(self) -> Iterator[float]:
-        """Powers of ten, and where they are few two and five of them."""
+        """Yield powers of ten, on a short axis also their double and fivefold values."""
         steps = (1, 2, 5) if self.high / self.low < 10**2.5 else (1,)
         for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1):
             yield from (step * 10.0**power for step in steps if self.low <= step * 10.0**power <= self.high)
 
 
 def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
-    """The lines under their roofs, each a link to its row of the table `name`; None if the roofs are not known."""
+    """Plot lines below their roofs, linked to their rows of the table `name`; None if the roofs are unknown."""
     roofs = next((line.roofs for line in lines if line.verdict is not None), None)
     if roofs is None:
         return None
@@ -69,7 +69,7 @@ def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
     _axes(drawing, x, y)
     _roofs(drawing, x, y, roofs, peaks)
     total = sum(line.seconds for _, line, _, _ in shown)
-    # The largest first, so that none is hidden.
+    # The largest first, so that none is covered.
     for place, line, work, verdict in sorted(shown, key=lambda point: -point[1].seconds):
         area = LEAST_AREA + MOST_AREA * line.seconds / total
         link = SubElement(drawing, "a", href=f"#{name}r{place}")
@@ -80,7 +80,7 @@ def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
 
 
 def marker(parent: Element, kind: str, x: float, y: float, radius: float) -> None:
-    """The sign of a line that is bound by `kind`."""
+    """Add the marker of a line that is bound by `kind`."""
     transform = f"translate({x:.1f} {y:.1f}) scale({radius:.2f})"
     SubElement(parent, "path", {"class": f"marker {kind}", "d": KINDS[kind], "transform": transform})
 
@@ -106,7 +106,7 @@ def _axes(drawing: Element, x: Axis, y: Axis) -> None:
 
 
 def _roofs(drawing: Element, x: Axis, y: Axis, roofs: Roofs, peaks: Mapping[str, float]) -> None:
-    """A line for the peak of each data type, and for each level of memory up to the highest."""
+    """Draw a line per data type's peak, and per memory level up to the highest peak."""
     group = SubElement(drawing, "g", {"class": "roofs"})
     levels = [level for level in roofs.levels if math.isfinite(level.gbs)]
     for dtype, gflops in peaks.items():
@@ -121,7 +121,7 @@ def _roofs(drawing: Element, x: Axis, y: Axis, roofs: Roofs, peaks: Mapping[str,
         begin = max(x.low, y.low / level.gbs)
         spot = x.at(begin), y.at(begin * level.gbs)
         _line(group, *spot, x.at(highest / level.gbs), y.at(highest))
-        # Lines are parallel: how far one is under the one above, square to both.
+        # Lines are parallel; this is the perpendicular distance from the line above.
         offset = math.log10(level.gbs) * abs(y.decade) * along[0]
         shift = shift + LABEL if above is not None and above - offset < CROWDED else FIRST
         above = offset

@@ -1,1 +1,1 @@
-"""Machine code found, compiled, kept on disk and in memory; `sources` tells what it was made from."""
+"""Machine code: lookup, compilation, caches on disk and in memory; `sources` identifies the sources it depends on."""

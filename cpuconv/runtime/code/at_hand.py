@@ -1,7 +1,7 @@
-"""Which kernels are at hand: in memory, in the user's cache or in a pack. To ask loads and compiles nothing.
+"""Kernels at hand: in memory, in the user's cache folder or in a pack. Queries load and compile nothing.
 
-Where a run must not wait for a compiler, a choice between kernels that give the same bits takes one that is at hand.
-Files are told by their names alone: one that goes, or is damaged, is compiled again when it is called.
+Where a run must not wait for a compiler, a selection among kernels with bit-identical results prefers one at hand.
+Files are identified by name alone: a missing or damaged one is recompiled when it is called.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cpuconv.runtime.code.packs import serving
 
 Found = TypeVar("Found")
 _END = ".o"
-_MOST_ASKED = 100  # options
+_MOST_ASKED = 100  # max. options that are checked after the best one
 _preferred: contextvars.ContextVar[bool] = contextvars.ContextVar("preferred", default=False)
 name_of = functools.lru_cache(maxsize=2048)(cache.name_of)
-"""The name of a kernel's file for a tile; empty if it has none."""
+"""File name of a kernel for a tile; empty if it has none."""
 
 
 @contextlib.contextmanager
 def preferred(wanted: bool = True) -> Iterator[None]:
-    """Let choices of this thread take kernels at hand meanwhile; `wanted` false: as they did before."""
+    """Prefer kernels at hand in this thread's selections inside this context; `wanted` False changes nothing."""
     before = _preferred.set(wanted or _preferred.get())
     try:
         yield
@@ -36,29 +36,31 @@ def preferred(wanted: bool = True) -> Iterator[None]:
 
 
 def is_preferred() -> bool:
-    """Whether choices take kernels at hand."""
+    """Whether selections prefer kernels at hand."""
     return _preferred.get()
 
 
 def is_at_hand(kernel: Any, tile: Any) -> bool:
-    """Whether nothing is compiled when a `Kernel` or `MicroKernel` is asked for `tile`."""
+    """Whether requesting `tile` from a `Kernel` or `MicroKernel` compiles nothing."""
     name = name_of(kernel, tile)
     return bool(name) and is_named_at_hand(name)
 
 
 def is_named_at_hand(name: str) -> bool:
-    """The same by the name of the kernel's file."""
+    """Whether the kernel with this file name is at hand."""
     return cache.is_in_memory(name) or f"{name}{_END}" in files() or serving.has(name)
 
 
 def missing(wanted: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The kernels, with tiles, that would be compiled, each once."""
+    """Return the kernels, with tiles, that would have to be compiled, without duplicates."""
     return list({name_of(*each): each for each in wanted if not is_at_hand(*each)}.values())
 
 
 def first(options: Iterable[Found], kernels: Callable[[Found], Iterable[tuple[Any, Any]]]) -> Found:
-    """The first of some options, best first, that give the same bits; where kernels at hand are preferred, the first
-    one whose `kernels` are, if there is one."""
+    """Return the first of some options with bit-identical results, sorted from the best one.
+
+    Where kernels at hand are preferred, return the first option whose `kernels` are all at hand, if there is one.
+    """
     options = iter(options)
     best = next(options)
     if not is_preferred() or not missing(kernels(best)):
@@ -68,24 +70,24 @@ def first(options: Iterable[Found], kernels: Callable[[Found], Iterable[tuple[An
 
 
 def files() -> frozenset[str]:
-    """The names of all files in the folder of kernels."""
+    """Return the names of all files in the kernel folder."""
     path = kernel_files.folder().path
     return frozenset() if path is None else _listed(os.fspath(path), _changed(path))
 
 
 def among(names: Iterable[str]) -> set[str]:
-    """Those of some names of kernels' files that are at hand."""
+    """Return the names, out of `names` of kernel files, whose kernels are at hand."""
     there, names = files(), list(names)
     found = {each for each in names if f"{each}{_END}" in there}
     if serving.any_serves():
         found.update(filter(serving.has, names))
-    if not there:  # what is in memory is on disk, too, where there is a folder
+    if not there:  # with a folder, kernels in memory are also on disk
         found.update(filter(cache.is_in_memory, names))
     return found
 
 
 def state() -> tuple[int, int, bool]:
-    """What changes when more kernels are at hand."""
+    """Return a value that changes when more kernels are at hand."""
     path = kernel_files.folder().path
     return 0 if path is None else _changed(path), cache.Statistics.compiled, serving.any_serves()
 

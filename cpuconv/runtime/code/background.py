@@ -1,11 +1,10 @@
-"""Kernels that would make a layer clearly faster are compiled in the background, for programs that are built later.
+"""Background compilation of kernels that make a layer clearly faster, for programs that are built later.
 
-A run takes what is at hand (`at_hand`) and names here what it would rather have. One process for each cache folder
-compiles that, at the lowest priority, into the user's cache. It is this interpreter, started as helpers are
-(`together`), and ends when it has had nothing to do for some seconds, or when nobody can ask it any more; nobody waits
-for it. A file's lock tells that there is one: it is held by the process, whatever becomes of it. Who finds it held
-starts none, and asks again with the next kernel. What has been compiled when it ends is kept, the rest is named again
-by the next program that would rather have it.
+A run uses the kernels at hand (`at_hand`) and requests better ones here. One process per cache folder compiles them
+into the user's cache, at the lowest priority. It runs this interpreter, started like other helpers (`together`). It
+ends after some idle seconds or when no process can send requests; no process waits for it. A file lock, which the
+process holds until it ends for any reason, shows that it runs. A process that finds the lock taken starts no other one,
+and tries again with its next request. Compiled kernels stay in the cache; later programs request the others again.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from cpuconv.runtime.code.together import Wanted, found
 from cpuconv.runtime.target import target
 
 VARIABLE = "CPUCONV_BACKGROUND"
-OFF = "0"  # the variable's value with which nothing is compiled in the background
+OFF = "0"  # value of the variable that turns background compilation off
 LOCK = "background.lock"
-WORTH = 0.05  # of a layer's time by the model: what saves more is compiled
-_IDLE_SECONDS = 10.0  # without a kernel to compile, before the process ends
+WORTH = 0.05  # min. saving for which a kernel is compiled, as a share of the layer's modelled time
+_IDLE_SECONDS = 10.0  # idle time after which the process ends
 _NICE = 10
-_MOST = 256  # kernels that wait to be told to a process, those of the latest programs
+_MOST = 256  # max. queued requests; the oldest are dropped
 _SIZE = struct.Struct("<I")
-_MOST_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512  # of a message: a pipe takes it whole, or not
+_MOST_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512  # max. message size: pipe writes are atomic
 
 
 def want(wanted: Iterable[Wanted]) -> bool:
-    """Have kernels compiled in the background; returns at once, whether they will be."""
+    """Request kernels to be compiled in the background; return at once, whether they will be."""
     return _asking.want(wanted)
 
 
 class _Asking:
-    """What this process has asked for, and the process that it has started."""
+    """The requests of this process, and the compiling process that it has started."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._owner = os.getpid()
         self._ended = False
-        self._told: set[str] = set()  # names of kernels
-        self._waiting: dict[str, bytes] = {}  # messages by names
+        self._told: set[str] = set()  # names of kernels that were sent
+        self._waiting: dict[str, bytes] = {}  # queued messages by kernel name
         self._pipe = self._process = -1
 
     def want(self, wanted: Iterable[Wanted]) -> bool:
@@ -76,7 +75,7 @@ class _Asking:
         return True
 
     def _may_ask(self) -> bool:
-        """Not in a forked child, which shares its parent's pipe, nor while the interpreter ends."""
+        """Whether requests are allowed: not in a forked child, which shares its parent's pipe, nor at exit."""
         if os.environ.get(VARIABLE) == OFF or self._ended or os.getpid() != self._owner or sys.is_finalizing():
             return False
         place = kernel_files.folder()
@@ -88,7 +87,7 @@ class _Asking:
                 os.write(self._pipe, message)
             except BlockingIOError:
                 return
-            except OSError:  # it ended, or there is none
+            except OSError:  # the process ended, or was not started
                 return
             self._told.add(name)
             del self._waiting[name]
@@ -103,7 +102,7 @@ class _Asking:
         return False
 
     def _start(self) -> None:
-        """Start a process, unless another process has."""
+        """Start the compiling process, unless another process has started one."""
         path = kernel_files.folder().path
         assert path is not None
         with contextlib.suppress(OSError):
@@ -117,16 +116,16 @@ class _Asking:
                 atexit.register(self.end)
             finally:
                 os.close(read)
-                os.close(lock)  # the process holds it
+                os.close(lock)  # the child process holds it
 
     def _forget(self) -> None:
         if self._pipe >= 0:
             os.close(self._pipe)
         self._pipe = self._process = -1
-        self._told.clear()  # what it did not compile is asked for again
+        self._told.clear()  # kernels that it did not compile are requested again
 
     def end(self) -> None:
-        """Ask for nothing any more; the process compiles what it was told, and ends."""
+        """Stop sending requests; the compiling process finishes those it has, and ends."""
         self._ended = True
 
 
@@ -134,20 +133,21 @@ _asking = _Asking()
 
 
 def _is_able() -> bool:
-    """Whether this system has what is needed; a pipe whose reader has ended must not end this process."""
+    """Whether the system supports it, and SIGPIPE does not kill this process when the pipe's reader ends."""
     return hasattr(os, "posix_spawn") and signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL
 
 
 def locked(path: Path) -> int:
-    """A descriptor of a file that is locked as long as it is open, here or in a process that was given it; -1 where
-    another has locked it.
+    """Return a descriptor of a locked file, or -1 if another process holds the lock.
+
+    The lock lasts while the descriptor is open, here or in a process that inherits it.
 
     Raises
     ------
     OSError
-        The file cannot be made.
+        The file cannot be created.
     """
-    import fcntl  # not every system has it
+    import fcntl  # not available on all systems
 
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -160,13 +160,13 @@ def locked(path: Path) -> int:
 
 
 def _spawned(command: list[str], read: int, lock: int) -> int:
-    """A process that reads from a pipe and holds a lock; what it writes goes nowhere, and signals of the terminal do
-    not reach it."""
+    """Start a process that reads from a pipe and holds a lock. It has no output, and its own process group, so that
+    it gets no terminal signals."""
     null = os.open(os.devnull, os.O_RDWR)
     try:
         low = max(read, lock, null) + 1
         actions = [
-            (os.POSIX_SPAWN_DUP2, lock, low),  # no standard descriptor takes its place
+            (os.POSIX_SPAWN_DUP2, lock, low),  # above all descriptors, so the next actions do not overwrite it
             (os.POSIX_SPAWN_DUP2, read, 0),
             (os.POSIX_SPAWN_DUP2, null, 1),
             (os.POSIX_SPAWN_DUP2, null, 2),
@@ -177,11 +177,11 @@ def _spawned(command: list[str], read: int, lock: int) -> int:
 
 
 def main(asked: str) -> None:
-    """Compile what is told on the standard input, until there is nothing more."""
+    """Compile the kernels requested on standard input, until no request comes."""
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     warnings.simplefilter("ignore")
-    if repr(target()) != asked:  # chosen in the program, not by variables
+    if repr(target()) != asked:  # the program set its target by calls, not by environment variables
         return
     imported()
     told = _Told(0)
@@ -190,21 +190,21 @@ def main(asked: str) -> None:
         kernel, path = found(module, name), kernel_files.folder().path
         if path is not None:
             with contextlib.suppress(OSError):
-                os.utime(path / LOCK)  # old ones are removed, as of processes that have died
+                os.utime(path / LOCK)  # old lock files are removed as left by dead processes
         if kernel is not None and not at_hand.is_at_hand(kernel, tile):
-            with contextlib.suppress(Exception):  # the next one may be compiled
+            with contextlib.suppress(Exception):  # go on with the next kernel
                 kernel.entry(tile)
 
 
 class _Told:
-    """The messages of a pipe."""
+    """Messages read from a pipe."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe, self._content = pipe, b""
         self._is_open = True
 
     def next(self, seconds: float) -> Any:
-        """The next one; None where none comes in time, or nobody can send one."""
+        """Return the next message; None after `seconds` without one, or once the pipe is closed."""
         end = time.monotonic() + seconds
         while True:
             if len(self._content) >= _SIZE.size:

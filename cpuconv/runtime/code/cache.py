@@ -1,13 +1,13 @@
-"""Compiled kernels on disk: one object file per (kernel, tile), stamped with all that its machine code depends on.
+"""Cache of compiled kernels: one object file per (kernel, tile) on disk, named by all that its code depends on.
 
-A kernel's file and folder are named by all of that (`runtime.code.kernel_files`), so a change of any of it compiles
-anew instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
-checksum, and what others could have written is not loaded (`runtime.code.checked_file`). What is not there is looked
-for in the package's own packs (`runtime.code.packs`), and then compiled. This module is no part of a stamp: whoever
-changes what a file holds must change the folder's name.
+The names of a kernel's file and folder (`runtime.code.kernel_files`) contain hashes of all dependencies. So a change of
+any of them recompiles the kernel. Files contain machine code only; nothing is unpickled. They are written atomically
+with a checksum, and files that others could have written are not loaded (`runtime.code.checked_file`). Kernels not in
+the folder are searched in the package's packs (`runtime.code.packs`), then compiled. This module is not part of a
+stamp: a change of the file format must change the folder's name.
 
-In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
-not grow for ever: programs hold theirs, and the latest are kept for the next program.
+A function in memory is freed with the last `Code` that refers to it. So memory stays bounded in a process that uses
+ever more shapes. Programs own their functions, and the latest functions stay for the next program.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from cpuconv.runtime.code.loading import loader, object_file
 from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.code.waiting import Waiting
 
-KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
+KEPT = 1024  # latest functions that stay in memory without a program, about 50 KB each
 
 
 class Code:
-    """A compiled function, which may be called as long as this object lives.
+    """A compiled function, callable while this object exists.
 
-    Nobody reads its address alone: it is given to what keeps the object alive, or as a C function that does.
+    The address is never read alone: it is passed on with a reference to this object, or as a C function with one.
 
     Parameters
     ----------
     address : int
     holds : object
-        What the machine code is freed with.
+        The owner of the machine code's memory.
 
     Attributes
     ----------
     name : str
         `KernelFile.name`.
     ir_hash : str
-        `machine_code.hash_of` the LLVM IR that it was compiled from; empty if it was none of ours.
+        `machine_code.hash_of` the LLVM IR that it was compiled from; empty for code that is not from our IR.
     """
 
     __slots__ = ("__weakref__", "_address", "_holds", "ir_hash", "name")
@@ -61,29 +61,29 @@ class Code:
         self.name = self.ir_hash = ""
 
     def address_for(self, keeper: list[Any]) -> int:
-        """The address, which may be called as long as `keeper` is kept; this object is put into it."""
+        """Return the address, valid while `keeper` exists; appends this object to `keeper`."""
         keeper.append(self)
         return self._address
 
     def function(self, prototype: Any) -> Any:
-        """A C function of that type (`ctypes.CFUNCTYPE`), which keeps this object."""
+        """Return a C function of this type (`ctypes.CFUNCTYPE`) that keeps this object alive."""
         function = prototype(self._address)
         function.code = self
         return function
 
 
 class Entries:
-    """The functions of one kernel by its tile."""
+    """The functions of one kernel, by tile."""
 
-    _latest: collections.deque[Code] = collections.deque(maxlen=KEPT)  # of all kernels
+    _latest: collections.deque[Code] = collections.deque(maxlen=KEPT)  # shared by all kernels
 
     def __init__(self) -> None:
         self._found: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()
 
     def get(self, tile: Any, load: Callable[[], Code]) -> Code:
-        """The function for `tile`, by `load` if it is not in memory."""
+        """Return the function for `tile`; calls `load` if it is not in memory."""
         code = self._found.get(tile)
-        if code is None:  # for two threads at once too: they are given one function
+        if code is None:  # concurrent threads may both load: `load` returns the same function
             code = self._found[tile] = load()
             self._latest.append(code)
         if (noted := _noted.get()) is not None:
@@ -92,7 +92,7 @@ class Entries:
 
 
 class NotCompiled(LookupError):
-    """A kernel that would have to be compiled.
+    """A kernel would have to be compiled.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ _compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", def
 
 @contextlib.contextmanager
 def compiling_nothing(noting: bool = False) -> Iterator[None]:
-    """Let this thread's calls raise `NotCompiled` meanwhile where they would compile; `noting` as ever, or nothing."""
+    """Raise `NotCompiled` instead of compiling in this thread's calls; record names as before only if `noting`."""
     before, noted = _compiles.set(False), _noted.set(_noted.get() if noting else None)
     try:
         yield
@@ -123,7 +123,7 @@ _asks: contextvars.ContextVar[bool] = contextvars.ContextVar("asks", default=Fal
 
 
 def name_of(kernel: Any, tile: Any) -> str:
-    """The name of a kernel's file for `tile`, which is neither loaded nor compiled; empty if it has none."""
+    """Return the file name of a kernel for `tile` without loading or compiling it; empty if it has none."""
     asked = _asks.set(True)
     try:
         with compiling_nothing():
@@ -135,7 +135,7 @@ def name_of(kernel: Any, tile: Any) -> str:
 
 
 def known_ir_hash(kernel: Any, tile: Any) -> str:
-    """`Code.ir_hash` of a kernel in memory, in the cache folder or a pack; empty if it is nowhere, or not told."""
+    """Return `Code.ir_hash` of a kernel in memory, the cache folder or a pack; empty if not found or unknown."""
     try:
         with compiling_nothing():
             return str(kernel.entry(tile).ir_hash)
@@ -144,16 +144,16 @@ def known_ir_hash(kernel: Any, tile: Any) -> str:
 
 
 def is_in_memory(file_name: str) -> bool:
-    """Whether the kernel of that file's name is in memory."""
+    """Whether the kernel with this file name is in memory."""
     return file_name in _alive
 
 
-_common: set[str] = set()  # names of what every process needs
+_common: set[str] = set()  # file names of the kernels that every process needs
 
 
 @contextlib.contextmanager
 def noting() -> Iterator[set[str]]:
-    """The names of the functions that this thread asks for meanwhile, and of those that every process needs."""
+    """Collect the names of the functions that this thread requests here, and of those that every process needs."""
     names: set[str] = set()
     before = _noted.set(names)
     try:
@@ -167,14 +167,14 @@ def noting() -> Iterator[set[str]]:
 
 
 def body_of(file_name: str) -> bytes | None:
-    """A kernel as it is kept, of the user's cache or of the pack that serves; None if neither has it."""
+    """Return a kernel's file content, from the user's cache or the active pack; None if neither has it."""
     kept = kernel_files.named(file_name).read()
     return serving.find(file_name) if kept is None else kept
 
 
 class Statistics:
-    """Counts of this process: kernels compiled, those of them by Numba, loaded from the user's cache, and loaded from a
-    pack."""
+    """Counters of this process: kernels compiled, those compiled by Numba, loaded from the user's cache, and loaded
+    from a pack."""
 
     compiled = 0
     by_numba = 0
@@ -184,24 +184,24 @@ class Statistics:
 
 Load = Callable[[bytes, str], Code]
 Compiled = tuple[bytes, str, Code]  # object code, symbol, function
-"""From an object file's code and the name of its function to that function."""
+"""Result of compiling a kernel."""
 
 
 def load_object(code: bytes, symbol: str) -> Code:
-    """The function `symbol` of an object file's `code`, which may name symbols of Numba's.
+    """Load the function `symbol` from an object file, which may refer to Numba's symbols.
 
     Raises
     ------
     Malformed
         The file is damaged.
     CpuconvError
-        The system allows this process no memory that holds code.
+        The system denies this process executable memory.
     """
     return _loaded(code, symbol, "by_engine")
 
 
 def link_object(code: bytes, symbol: str) -> Code:
-    """The same of code that names symbols of the C library at most."""
+    """Load the function `symbol` from an object file that refers at most to symbols of the C library."""
     return _loaded(code, symbol, "by_linker")
 
 
@@ -219,7 +219,7 @@ def _loaded(code: bytes, symbol: str, otherwise: str) -> Code:
 
 
 def _check_compiler_runs(what: str) -> None:
-    """See that Numba and LLVM may make memory executable.
+    """Check that Numba and LLVM may make memory executable.
 
     Raises
     ------
@@ -236,8 +236,8 @@ def _check_compiler_runs(what: str) -> None:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let Python's collector of cycles wait: it walks over all that a compilation makes, again and again, for a quarter
-    of the time."""
+    """Disable the cyclic garbage collector: its repeated scans of the compiler's objects take a quarter of the
+    compile time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -248,7 +248,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Here(threading.local):
-    compiles = ""  # the name of the kernel that this thread compiles
+    compiles = ""  # name of the kernel that this thread is compiling
 
 
 _here = _Here()
@@ -256,8 +256,8 @@ _here = _Here()
 
 @contextlib.contextmanager
 def _compiling_once(name: str) -> Iterator[None]:
-    """See that a thread compiles one kernel at a time: locks of its own would let it wait for ever, or compile within
-    a compiler that is half done."""
+    """Raise if this thread is already compiling a kernel: it would deadlock on its own locks, or re-enter an
+    unfinished compiler."""
     if interrupted := _here.compiles:
         raise CpuconvError(
             f"The kernel {name} cannot be compiled by a signal handler that interrupted the compilation of "
@@ -273,21 +273,21 @@ def _compiling_once(name: str) -> Iterator[None]:
 
 _INTERRUPTED = "cpuconv: interrupted, and ends when the kernel that is being compiled is done"
 _waiting = Waiting()
-_alive: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()  # by `KernelFile.name`, if there is one
+_alive: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()  # by `KernelFile.name`, if not empty
 
 
 def load_or_compile(
     name: str, module: str, identity: str, compile_: Callable[[], Compiled], load: Load = load_object
 ) -> Code:
-    """The kernel `name` of `module` specialised as `identity`: one object, whoever asks, as long as somebody keeps it.
+    """Return the kernel `name` of `module` specialised as `identity`: the same object for all callers while it exists.
 
-    `compile_` gives (object code, symbol, function).
+    `compile_` returns (object code, symbol, function).
 
     Raises
     ------
     CpuconvError
-        It must be compiled, and the system does not let this process do so; or this thread is compiling another one:
-        this is called by a signal handler that interrupted it, which would wait for itself.
+        The kernel must be compiled, and the system forbids it. Or a signal handler calls this while it interrupts
+        a compilation in the same thread, which would deadlock.
     """
     file = kernel_files.find(name, module, identity)
     if _asks.get():
@@ -309,7 +309,7 @@ def load_or_compile(
 
 
 def _compile(key: Any, file: KernelFile, compile_: Callable[[], Compiled], load: Load) -> Code:
-    # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
+    # Not under our own lock: another process may take long to compile, and threads must load and fork meanwhile.
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
@@ -324,7 +324,7 @@ def _compile(key: Any, file: KernelFile, compile_: Callable[[], Compiled], load:
 
 
 def _load(file: KernelFile, load: Load) -> Code | None:
-    loaded = _function(file.read(), load)  # None: a file that was damaged or could have been another's is replaced
+    loaded = _function(file.read(), load)  # None: a damaged file, or one that others could write, is replaced
     Statistics.loaded += loaded is not None
     return loaded
 

@@ -1,6 +1,6 @@
-"""Files of the kernels' folder: written whole and renamed into place, under a checksum, and read back if they are ours.
+"""Files of the kernel folder: written atomically with a checksum, and verified when read.
 
-What others could have written is not read (`autotune.ownership`): what is kept here is run, or decides what is run.
+Files that others could have written are not read (`autotune.ownership`), as the content is executed or selects what is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from autotune.files import private_mode, read_regular, write_whole
 
-MOST_BYTES = 1 << 26  # of a kernel; the largest takes some 300 KB
+MOST_BYTES = 1 << 26  # max. size of a kernel file; the largest has about 300 KB
 _DIGEST = hashlib.sha256().digest_size
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
-    """What `write` has written; None of a file that is missing, damaged or larger, or that others may write to."""
+    """Read what `write` wrote; None if the file is missing, damaged, too large, or writable by others."""
     try:
         return body_of(read_regular(path, most_bytes, cached=True))
     except OSError:
@@ -23,22 +23,22 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
 
 
 def body_of(content: bytes) -> bytes | None:
-    """What was written, of a file's content; None if it is damaged."""
+    """Return the body of a file's content; None if it is damaged."""
     digest, body = content[:_DIGEST], content[_DIGEST:]
     return body if hashlib.sha256(body).digest() == digest else None
 
 
 def content_of(body: bytes) -> bytes:
-    """The content of a file that holds this."""
+    """Return the file content for a body."""
     return hashlib.sha256(body).digest() + body
 
 
 def write(path: Path, body: bytes) -> None:
-    """Write a file whole or not at all; who may read the folder may read it.
+    """Write a file atomically; users who may read the folder may read it.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The file cannot be written.
     """
     write_whole({path: content_of(body)}, mode=private_mode(path.parent), durable=False)

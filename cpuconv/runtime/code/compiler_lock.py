@@ -1,6 +1,6 @@
-"""The lock under which code is compiled and loaded; a fork waits until no thread is in a compiler.
+"""The lock for compiling and loading code; a fork waits until no thread is in a compiler.
 
-That is ours, or Numba's or LLVM, which other threads may use without us.
+A compiler is ours, Numba's or LLVM's; other threads may use the latter two without us.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ lock = threading.RLock()
 
 
 def _of_compilers() -> Iterator[Any]:
-    """The locks of Numba and llvmlite in the order in which a thread takes them, as far as they are imported."""
+    """Yield the locks of Numba and llvmlite in their acquisition order, of the modules that are imported."""
     compiling, registry, binding = (
         sys.modules.get(name) for name in ("numba.core.compiler_lock", "numba.core.registry", "llvmlite.binding.ffi")
     )
@@ -25,7 +25,7 @@ def _of_compilers() -> Iterator[Any]:
         None,
         (
             getattr(getattr(compiling, "global_compiler_lock", None), "_lock", None),
-            *(getattr(each, "_lock", None) for each in made_once),  # of what Numba makes at first use
+            *(getattr(each, "_lock", None) for each in made_once),  # locks of Numba's lazily made objects
             getattr(getattr(getattr(binding, "lib", None), "_lock", None), "_lock", None),
         ),
     )

@@ -1,4 +1,4 @@
-"""What is stored of a compiled kernel: its function's symbol, a hash of its LLVM IR, and object code."""
+"""Stored form of a compiled kernel: its function's symbol, a hash of its LLVM IR, and object code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class KernelBody(NamedTuple):
     Attributes
     ----------
     symbol : str
-        Of its function.
+        Symbol of its function.
     ir_hash : str
-        `machine_code.hash_of` the LLVM IR that it was compiled from; empty where that is not known.
+        `machine_code.hash_of` the LLVM IR that it was compiled from; empty if unknown.
     code : bytes
         An object file.
     """
@@ -23,12 +23,12 @@ class KernelBody(NamedTuple):
     code: bytes
 
     def to_bytes(self) -> bytes:
-        """What `of` reads."""
+        """Return the content that `of` parses."""
         return f"{self.symbol} {self.ir_hash}".encode() + b"\0" + self.code
 
     @classmethod
     def of(cls, content: bytes) -> KernelBody:
-        """The kernel of a file's content."""
+        """Parse the content of a kernel file."""
         head, _, code = content.partition(b"\0")
         symbol, _, ir_hash = head.decode(errors="replace").partition(" ")
         return cls(symbol, ir_hash, code)

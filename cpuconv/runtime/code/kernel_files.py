@@ -1,10 +1,11 @@
-"""The files of compiled kernels: where they lie, who compiles one for all, and how many bytes of them stay.
+"""Files of compiled kernels: their location, a lock per compilation, and the limit of their total size.
 
-A kernel's folder is named by the target CPU and the versions of Numba and llvmlite, its file by the sources that it is
-made from (`runtime.stamp`). Where there is no folder, or nothing can be written, kernels are compiled for this process
-alone: whatever the trouble, nothing is raised, and there is one warning in a process.
+A kernel's folder is named by the target CPU and the versions of Numba and llvmlite, its file by its sources
+(`runtime.code.sources.stamp`). Without a folder, or where writing fails, kernels are compiled for this process alone.
+This raises no error; there is one warning per process.
 
-Files are read whole before their code runs, so that any of them may go at any time: who misses one compiles it again.
+Files are read completely before their code runs, so any of them may be deleted at any time: a process that misses one
+compiles it again.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources.stamp import fault, stamp
 from cpuconv.runtime.target import target
 
-LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
+LOCK_SECONDS = 120  # max. wait for a lock: compiling takes about 1 s, so a lock held longer belongs to a stuck process
 VARIABLE = "CPUCONV_CACHE_BYTES"
-MOST_BYTES = 1 << 30  # of all kernels of a user, where the variable names no other number
-RECENT_SECONDS = 24 * 3600.0  # what was used since then stays, whatever its size
-LEFT_SECONDS = 3600.0  # a lock, or a file that is being written, is older only if its process has died
-_NOTE_SECONDS = 3600.0  # how exactly it is known when a kernel was used last
-_LOCK_TURN = 0.25  # seconds between looks for an interrupt
+MOST_BYTES = 1 << 30  # default limit of the size of all kernels of a user
+RECENT_SECONDS = 24 * 3600.0  # kernels used more recently are not removed, whatever their size
+LEFT_SECONDS = 3600.0  # age from which a lock or unfinished file is taken as left by a dead process
+_NOTE_SECONDS = 3600.0  # resolution of the time of last use
+_LOCK_TURN = 0.25  # seconds between checks for an interrupt
 _OBJECT, _LOCK = ".o", ".lock"
 _FOLDER = re.compile("[0-9a-f]{16}")
-_LOOK_BYTES = 64 << 20  # that a process writes between two looks at all of them
+_LOOK_BYTES = 64 << 20  # bytes written by a process between two checks of the total size
 _NOT_CACHED = "kernels are not cached on disk"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where kernels of this target are kept.
+    """The kernel folder of this target.
 
     Attributes
     ----------
     path : Path or None
-        None if there is none, or if others may write there: nothing is read then.
+        None if there is none, or if others may write there: then nothing is read.
     trouble : str
-        Why no kernel can be written there; empty if they can.
+        Why kernels cannot be written there; empty if they can.
     """
 
     path: Path | None
@@ -62,7 +63,7 @@ class Folder:
 
 @functools.lru_cache(maxsize=1)
 def folder() -> Folder:
-    """The folder of this process, which is made where it is missing."""
+    """Return the folder of this process; create it if it is missing."""
     versions = "\n".join((repr(target()), version_of("numba"), version_of("llvmlite")))
     place: Path | None = None
     try:
@@ -79,23 +80,23 @@ def folder() -> Folder:
 
 
 def _unused(trouble: str) -> Folder:
-    """No folder; the user is told at once, as nothing else that is kept there may be used either."""
+    """Return no folder, and warn at once: other files in the same place are unusable too."""
     _warn(f"{_NOT_CACHED}: {trouble}")
     return Folder(None, trouble)
 
 
 def _write(place: Path) -> None:
-    """Make a file without a name.
+    """Create a temporary file without a name, as a test.
 
     Raises
     ------
     OSError
-        None can be made there.
+        No file can be created there.
     """
     try:
         os.close(os.open(place, os.O_WRONLY | os.O_TMPFILE, 0o600))
-    except (AttributeError, OSError):  # not every system has such files
-        import tempfile  # takes 5 ms
+    except (AttributeError, OSError):  # not supported on all systems
+        import tempfile  # the import takes 5 ms
 
         tempfile.TemporaryFile(dir=place).close()
 
@@ -109,9 +110,9 @@ class KernelFile:
     path : Path or None
         None: the kernel can neither be read nor written.
     trouble : str
-        Why it cannot be written; empty if it can.
+        Why the kernel cannot be written; empty if it can.
     name : str
-        What tells the kernel from all others that are compiled for one target; empty if nothing does.
+        Unique name among all kernels of a target; empty if there is none.
     """
 
     path: Path | None
@@ -119,26 +120,26 @@ class KernelFile:
     name: str = ""
 
     def read(self) -> bytes | None:
-        """What `write` has written, if it is there and ours; notes that it was used."""
+        """Read what `write` wrote, if it is there and passes the checks; update the time of last use."""
         content = None if self.path is None else checked_file.read(self.path)
         if self.path is not None and content is not None:
-            with contextlib.suppress(OSError):  # where nothing is written, nothing is pruned
+            with contextlib.suppress(OSError):  # a read-only folder is not pruned either
                 if self.path.stat().st_mtime < time.time() - _NOTE_SECONDS:
                     os.utime(self.path)
         return content
 
     def is_begun(self) -> bool:
-        """Whether a process has compiled the kernel, or does so now, or died meanwhile."""
+        """Whether a process has compiled the kernel, is compiling it, or died while it did."""
         return self.path is not None and any(os.path.exists(f"{self.path}{end}") for end in ("", _LOCK))
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Let one process compile the kernel and the others wait; without locks several compile it, which is no worse
-        than slow."""
+        """Let one process compile the kernel while others wait; without file locks several may compile it, which only
+        costs time."""
         if self.path is None or self.trouble:
             yield
             return
-        from filelock import FileLock, Timeout  # costs 0.15 s to import, needed only to compile
+        from filelock import FileLock, Timeout  # the import takes 0.15 s; only needed to compile
 
         guard = FileLock(f"{self.path}{_LOCK}")
         try:
@@ -155,17 +156,17 @@ class KernelFile:
             if guard.is_locked:
                 with contextlib.suppress(OSError, NotImplementedError):
                     guard.release()
-                    os.unlink(guard.lock_file)  # who waits for it finds the kernel
+                    os.unlink(guard.lock_file)  # waiting processes find the kernel
 
     def write(self, content: bytes) -> None:
-        """Keep the kernel, and remove others that were not used for long, if they take too much."""
+        """Write the kernel; if all kernels take too much space, remove those used longest ago."""
         if self.path is None or self.trouble:
             _warn(f"{_NOT_CACHED}: {self.trouble}")
             return
         try:
             try:
                 checked_file.write(self.path, content)
-            except FileNotFoundError:  # another process has removed the folder, which was empty for long
+            except FileNotFoundError:  # another process removed the folder, which had been empty for long
                 self.path.parent.mkdir(mode=ownership.PRIVATE)
                 checked_file.write(self.path, content)
         except OSError as error:
@@ -175,7 +176,7 @@ class KernelFile:
 
 
 def find(name: str, module: str, identity: str) -> KernelFile:
-    """The file of the kernel `name` of `module` specialised as `identity`."""
+    """Return the file of the kernel `name` of `module` specialised as `identity`."""
     if (unknown := fault(module)) is not None:
         return KernelFile(None, unknown)
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
@@ -183,14 +184,16 @@ def find(name: str, module: str, identity: str) -> KernelFile:
 
 
 def named(name: str) -> KernelFile:
-    """The file of a kernel by its name."""
+    """Return the file of the kernel with this file name."""
     place = folder()
     return KernelFile(place.path and place.path / f"{name}{_OBJECT}", place.trouble, name)
 
 
 def prune(kernels: Path, most: int, own: Path | None = None) -> None:
-    """Remove what dead processes have left behind, then kernels of any version, those used longest ago first, until
-    all take `most` bytes, or only recent ones are left; then empty folders but `own`."""
+    """Remove files left by dead processes, then the least recently used kernels of any version, then empty folders.
+
+    Kernels are removed until all take at most `most` bytes or only recent ones are left. The folder `own` stays.
+    """
     now = time.time()
     places = [each for each in _entries(kernels) if _FOLDER.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
     found = []
@@ -212,11 +215,11 @@ def prune(kernels: Path, most: int, own: Path | None = None) -> None:
     for place in places:
         status = place.stat()
         if Path(place.path) != own and status.st_mtime < now - LEFT_SECONDS:
-            _remove(os.rmdir, place)  # fails if anything is in it
+            _remove(os.rmdir, place)  # fails if the folder is not empty
 
 
 def most_bytes() -> int:
-    """How many bytes of kernels are kept."""
+    """Return the limit of the size of all kernels, in bytes."""
     return _number(os.environ.get(VARIABLE, ""))
 
 
@@ -232,7 +235,7 @@ def _number(text: str) -> int:
     return MOST_BYTES
 
 
-_left = 0  # bytes that this process may write before it looks again
+_left = 0  # bytes that this process may write before the next check of the total size
 
 
 def _prune_if_due(place: Path, size: int) -> None:
@@ -252,7 +255,7 @@ def _entries(place: os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """That of a file itself; None of what is another thing, or has gone."""
+    """Return the status of a regular file; None for anything else, and for a file that is gone."""
     try:
         return entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None
     except OSError:
@@ -260,7 +263,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def _remove(how: Callable[[str], None], entry: os.DirEntry[str]) -> None:
-    with contextlib.suppress(OSError):  # it has gone, or is another user's
+    with contextlib.suppress(OSError):  # it is gone, or belongs to another user
         how(entry.path)
 
 

@@ -1,8 +1,8 @@
-"""llvmlite's language for code, imported when something is compiled and not before.
+"""Lazy import of llvmlite: it is imported only when something is compiled.
 
-`from cpuconv.runtime.code.llvm import ir` stands for `from llvmlite import ir`: names of `ir`, calls of them and
-attributes of what these give stand for themselves until llvmlite is there, so that a module may say
-`I32 = ir.IntType(32)` at its top. Before something is compiled, `imported()` puts the real ones in their places.
+`from cpuconv.runtime.code.llvm import ir` replaces `from llvmlite import ir`. Until llvmlite is imported, names of
+`ir`, calls of them and attributes of the results are placeholders. So a module may define `I32 = ir.IntType(32)` at its
+top. Before something is compiled, `imported()` replaces the placeholders in our modules by the real values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OURS = __name__.partition(".")[0] + "."
 
 
 class _Deferred:
-    """A value of llvmlite's, made when it is used."""
+    """A value of llvmlite, evaluated at first use."""
 
     __slots__ = ("_make", "_made")
 
@@ -43,7 +43,7 @@ class _Deferred:
         return _Deferred(lambda: self._value()(*arguments, **named))
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # what `isinstance` asks
+    def __class__(self) -> type:  # for `isinstance`
         return type(self._value()) if _is_there() else _Deferred
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def _is_there() -> bool:
 
 @functools.cache
 def imported() -> None:
-    """Import llvmlite, and give modules of ours its values in place of those that stand for them."""
+    """Import llvmlite, and replace the placeholders in our modules by its values."""
     importlib.import_module(_MODULE)
     for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
         for name, value in list(vars(module).items()):

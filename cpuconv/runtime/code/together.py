@@ -1,4 +1,4 @@
-"""Many kernels that are nowhere on disk are compiled by several processes at a time.
+"""Parallel compilation of many missing kernels by several processes.
 
 LLVM compiles one function at a time in a process. Where a network lacks many kernels, helper processes of this
 interpreter compile some of them into the user's cache. A lock of a kernel's file shows that a process compiles it; the
@@ -28,25 +28,25 @@ from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.code.sources.stamp import known_syntaxes
 from cpuconv.runtime.target import target
 
-VARIABLE = "CPUCONV_COMPILERS"  # processes that compile at a time, this one counted; 1: no others
+VARIABLE = "CPUCONV_COMPILERS"  # number of compiling processes, including this one; 1: no helpers
 MOST = 8
-EACH = 8  # kernels that are worth a helper, which takes a second to start
-_MOST_EARLY = 3  # helpers that start before anybody knows how many kernels are missing
-LOAD = Path("/proc/loadavg")  # its fourth word: how many threads run now, of how many
-_HELP_SECONDS = 120.0  # of a helper, before it is given up
+EACH = 8  # min. missing kernels per helper, which takes 1 s to start
+_MOST_EARLY = 3  # max. helpers that start before the number of missing kernels is known
+LOAD = Path("/proc/loadavg")  # its fourth field: running threads / all threads
+_HELP_SECONDS = 120.0  # time limit of a helper
 
 Made = TypeVar("Made")
 Wanted = tuple[Any, Any]
-"""A `Kernel`, a `MicroKernel`, or what is asked for as they are, and a tile."""
+"""A `Kernel`, a `MicroKernel` or an object with their interface, and a tile."""
 
 
 def compiled_together(wanted: Iterable[Wanted]) -> None:
-    """Have these kernels on disk, or in memory, before they are asked for one after the other."""
+    """Compile kernels in parallel, so that they are on disk or in memory before they are requested one by one."""
     lacking = _lacking(wanted)
     helpers = _early.get()
     if helpers is None:
         helpers = []
-    if not helpers and len(lacking) < EACH:  # how many cores are idle is told by files
+    if not helpers and len(lacking) < EACH:  # checked first, as counting idle cores reads a file
         return
     count = min(_processes() - 1, len(lacking) // EACH)
     if not (helpers or count) or not _can_help():
@@ -65,7 +65,7 @@ def compiled_together(wanted: Iterable[Wanted]) -> None:
 
 
 def with_kernels(wanted: Callable[[], Iterable[Wanted]], make: Callable[[], Made]) -> Made:
-    """What `make` makes; where kernels that it asks for are missing, all `wanted` are compiled together before."""
+    """Return the result of `make`; if it lacks kernels, compile all `wanted` in parallel first."""
     try:
         with compiling_nothing(noting=True):
             return make()
@@ -75,7 +75,7 @@ def with_kernels(wanted: Callable[[], Iterable[Wanted]], make: Callable[[], Made
 
 
 def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
-    """What must be compiled, each once, with its file."""
+    """Return the kernels that must be compiled, without duplicates, with their files."""
     found: dict[str, tuple[Wanted, kernel_files.KernelFile]] = {}
     with compiling_nothing():
         for kernel, tile in wanted:
@@ -87,7 +87,7 @@ def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.Kernel
 
 
 def _processes() -> int:
-    """How many compile at a time; where none are stated, as idle cores are, because all wait for the last one."""
+    """Return the number of compiling processes; by default 1 + idle cores, as a run waits for the slowest process."""
     stated = os.environ.get(VARIABLE, "")
     return min(MOST, int(stated) if stated.isdecimal() else min(allowed_cores(), 1 + _idle_cores()))
 
@@ -102,7 +102,7 @@ def _idle_cores() -> int:
 
 
 def _can_help() -> bool:
-    """Whether files tell of kernels, and this interpreter can be started again: not where it is inside a program."""
+    """Whether kernels are cached on disk, and this interpreter can be started again (not if embedded)."""
     place = kernel_files.folder()
     return starts_again() and place.path is not None and not place.trouble
 
@@ -112,10 +112,10 @@ def _is_driver(kernel: Any) -> bool:
 
 
 class _Helper:
-    """A process that compiles what it is given."""
+    """A process that compiles the kernels it is sent."""
 
     def __init__(self, number: int) -> None:
-        import subprocess  # takes 5 ms
+        import subprocess  # the import takes 5 ms
 
         command = python_main(__name__, repr(target()), str(number))
         null = subprocess.DEVNULL
@@ -123,12 +123,12 @@ class _Helper:
 
     def give(self, tasks: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: nothing is lost but its help
+        with contextlib.suppress(OSError):  # the helper has ended: this process compiles its share
             self._process.stdin.write(tasks)
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Wait until it is done."""
+        """Wait until the helper is done."""
         import subprocess
 
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -149,7 +149,7 @@ _early: contextvars.ContextVar[list[_Helper] | None] = contextvars.ContextVar("e
 
 @contextlib.contextmanager
 def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
-    """Where nothing is on disk, start helpers before it is known what they shall compile; they begin with `usual()`."""
+    """If no kernel is on disk, start helpers before the missing kernels are known; they begin with `usual()`."""
     helpers: list[_Helper] = []
     before = _early.set(helpers)
     try:
@@ -164,19 +164,19 @@ def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
 
 
 def nothing_is_there() -> bool:
-    """Whether no kernel is on disk, neither in the cache folder nor in a pack; so it is where there is no folder, too,
-    but then nothing can be put there: False."""
+    """Whether no kernel is on disk, neither in the cache folder nor in a pack. False without a cache folder, as
+    kernels cannot be stored then."""
     if Statistics.compiled or Statistics.loaded:
         return False
     place = kernel_files.folder().path
     try:
         return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
-    except OSError:  # a folder that may not be entered: nothing can be put there, either
+    except OSError:  # the folder is not accessible, so kernels cannot be stored
         return False
 
 
 def _start(helpers: list[_Helper], count: int) -> None:
-    with contextlib.suppress(OSError):  # no more processes
+    with contextlib.suppress(OSError):  # no more processes can be started
         while len(helpers) < count:
             helpers.append(_Helper(len(helpers)))
 
@@ -188,11 +188,11 @@ def _give(helpers: Sequence[_Helper], wanted: Sequence[Wanted]) -> None:
 
 
 def main(asked: str, number: str) -> None:
-    """A helper: compile what nobody has begun, each helper from another place on; drivers first."""
+    """Run a helper: compile kernels that no process has begun, drivers first, from a start that differs per helper."""
     warnings.simplefilter("ignore")
-    if repr(target()) != asked:  # chosen in the program, not by variables
+    if repr(target()) != asked:  # the program set its target by calls, not by environment variables
         return
-    _prepare()  # while there is nothing to do
+    _prepare()  # while there are no tasks
     with contextlib.suppress(EOFError):
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
@@ -221,6 +221,6 @@ def _help(wanted: Sequence[Wanted], share: float) -> None:
 
 
 def found(module: str, name: str) -> Any:
-    """A kernel by its name, which is that of an attribute of its module."""
+    """Return a kernel by its name, which is that of an attribute of its module; None if there is none."""
     found = getattr(importlib.import_module(module), name.removeprefix(f"{module}."), None)
     return found if getattr(found, "name", None) == name else None

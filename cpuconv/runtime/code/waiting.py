@@ -1,4 +1,4 @@
-"""One line on the terminal when kernels take long to compile: the user waits for them once on a machine."""
+"""Notice on the terminal when compilation takes long, which happens once per machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-SECONDS = 1.0  # of compiling, before the line
+SECONDS = 1.0  # compile time before the notice
 
 
 class Waiting:
-    """The time that a process has spent compiling; one thread at a time compiles.
+    """Total compile time of a process; one thread compiles at a time.
 
     Parameters
     ----------
     seconds : float
-        How much of it passes in silence.
+        Compile time before the notice.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -27,7 +27,7 @@ class Waiting:
 
     @contextlib.contextmanager
     def compiling(self, kept: Path | None) -> Iterator[None]:
-        """Time the compilation of a kernel, and write the line where it is due; `kept` is the folder of kernels."""
+        """Time the compilation of a kernel, and print the notice when it is due; `kept` is the kernel folder."""
         if self._spent >= self._seconds and not self._told:
             self._told = True
             self._tell(kept)
@@ -41,5 +41,5 @@ class Waiting:
         if sys.stderr is None or not sys.stderr.isatty():
             return
         where = f"once: they are kept in {kept}" if kept else "for this process alone: nothing can be kept on disk"
-        with contextlib.suppress(OSError, ValueError):  # a terminal that went away, a stream that is closed
+        with contextlib.suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
             print(f"cpuconv compiles kernels for this CPU, {where}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""LLVM IR of drivers from their Python source, in a tenth of the time that Numba's front end takes.
+"""Front end for drivers: LLVM IR from Python source, in a tenth of the time of Numba's front end.
 
-Drivers are Python that Numba compiles. All of their variables are int64, what they call is inlined, and a tile is a
-constant: there are no types to infer. So each function is read once, as a syntax tree (`source`), and each call of it
-is written into the driver that calls (`writing`). Expressions of constants are computed at once, and of an `if` on a
-constant one branch alone is written (`values`). What goes beyond that (`NotInSubsetError`) Numba compiles.
+Drivers are Python functions that Numba can compile too. All their variables are int64, all calls are inlined, and the
+tile is a constant, so there are no types to infer. Each function is parsed once into a syntax tree (`source`), and each
+call of it is written into the calling driver (`writing`). Constant expressions are folded, and of an `if` on a constant
+only one branch is written (`values`). Numba compiles what exceeds this subset (`NotInSubsetError`).
 """

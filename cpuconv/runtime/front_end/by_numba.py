@@ -1,4 +1,4 @@
-"""Drivers that are beyond the subset, or whose sources are not there, are compiled by Numba."""
+"""Compilation by Numba of drivers outside the subset, or without source files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cpuconv.runtime.target import target
 
 
 def kernel_types(tile: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
-    """Numba's types of the arguments of a kernel, for a tile."""
+    """Return Numba's types of a kernel's arguments, for a tile."""
     return TileType(tile), *word_types(4), BlockType(fields)
 
 
 def word_types(count: int) -> tuple[Any, ...]:
-    """Numba's types of so many words."""
+    """Return Numba's types of `count` int64 words."""
     return (types.int64,) * count
 
 
 def compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Compiled:
-    """Object code, the name of the C entry, and the entry."""
+    """Compile a function with Numba; return object code, the name of the C entry, and the entry."""
     imported()
     codegen()
     Statistics.by_numba += 1
@@ -40,10 +40,10 @@ def compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Compi
 
 
 def codegen() -> Any:
-    """Numba's code generator, for the CPU of `runtime.target`.
+    """Return Numba's code generator, made for the CPU of `runtime.target`.
 
-    It is made at first use, and kept by Numba. Of a CPU that NUMBA_CPU_NAME names alone Numba would make it with the
-    host's features, and of Arm's it knows fewer; a generator that somebody else made before stays as it is.
+    Numba creates it at first use and caches it. For a CPU named by NUMBA_CPU_NAME alone Numba would add the host's
+    features, and it knows fewer of Arm's. A generator that was created before stays unchanged.
     """
     stated = config.CPU_NAME, config.CPU_FEATURES
     _, config.CPU_NAME, config.CPU_FEATURES = target()

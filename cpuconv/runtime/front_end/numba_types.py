@@ -86,5 +86,5 @@ def _block_getattr(context: Any, builder: Any, typ: BlockType, value: Any, attr:
 @typeof_impl.register(Described)
 def _typeof_described(value: Described, context: Any) -> Any:
     real, typing = value.real, cpu_target.typing_context
-    typing.refresh()  # an intrinsic or an overload may have been made just now
+    typing.refresh()  # registers intrinsics and overloads that were just made
     return typing.resolve_value_type(real)

@@ -1,4 +1,4 @@
-"""The syntax tree of a driver, or of a function that it calls."""
+"""Syntax trees of drivers and of the functions that they call."""
 
 from __future__ import annotations
 import __future__
@@ -16,7 +16,7 @@ _TOLD_BY = ("co_code", "co_names", "co_varnames", "co_consts", "co_freevars")
 
 
 class NotInSubsetError(Exception):
-    """A function that is not of the Python that is compiled here; the message says what is not."""
+    """A function is outside the supported subset of Python; the message names the construct."""
 
 
 class Source(NamedTuple):
@@ -26,9 +26,9 @@ class Source(NamedTuple):
     ----------
     body : list of ast.stmt
     stored : Counter of str
-        How often each variable is set, but for parameters when it is called.
+        Number of assignments per variable, without the binding of parameters.
     names : dict of str to object
-        What its other names are.
+        Values of its global and built-in names.
     signature : inspect.Signature
     """
 
@@ -40,12 +40,12 @@ class Source(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def read(function: FunctionType) -> Source:
-    """The syntax of a function.
+    """Parse a function.
 
     Raises
     ------
     NotInSubsetError
-        Its source is not there, or has changed since it was imported.
+        Its source is missing, or has changed since the import.
     """
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
@@ -54,13 +54,13 @@ def read(function: FunctionType) -> Source:
     if not isinstance(tree, ast.FunctionDef) or not _is_source_of(function, tree):
         raise NotInSubsetError(f"{function.__qualname__}: its source is not what was imported")
     targets = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    added = [node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign)]  # set before, too
+    added = [node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign)]  # a second store each
     stored = Counter(each.id for each in (*targets, *added) if isinstance(each, ast.Name))
     return Source(tree.body, stored, {**vars(builtins), **function.__globals__}, inspect.signature(function))
 
 
 def _is_source_of(function: FunctionType, tree: ast.FunctionDef) -> bool:
-    """Whether the function was compiled from that; never of one with variables of an outer function."""
+    """Whether the function was compiled from this tree; never true for a closure."""
     tree.decorator_list.clear()
     flags = function.__code__.co_flags & __future__.annotations.compiler_flag
     made = compile(ast.Module([tree], []), "", "exec", flags=flags, dont_inherit=True)

@@ -1,4 +1,4 @@
-"""Values of expressions: constants of Python's, int64 words, bits that comparisons give, and tuples of these.
+"""Values of expressions: Python constants, int64 values, bits (results of comparisons), and tuples of these.
 
 Integers behave as with Numba: `//` and `%` round down, and give 0 where the divisor is 0.
 """
@@ -26,7 +26,7 @@ _COMPUTED: dict[type[ast.AST], tuple[Callable[[Any, Any], Any], str]] = {
     ast.LShift: (operator.lshift, "shl"),
     ast.RShift: (operator.rshift, "ashr"),
 }
-"""By operator: what it gives of constants, and the builder's method for words."""
+"""The function for constants and the builder's method for int64 values, by operator."""
 _COMPARED: dict[type[ast.AST], tuple[Callable[[Any, Any], bool], str]] = {
     ast.Eq: (operator.eq, "=="),
     ast.NotEq: (operator.ne, "!="),
@@ -38,28 +38,28 @@ _COMPARED: dict[type[ast.AST], tuple[Callable[[Any, Any], bool], str]] = {
 
 
 class Block(NamedTuple):
-    """An argument block: the places of its words by name, and where it is."""
+    """An argument block: the index of each word by name, and the block's address."""
 
     places: dict[str, int]
     pointer: Any
 
     def load(self, builder: Any, name: str) -> Any:
-        """The word of that name."""
+        """Load the word with this name."""
         return builder.load(builder.gep(self.pointer, [I64(self.places[name])]))
 
 
 def is_computed(value: Any) -> bool:
-    """Whether a value is known when the driver runs, and not before."""
+    """Whether a value is only known at run time."""
     return isinstance(value, ir.Value)
 
 
 def word(builder: Any, value: Any) -> Any:
-    """A constant, word or bit as int64.
+    """Convert a constant, word or bit to int64.
 
     Raises
     ------
     NotInSubsetError
-        It is another constant.
+        The constant is not an integer.
     """
     if is_computed(value):
         return builder.zext(value, I64) if value.type == BIT else value
@@ -70,14 +70,14 @@ def word(builder: Any, value: Any) -> Any:
 
 
 def test(builder: Any, value: Any) -> Any:
-    """Whether a value is not 0: a bool, or a bit."""
+    """Return whether a value is not 0: as a bool, or a bit."""
     if not is_computed(value):
         return bool(value)
     return value if value.type == BIT else builder.icmp_signed("!=", value, I64(0))
 
 
 def computed(builder: Any, kind: ast.operator, left: Any, right: Any) -> Any:
-    """`left kind right`; None: it is not known how."""
+    """Return `left kind right`; None for an unsupported operator."""
     known = not is_computed(left) and not is_computed(right)
     if type(kind) in _COMPUTED:
         of_constants, of_words = _COMPUTED[type(kind)]
@@ -96,7 +96,7 @@ def computed(builder: Any, kind: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _divided(builder: Any, left: Any, right: Any) -> tuple[Any, Any]:
-    """The quotient, rounded down, and the remainder."""
+    """Return the quotient, rounded down, and the remainder."""
     known = isinstance(right, ir.Constant) and right.constant
     nothing = None if known else builder.icmp_signed("==", right, I64(0))
     divisor = right if known else builder.select(nothing, I64(1), right)
@@ -111,7 +111,7 @@ def _divided(builder: Any, left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def compared(builder: Any, kind: ast.cmpop, left: Any, right: Any) -> Any:
-    """`left kind right`, a bool or a bit; None: it is not known how."""
+    """Return `left kind right` as a bool or a bit; None for an unsupported operator."""
     if isinstance(kind, ast.In) and isinstance(right, tuple):
         found = (compared(builder, ast.Eq(), left, each) for each in right)
         return functools.reduce(functools.partial(either, builder), found, False)
@@ -124,7 +124,7 @@ def compared(builder: Any, kind: ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def both(builder: Any, left: Any, right: Any) -> Any:
-    """Whether both of two that are computed anyway are true."""
+    """Return the conjunction of two conditions, without short-circuit evaluation."""
     for one, other in ((left, right), (right, left)):
         if isinstance(one, bool):
             return other if one else False
@@ -132,7 +132,7 @@ def both(builder: Any, left: Any, right: Any) -> Any:
 
 
 def either(builder: Any, left: Any, right: Any) -> Any:
-    """Whether one of two that are computed anyway is true."""
+    """Return the disjunction of two conditions, without short-circuit evaluation."""
     for one, other in ((left, right), (right, left)):
         if isinstance(one, bool):
             return True if one else other
@@ -140,12 +140,12 @@ def either(builder: Any, left: Any, right: Any) -> Any:
 
 
 def negated(builder: Any, value: Any) -> Any:
-    """-value."""
+    """Return -value."""
     return builder.neg(word(builder, value)) if is_computed(value) else -value
 
 
 def extreme(builder: Any, called: Callable[..., Any], left: Any, right: Any) -> Any:
-    """`min` or `max`, which is called, of two."""
+    """Return the minimum or maximum of two values; `called` is `min` or `max`."""
     if not is_computed(left) and not is_computed(right):
         return called(left, right)
     left, right = word(builder, left), word(builder, right)
@@ -153,7 +153,7 @@ def extreme(builder: Any, called: Callable[..., Any], left: Any, right: Any) -> 
 
 
 def merged(builder: Any, ends: Sequence[tuple[Any, Any]]) -> Any:
-    """The value with which a block was left, of several (value, block); of tuples their elements."""
+    """Return the phi of several (value, block) pairs; for tuples, of each element."""
     first = ends[0][0]
     if isinstance(first, tuple):
         blocks = [block for _, block in ends]
@@ -166,12 +166,12 @@ def merged(builder: Any, ends: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A function of a value, or of each element of a tuple."""
+    """Apply a function to a value, or to each element of a tuple."""
     return tuple(mapped(function, each) for each in value) if isinstance(value, tuple) else function(value)
 
 
 def elements(value: Any) -> Iterator[Any]:
-    """A value, or what is in a tuple, however deep."""
+    """Yield a value, or the elements of a tuple, recursively."""
     if not isinstance(value, tuple):
         yield value
         return

@@ -1,4 +1,4 @@
-"""Writes the IR of a function, and of what it calls, from syntax trees."""
+"""Writer of a function's IR, including its calls, from syntax trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpuconv.runtime.front_end.values import BIT, I64, Block, is_computed
 
 
 def write_body(function: Callable[..., None], builder: Any, *arguments: Any) -> None:
-    """Write what a function does, which gives nothing, at the builder's place.
+    """Write the IR of a function without a result, at the builder's position.
 
     Parameters
     ----------
@@ -30,16 +30,16 @@ def write_body(function: Callable[..., None], builder: Any, *arguments: Any) -> 
 
 
 class _Loop(NamedTuple):
-    """The blocks to which `continue` and `break` go."""
+    """The target blocks of `continue` and `break`."""
 
     next: Any
     done: Any
 
 
 class _Call:
-    """One call of a function: its variables, and where its `return` goes.
+    """One call of a function: its variables, and the target block of `return`.
 
-    Variables are memory of the stack, of which LLVM makes registers. A name that is set once, to a constant, is that
+    Variables are stack slots, which LLVM promotes to registers. A name that is assigned once, a constant, is that
     constant.
     """
 
@@ -50,7 +50,7 @@ class _Call:
         self._constants: dict[str, Any] = {}
         self._loops: list[_Loop] = []
         self._exit: Any = None
-        self._results: Any = None  # addresses of what several `return` give
+        self._results: Any = None  # stack slots for the result, where there are several `return`
         bound = self._source.signature.bind(*given, **named)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
@@ -60,7 +60,7 @@ class _Call:
                 self._constants[name] = value
 
     def run(self) -> Any:
-        """What the function gives; 0 for nothing."""
+        """Write the body; return the function's result, 0 if it has none."""
         *before, last = self._source.body
         if isinstance(last, ast.Return) and not _returns(before):
             self._run(before)
@@ -82,7 +82,7 @@ class _Call:
 
     def _run(self, body: Sequence[ast.stmt]) -> None:
         for each in body:
-            if self._builder.block.is_terminated:  # by a statement before, on this way
+            if self._builder.block.is_terminated:  # by a previous statement, such as `return`
                 return
             getattr(self, f"_run_{type(each).__name__.lower()}", self._refuse)(each)
 
@@ -90,7 +90,7 @@ class _Call:
         pass
 
     def _run_expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring
+        if not isinstance(node.value, ast.Constant):  # skip docstrings
             self._value(node.value)
 
     def _run_assign(self, node: ast.Assign) -> None:
@@ -219,7 +219,7 @@ class _Call:
         return values.word(self._builder, value)
 
     def _test(self, node: ast.expr) -> Any:
-        """A bool, or a bit."""
+        """Return a condition as a bool or a bit."""
         if isinstance(node, ast.BoolOp):
             return self._told(node, self._test)
         return values.test(self._builder, self._value(node))
@@ -269,13 +269,13 @@ class _Call:
         return self._told(node, self._truth)
 
     def _truth(self, node: ast.expr) -> Any:
-        """What is a bool or a bit: of other operands `and` and `or` give one, and not whether it is 0."""
+        """Return a bool or a bit; refuse other operands, as `and` and `or` would return the operand itself."""
         value = self._value(node)
         is_truth = value.type == BIT if is_computed(value) else isinstance(value, bool)
         return value if is_truth else self._refuse(node)
 
     def _told(self, node: ast.BoolOp, test_of: Callable[[ast.expr], Any]) -> Any:
-        """Whether all, or any, are true: each is computed if those before have not told."""
+        """Return whether all, or any, operands are true, with short-circuit evaluation."""
         builder, tells = self._builder, isinstance(node.op, ast.Or)
         done: Any = None
         ends = []

@@ -1,1 +1,1 @@
-"""Object files become functions in memory."""
+"""Loaders of object files: they place functions in memory."""

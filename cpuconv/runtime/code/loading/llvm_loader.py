@@ -1,4 +1,4 @@
-"""Object files become functions by LLVM's linkers, where our own loader does not serve."""
+"""LLVM's linkers, for object files that our own loader does not support."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numba.core.runtime import rtsys
 
 from cpuconv.runtime.target import target_machine
 
-_LINKED = 256  # files that a linker links
+_LINKED = 256  # files per linker
 
 
 def by_engine(code: bytes, symbol: str) -> tuple[int, object]:
-    """The function `symbol` of an object file's `code`, which may name symbols of Numba's, and what holds it."""
-    if b"NRT_" in code:  # which are there once its runtime is compiled: 30 ms, and 30 MB of LLVM's in memory
+    """Return the address of `symbol` in an object file, which may refer to Numba's symbols, and the owner."""
+    if b"NRT_" in code:  # defined once Numba's runtime is compiled, which takes 30 ms and 30 MB of memory in LLVM
         rtsys.initialize(cpu_target.target_context)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -24,10 +24,10 @@ def by_engine(code: bytes, symbol: str) -> tuple[int, object]:
 
 
 class _Linkers:
-    """LLVM's linkers (ORC), which take a tenth of an engine's time for a file, a library each.
+    """LLVM's ORC linkers, which take a tenth of MCJIT's time per file, one library per file.
 
-    A library leaves some KB behind in its linker, so that there is a new one now and then; it goes with the last
-    function that it linked.
+    A library leaves some KB in its linker, so a new linker replaces it every `_LINKED` files. A linker is freed with
+    the last function that it linked.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class _Linkers:
         self._linker: llvm.LLJIT | None = None
 
     def load(self, code: bytes, symbol: str) -> tuple[int, object]:
-        """The function `symbol` of an object file's `code`, which names symbols of the C library at most."""
+        """Return the address of `symbol` in an object file that refers at most to the C library, and the owner."""
         number = next(self._linked)
         if number % _LINKED == 0:
             self._linker = llvm.create_lljit_compiler(target_machine())
         library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
         linked = library.link(self._linker, f"cpuconv-{number}")
-        return linked[symbol], (self._linker, linked)  # freed from the last to the first
+        return linked[symbol], (self._linker, linked)  # freed in reverse order
 
 
 by_linker = _Linkers().load

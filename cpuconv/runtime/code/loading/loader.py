@@ -1,7 +1,7 @@
-"""Object files become functions in memory of this process, by a loader of our own: no LLVM is imported or started.
+"""Our own loader of object files into this process: it neither imports nor starts LLVM.
 
-Memory is never writable and executable at once (`autotune.machine.pages`). What the loader does not know, such as the
-object files of other systems, LLVM's loads (`llvm_loader`).
+Memory is never writable and executable at the same time (`autotune.machine.pages`). LLVM loads the files that this
+loader does not support, such as those of other systems (`llvm_loader`).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from cpuconv.runtime.code.loading.object_file import ARM, X86, Image, Unsupporte
 
 _MACHINES = {"x86_64": X86, "aarch64": ARM}
 _NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release")
-"""Of Numba's own library, for what raises: where a driver's C entry names them, that code is never reached, as drivers
-call nothing that raises. Should it be, the process stops."""
+"""Functions of Numba's own library for raising exceptions. A driver's C entry refers to them, but never calls them, as
+drivers call nothing that raises. A call would abort the process."""
 
 
 class Missing(Unsupported):
-    """No library of this process has a symbol."""
+    """No library of this process defines a symbol."""
 
 
 def load(content: bytes, symbol: str) -> tuple[int, Any]:
-    """The function `symbol` of an object file.
+    """Load the function `symbol` of an object file.
 
     Returns
     -------
     address : int
     memory
-        What the function lies in; it may be called as long as this is kept.
+        The function's memory; the address is valid while it exists.
 
     Raises
     ------
     Malformed
         The file is damaged.
     Unsupported
-        A whole linker is needed, or the file is another system's.
+        A full linker is needed, or the file is for another system.
     NoExecutableMemory
-        This process may not have any.
+        The system denies this process executable memory.
     """
     image = object_file.read(content)
     if image.machine != _own():
@@ -62,13 +62,13 @@ def _placed(image: Image, start: int, known: dict[str, int]) -> tuple[int, Any]:
 
 @functools.cache
 def _own() -> int:
-    """ELF's number of this process's architecture; 0 where objects are no ELF files."""
+    """Return ELF's number of this process's architecture; 0 where object files are not ELF."""
     return _MACHINES.get(platform.machine(), 0) if sys.platform == "linux" and sys.maxsize > 1 << 32 else 0
 
 
 @functools.cache
 def _clear_cache() -> Any:
-    """What makes Arm's caches of instructions see what was written."""
+    """Return the function that makes Arm's instruction caches see written code; None on other CPUs."""
     if _own() != ARM:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Relocatable ELF files of 64 bits, as LLVM writes them, laid out for an address: no linker and no compiler is needed.
+"""Reader of relocatable 64-bit ELF files, as LLVM writes them; it places them at an address without a linker.
 
-Read-only sections alone are laid out; unwinding tables are left out, as nothing that compiled kernels call raises. What
-a file says is checked against its size before it is used.
+Only read-only sections are placed. Unwinding tables are dropped, as no function called by compiled kernels raises. All
+fields of a file are checked against its size before use.
 
 Sources: System V ABI, its supplements for AMD64 and for the Arm 64-bit architecture (AAELF64).
 """
@@ -19,23 +19,23 @@ RELOCATABLE = 1
 _HEADER, _SECTION, _SYMBOL, _ADDEND = (
     struct.Struct(f"<{each}") for each in ("16xHH20xQ10xHHH", "IIQ8xQQIIQ8x", "IBxHQ8x", "QQq")
 )
-_SYMBOLS, _ADDENDS, _ZEROS, _WITHOUT_ADDENDS = 2, 4, 8, 9  # types of sections
-_WRITE, _LOADED, _LOCAL_TO_THREAD = 1, 2, 1 << 10  # flags of sections
-_UNWINDING = (".eh_frame", ".note", ".gcc_except_table")  # begin the names of sections that no code reads
-UNDEFINED, ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # sections of symbols
-ALIGNMENT = 64  # at least, of a section: a cache line
-_MOST_BYTES = 1 << 28
+_SYMBOLS, _ADDENDS, _ZEROS, _WITHOUT_ADDENDS = 2, 4, 8, 9  # section types
+_WRITE, _LOADED, _LOCAL_TO_THREAD = 1, 2, 1 << 10  # section flags
+_UNWINDING = (".eh_frame", ".note", ".gcc_except_table")  # name prefixes of sections that no code reads
+UNDEFINED, ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # section numbers of symbols
+ALIGNMENT = 64  # min. alignment of a section, in bytes: a cache line
+_MOST_BYTES = 1 << 28  # max. size of an image
 
 X86, ARM = 62, 183  # ELF's numbers of architectures
-_PAGE = 12  # bits of a page of ADRP
+_PAGE = 12  # bits of the offset in a page, for ADRP
 
 
 class Malformed(ValueError):
-    """The file is damaged, or no object file."""
+    """The file is damaged, or not an object file."""
 
 
 class Unsupported(ValueError):
-    """The file asks for what only a whole linker does."""
+    """The file needs a full linker."""
 
 
 class _Section(NamedTuple):
@@ -65,24 +65,24 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Image:
-    """An object file, read and laid out.
+    """A parsed object file with the offsets of its sections.
 
     Attributes
     ----------
     machine : int
         ELF's number of the architecture.
     size : int
-        Bytes of memory that it takes.
+        Size in memory, in bytes.
     names : tuple of str
-        Symbols that others must have.
+        Undefined symbols, which other code must define.
     content : tuple
-        Place and bytes of each section.
+        Offset and bytes of each section.
     offsets : dict of int
-        Place of each section by its number.
+        Offset of each section, by section number.
     symbols, relocations : tuple
-        As the file lists them.
+        In the order of the file.
     veneers : int
-        Place of the first; there is one for each of `names`.
+        Offset of the first veneer; there is one for each of `names`.
     """
 
     machine: int
@@ -95,12 +95,12 @@ class Image:
     veneers: int
 
     def offset(self, symbol: str) -> int:
-        """Where the function of that name begins.
+        """Return the offset of the function with this name.
 
         Raises
         ------
         Malformed
-            There is none.
+            There is no such symbol.
         """
         for each in self.symbols:
             if each.name == symbol and each.section in self.offsets:
@@ -108,7 +108,7 @@ class Image:
         raise Malformed(f"there is no symbol {symbol!r}")
 
     def at(self, address: int, known: dict[str, int]) -> bytearray:
-        """The bytes of memory from `address` on.
+        """Return the memory content for an image at `address`, with relocations applied.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class Image:
         Raises
         ------
         Unsupported
-            A place is too far away from what it refers to.
+            A relocation's target is out of range.
         """
         memory = bytearray(self.size)
         for start, content in self.content:
@@ -148,9 +148,9 @@ def read(content: bytes) -> Image:
     Raises
     ------
     Malformed
-        It is none, or damaged.
+        The file is damaged.
     Unsupported
-        It holds what is not laid out here: data that is written to, or kinds of relocations that no kernel has.
+        The file is not 64-bit ELF, or has writable data or relocation types that no kernel has.
     """
     try:
         return _image(content)
@@ -249,19 +249,19 @@ def _relocations(
             yield Relocation(each.info, offset, kind, symbol, addend)
 
 
-# --- kinds of relocations -------------------------------------------------------------------------------------------
-# Each sets a field at an index of `memory` from the target's and the place's addresses.
+# --- relocation types -----------------------------------------------------------------------------------------------
+# Each sets a field at an index of `memory` from the addresses of the target and of the relocated place.
 
 
 class _Kind(NamedTuple):
     bytes: int
     apply: Callable[[bytearray, int, int, int], None]
-    branches: bool = False  # may go through a veneer
-    by_slot: bool = False  # of the word that holds the target's address, which a veneer has
+    branches: bool = False  # whether it may go through a veneer
+    by_slot: bool = False  # whether it refers to a slot with the target's address, which a veneer has
 
 
 def _stored(form: str, relative: bool) -> Callable[[bytearray, int, int, int], None]:
-    """The target's address, or its distance from the place, as a number."""
+    """Store the target's address, or its distance from the place, as an integer of `form`."""
 
     def apply(memory: bytearray, index: int, target: int, place: int) -> None:
         value = target - place if relative else target
@@ -276,7 +276,7 @@ def _stored(form: str, relative: bool) -> Callable[[bytearray, int, int, int], N
 def _into_instruction(
     value: Callable[[int, int], int], low: int, bits: int, shift: int = 0, signed: bool = False
 ) -> Callable[[bytearray, int, int, int], None]:
-    """A field of `bits` bits from bit `low` on of an instruction of Arm's."""
+    """Set a field of `bits` bits, from bit `low` on, of an Arm instruction."""
 
     def apply(memory: bytearray, index: int, target: int, place: int) -> None:
         number = value(target, place) >> shift
@@ -319,7 +319,7 @@ _RELOCATIONS: dict[int, dict[int, _Kind]] = {
         257: _Kind(8, _stored("<Q", False)),  # ABS64
         260: _Kind(8, _stored("<q", True)),  # PREL64
         261: _Kind(4, _stored("<i", True)),  # PREL32
-        263: _sixteen_bits(0),  # MOVW_UABS_G0, and without a check
+        263: _sixteen_bits(0),  # MOVW_UABS_G0; 264: its NC form without overflow check; likewise G1 to G3
         264: _sixteen_bits(0),
         265: _sixteen_bits(1),
         266: _sixteen_bits(1),
@@ -339,9 +339,9 @@ _RELOCATIONS: dict[int, dict[int, _Kind]] = {
         312: _Kind(4, _in_page(3).apply, by_slot=True),
     },
 }
-_VENEERS = {  # what jumps to the address that follows
+_VENEERS = {  # instructions that jump to the address stored behind them
     X86: bytes.fromhex("ff2502000000 0f0b"),  # jmp [rip + 2]; ud2
     ARM: bytes.fromhex("50000058 00021fd6"),  # ldr x16, .+8; br x16
 }
 _VENEER_BYTES = 16
-_SLOT = 8  # of a veneer: its address
+_SLOT = 8  # offset of the address in a veneer

@@ -1,1 +1,1 @@
-"""Kernel packs: archives of machine code for classes of CPUs, a part of the installed package."""
+"""Kernel packs: archives of machine code for classes of CPUs, shipped in the installed package."""

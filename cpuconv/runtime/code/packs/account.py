@@ -1,4 +1,4 @@
-"""What was compiled on this machine although packs are there, and why."""
+"""Report of the kernels that were compiled on this machine despite kernel packs, with reasons."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.packs import serving
 
 _NAMED = re.compile(r"(?:cpuconv-)?(.*)-[0-9a-f]{20}\.o")
-_OTHERS = {"-help": "thread-pool"}  # what kernels of other modules than those of `cpuconv.kernels` are called
-_TOLD = 5  # kinds of kernels that are named
+_OTHERS = {"-help": "thread-pool"}  # names for kernels of modules outside `cpuconv.kernels`
+_TOLD = 5  # max. kinds of kernels that are listed
 
 
 def account() -> dict[str, str]:
-    """In words: the pack that serves, and the kernels that were compiled for this target, which the cache keeps."""
+    """Describe in words the active pack, and the compiled kernels of this target in the cache folder."""
     served = serving.served()
     if served.part is None:
         pack = f"none: {served.why}"
@@ -42,5 +42,5 @@ def _compiled(folder: Path | None, served: serving.Served) -> str:
 
 
 def _kind(name: str) -> str:
-    """What kernels of a module are called."""
+    """Return the display name for kernels of a module."""
     return _OTHERS.get(name, name.removeprefix("kernels-"))

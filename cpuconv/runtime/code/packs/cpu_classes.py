@@ -1,11 +1,11 @@
-"""The classes of CPUs that packs are made for, as data, and which of them serves a CPU.
+"""Classes of CPUs for which packs are built, and the selection of the class for a CPU.
 
-A class is compiled for the CPU whose name it has, with the features that are listed here and no others. Its code runs
-where all of these are. A CPU with a wider instruction set than the class asks for other tiles, which no pack of that
-class has: so it is not served by it.
+A class is compiled for the CPU of its name, with exactly the features that are listed here. Its code runs on CPUs with
+all of these features. A CPU with a wider instruction set than the class needs other tiles, which packs of that class
+do not contain: so it does not use them.
 
-Sources: LLVM's tables of CPUs. Left out of them are features that compiled kernels never use (of the system, of
-threads, of cryptography), as virtual machines hide them at will.
+Source: LLVM's tables of CPUs, without features that compiled kernels never use (system, threads, cryptography), as
+virtual machines may hide these.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ X86, ARM = "x86_64", "aarch64"
 
 @dataclass(frozen=True)
 class CpuClass:
-    """CPUs that one pack serves.
+    """A class of CPUs that use the same part of a pack.
 
     Attributes
     ----------
     name : str
-        LLVM's name of the CPU that code is compiled for.
+        LLVM's name of the CPU that the code is compiled for.
     machine : str
         LLVM's name of the architecture.
     features : frozenset of str
-        What code may use, by LLVM's names.
+        Features that the code may use, by LLVM's names.
     wider : tuple of str
-        Features of wider instruction sets: with one of them, a CPU is not served.
+        Features of wider instruction sets; a CPU with one of them does not use this class.
     caches : tuple of int
-        Bytes of L1d, L2 and L3 that the cost model expects.
+        Sizes of L1d, L2 and L3 for the cost model, in bytes.
     """
 
     name: str
@@ -86,16 +86,16 @@ BY_NAME = {each.name: each for each in CLASSES}
 
 
 def fitting(machine: str, name: str, features: Iterable[str]) -> list[CpuClass]:
-    """The classes whose code a CPU runs, the best first: its own, then those that use most of what it has.
+    """Return the classes whose code a CPU runs, best first: its own, then by the number of features used.
 
-    Of classes that use as much, one that is compiled for a CPU of the same maker comes first.
+    Among classes with equally many features, one for a CPU of the same vendor comes first.
 
     Parameters
     ----------
     machine, name : str
         LLVM's names of the architecture and of the CPU.
     features : iterable of str
-        LLVM's names of those that the CPU has and the system lets programs use.
+        LLVM's names of the features that the CPU has and the system enables.
     """
     there = frozenset(features)
     found = (
@@ -105,5 +105,5 @@ def fitting(machine: str, name: str, features: Iterable[str]) -> list[CpuClass]:
 
 
 def _maker(name: str) -> str:
-    """What names of a maker's CPUs begin with; of Intel's, and of what is unknown, nothing."""
+    """Return the name prefix of a vendor's CPUs; empty for Intel and unknown ones."""
     return next((each for each in ("znver", "cortex", "neoverse", "apple") if name.startswith(each)), "")

@@ -1,8 +1,8 @@
-"""Kernels side by side that are alike: of what a block has already, a compressor keeps a reference alone.
+"""Order of kernels in a pack by similarity: a compressor stores repeated content of a block as a reference.
 
-Of every kernel there is a sketch: its sequences of six bytes are hashed, and of each of 128 ranges of hashes the least
-one counts. Two kernels agree in as many places as they share sequences. A block takes the kernel next whose sketch is
-found most in those of the kernels that it has.
+Each kernel has a sketch: its 6-byte sequences are hashed, and each of 128 hash ranges keeps its smallest hash. The more
+sequences two kernels share, the more entries of their sketches agree. A block next takes the kernel whose sketch has
+the most entries in common with the kernels in the block.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-_GRAM = 6  # bytes of a sequence
+_GRAM = 6  # bytes per sequence
 _BINS = 128
-_BIN_BITS = 57  # of a hash, below those that number its range
+_BIN_BITS = 57  # bits of a hash below the number of its range
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _EDGES = np.arange(_BINS, dtype=np.uint64) << np.uint64(_BIN_BITS)
 
 
 def blocks(groups: Iterable[Sequence[bytes]], most: int) -> Iterator[list[bytes]]:
-    """Blocks of at most so many bytes, or of one content: group after group, and of a group what is most alike.
+    """Yield blocks of at most `most` bytes, or of one content: group by group, ordered by similarity in a group.
 
-    They depend on the order of the groups' contents, and on nothing else.
+    The result depends only on the contents and the order of groups.
     """
     block: list[bytes] = []
     size = 0
@@ -41,27 +41,27 @@ def blocks(groups: Iterable[Sequence[bytes]], most: int) -> Iterator[list[bytes]
 
 
 class _Left:
-    """The contents of a group that are in no block yet."""
+    """The contents of a group that are not in a block yet."""
 
     def __init__(self, group: Sequence[bytes]) -> None:
         self._group = group
         self._numbers = np.arange(len(group))
         self._sketches = np.array([_sketch(each) for each in group]).reshape(len(group), _BINS)
-        self._met = np.zeros((len(group), _BINS), bool)  # where a sketch agrees with one in the block
+        self._met = np.zeros((len(group), _BINS), bool)  # whether a sketch entry agrees with one in the block
         self._at = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def likest(self) -> bytes:
-        """The content whose sketch is met most; of several the first one of the group."""
+        """Return the content that is most similar to the block; the first one of equal ones."""
         met = np.count_nonzero(self._met, axis=1)
         found = np.flatnonzero(met == met.max())
         self._at = int(found[self._numbers[found].argmin()])
         return self._group[self._numbers[self._at]]
 
     def take(self) -> None:
-        """What `likest` has found is in the block, and no longer left."""
+        """Move the content that `likest` found into the block."""
         sketch, last = self._sketches[self._at].copy(), len(self) - 1
         for array in (self._numbers, self._sketches, self._met):
             array[self._at] = array[last]
@@ -69,12 +69,12 @@ class _Left:
         self._met |= self._sketches == sketch
 
     def begin_block(self) -> None:
-        """Nothing is in the block."""
+        """Start an empty block."""
         self._met[:] = False
 
 
 def _sketch(content: bytes) -> np.ndarray:
-    """Of each range of hashes sixteen bits of the least one, or of the next range's where there is none."""
+    """Return the low 16 bits of the smallest hash per range; an empty range takes the next range's."""
     letters = np.frombuffer(content.ljust(_GRAM, b"\0"), np.uint8).astype(np.uint64)
     count = len(letters) - _GRAM + 1
     grams = np.zeros(count, np.uint64)

@@ -1,9 +1,9 @@
-"""Files of many compiled kernels: compressed in blocks, so that one is read without the others, each under a checksum.
+"""Kernel pack files: compiled kernels, compressed in blocks with checksums, so that kernels are read one by one.
 
-A file has parts, such as one for each class of CPUs, whose indexes say where the kernels of a name lie. Parts share
-kernels, as the machine code of many is the same for several classes, and indexes of what they share. The file begins
-with a magic, the version of the format, the bytes of its header and the SHA-256 of these and the header. Then come the
-header, compressed JSON, the indexes and the blocks. `packing` makes such files.
+A file has parts, for instance one per class of CPUs. The indexes of a part map kernel names to places in blocks. Parts
+share kernels, as many kernels have equal machine code in several classes, and they share the indexes of such kernels.
+The file begins with a magic number, the format version, the header's size in bytes, and the SHA-256 of these and the
+header. Then come the header (compressed JSON), the indexes and the blocks. `packing` writes such files.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAGIC, FORMAT = b"\x89cpupack", 3
 PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _START = PREFIX.size + _DIGEST
-_MOST_BYTES = 1 << 26  # of a header or a block
-_OPEN_BLOCKS = 16  # that stay in memory
+_MOST_BYTES = 1 << 26  # max. size of a header or a block
+_OPEN_BLOCKS = 16  # max. decompressed blocks in memory
 FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
-DIGEST_LETTERS = 20  # of a kernel's hash, the end of its name (`kernel_files.name_of`)
+DIGEST_LETTERS = 20  # characters of a kernel's hash, the end of its name (`kernel_files.name_of`)
 
 
 class Damaged(ValueError):
-    """The file is no pack, one of another version, or damaged."""
+    """The file is not a pack, has another version, or is damaged."""
 
 
-_WHOLE, _BARE = b"\0", b"\1"  # what a kernel begins with in its block
+_WHOLE, _BARE = b"\0", b"\1"  # first byte of a kernel in its block
 _BARE_HEAD = struct.Struct("<H8s")  # architecture, hash of the IR
 
 
 def as_stored(content: bytes) -> bytes:
-    """A kernel as it lies in its block: of one that asks for nothing architecture, hash and code alone."""
+    """Return a kernel as stored in a block: without undefined symbols only architecture, IR hash and code."""
     kernel = KernelBody.of(content)
     found = bare(kernel.code) if kernel.symbol == SYMBOL and len(kernel.ir_hash) in (0, 16) else None
     if found is None:
@@ -57,7 +57,7 @@ def _restored(stored: bytes) -> bytes:
 
 
 def checksum(content: bytes) -> str:
-    """Of a piece, as the header states it."""
+    """Return the checksum of an index or block, as in the header."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -65,7 +65,7 @@ _TROUBLE = (OSError, RecursionError, struct.error, lzma.LZMAError, LookupError, 
 
 
 class Pack:
-    """What `packing.packed` has made; it is checked as it is read.
+    """A pack as written by `packing.packed`; verified while it is read.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Pack:
     Parameters
     ----------
     read : callable
-        `read(start, size)` gives so many bytes of the file, or fewer where it ends; it may raise OSError.
+        `read(start, size)` returns `size` bytes of the file, or fewer at its end; it may raise OSError.
 
     Raises
     ------
@@ -102,12 +102,12 @@ class Pack:
         self._block = functools.lru_cache(maxsize=_OPEN_BLOCKS)(self._piece)
 
     def part(self, name: str) -> Part:
-        """A part.
+        """Return a part.
 
         Raises
         ------
         Damaged
-            It is, or there is none of that name.
+            The part is damaged, or no part has this name.
         """
         try:
             index: dict[str, list[int]] = {}
@@ -128,28 +128,28 @@ class Pack:
 
 
 class Part:
-    """Kernels of one part of a pack.
+    """The kernels of one part of a pack.
 
     Parameters
     ----------
     index : dict
-        By the hash in a kernel's name its block, its first byte there, and its bytes.
+        The block, offset and size in bytes of each kernel, by the hash in its name.
     block : callable
-        The content of a block.
+        Returns the content of a block by its number.
     """
 
     def __init__(self, index: dict[str, list[int]], block: Callable[[int], bytes]) -> None:
         self._index, self._block = index, block
 
     def __len__(self) -> int:
-        """The number of kernels."""
+        """Return the number of kernels."""
         return len(self._index)
 
     def __contains__(self, name: str) -> bool:
         return name[-DIGEST_LETTERS:] in self._index
 
     def get(self, name: str) -> bytes | None:
-        """The kernel of that name; None if it is not in here.
+        """Return the kernel with this name; None if the part lacks it.
 
         Raises
         ------
@@ -173,7 +173,7 @@ def _decompressed(content: bytes, most: int = _MOST_BYTES) -> bytes:
 
 
 def of_file(path: Path) -> Pack:
-    """The pack in a file, which is opened as blocks are read.
+    """Return the pack in a file, which is opened whenever a block is read.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def of_file(path: Path) -> Pack:
 
 
 def of_bytes(content: bytes) -> Pack:
-    """The pack in memory.
+    """Return the pack in a byte string.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Making packs (`pack_file`): kernels of one kind lie side by side, alike ones in one block, and equal ones once."""
+"""Writing of packs (`pack_file`): kernels ordered by kind and similarity, equal ones stored once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from autotune.files import write_whole
 from cpuconv.runtime.code.packs import likeness
 from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, as_stored, checksum
 
-_BLOCK_BYTES = 1 << 17  # of kernels, before they are compressed: larger blocks are smaller, and take longer to read
+_BLOCK_BYTES = 1 << 17  # max. uncompressed bytes of a block: larger blocks compress better, and take longer to read
 
-_FEWEST = 100  # kernels that several parts have alike, for an index of their own: to read one takes 0.1 ms
+_FEWEST = 100  # min. kernels shared by several parts for an index of their own: reading an index takes 0.1 ms
 
-_Place = tuple[int, int, int]  # block, first byte there, bytes
+_Place = tuple[int, int, int]  # block, offset in it, size in bytes
 Kernels = Mapping[str, bytes]
-"""By the name of a kernel's file (`kernel_files.KernelFile`)."""
+"""Kernels by file name (`kernel_files.KernelFile`)."""
 
 
 def packed(parts: Mapping[str, Kernels]) -> bytes:
-    """A pack of so many parts: the same bytes for the same kernels, in whatever order they come."""
+    """Return a pack of these parts: the same bytes for the same kernels, whatever their order."""
     bodies = {content: as_stored(content) for kernels in parts.values() for content in kernels.values()}
     kinds = {bodies[content]: _kind(name) for found in parts.values() for name, content in sorted(found.items())}
     ordered = sorted(kinds, key=lambda each: (kinds[each], each))
@@ -53,12 +53,12 @@ def packed(parts: Mapping[str, Kernels]) -> bytes:
 
 
 def write(path: Path, parts: Mapping[str, Kernels]) -> None:
-    """Write a pack whole or not at all."""
+    """Write a pack atomically."""
     write_whole({path: packed(parts)})
 
 
 def _indexes(parts: Mapping[str, Mapping[str, _Place]]) -> dict[tuple[str, ...], dict[str, _Place]]:
-    """Where the kernels lie that the parts of these names have alike, by the hash in their names."""
+    """Return the places of kernels by the hash in their names, grouped by the parts that share them."""
     owners: dict[tuple[str, _Place], list[str]] = defaultdict(list)
     for part, found in sorted(parts.items()):
         for name, place in found.items():
@@ -72,7 +72,7 @@ def _indexes(parts: Mapping[str, Mapping[str, _Place]]) -> dict[tuple[str, ...],
 
 
 def _compressed(content: bytes) -> bytes:
-    """The shorter one of two ways, which are read alike: code of x86-64 is not aligned, Arm's is."""
+    """Compress in two ways, and return the shorter one: code is aligned on Arm, not on x86-64. Both decode alike."""
     ways = [[{**FILTERS[0], "pb": bits}] for bits in (2, 0)]
     return min((lzma.compress(content, lzma.FORMAT_RAW, filters=each) for each in ways), key=len)
 

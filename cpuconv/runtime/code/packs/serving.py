@@ -1,7 +1,7 @@
-"""The pack that serves this process, and the kernels in it.
+"""The kernel pack that this process uses.
 
-Packs are files of the installed package, trusted as its code is. What is damaged is left out, with one warning: then
-kernels are compiled.
+Packs are files of the installed package, and as trusted as its code. A damaged pack is skipped with one warning; its
+kernels are compiled instead.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from cpuconv.runtime.code.packs.pack_file import Damaged, Part, of_file
 from cpuconv.runtime.target import target
 
 VARIABLE = "CPUCONV_PACKS"
-OFF = "0"  # the variable's value with which no pack serves
+OFF = "0"  # value of the variable that disables packs
 SUFFIX = ".pack"
 FOLDER = origin.ROOT / "packs"
 
 
 class Served(NamedTuple):
-    """What is known of packs in this process.
+    """The part of the package's pack that this process uses.
 
     Attributes
     ----------
     cpu : str
-        The class of CPUs whose kernels serve; empty if none do.
+        The class of CPUs of the part; empty if there is none.
     part : Part or None
-        Its kernels.
+        Kernels of the part.
     why : str
-        Why there are none; empty if there are.
+        The reason why there is no part; empty if there is one.
     """
 
     cpu: str
@@ -47,12 +47,12 @@ class Served(NamedTuple):
 
 
 def path() -> Path:
-    """The file of all classes of this architecture."""
+    """Return the pack file of this architecture."""
     return FOLDER / f"{_machine()}{SUFFIX}"
 
 
 def find(name: str) -> bytes | None:
-    """A kernel by the name of its file, as `checked_file.read` gives it of the user's cache; None if no pack has it."""
+    """Return a kernel's content by file name, as `checked_file.read` does for the cache; None if no pack has it."""
     for each in list(_trusted):
         with contextlib.suppress(Damaged):
             if (found := each.get(name)) is not None:
@@ -69,7 +69,7 @@ def find(name: str) -> bytes | None:
 
 
 def has(name: str) -> bool:
-    """Whether a pack that serves has a kernel of that name, damaged or not."""
+    """Whether an active pack has a kernel with this name, damaged or not."""
     if any(name in each for each in list(_trusted)):
         return True
     part = served().part
@@ -77,24 +77,24 @@ def has(name: str) -> bool:
 
 
 def any_serves() -> bool:
-    """Whether kernels of a pack, of the package's or of a trusted one, serve this process."""
+    """Whether this process uses kernels of a pack: the package's, or a trusted one."""
     return bool(_trusted) or served().part is not None
 
 
 def trust(part: Part) -> None:
-    """Let the kernels of a part serve too, before the package's, as long as somebody keeps it."""
+    """Use the kernels of a part too, before the package's, while the part exists."""
     _trusted.add(part)
 
 
 _trusted: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
-_left_out: list[str] = []  # why the pack that served does so no longer
+_left_out: list[str] = []  # reasons why the pack is no longer used
 
 
 @functools.cache
 def served() -> Served:
-    """The kernels that fit the target of this process best."""
+    """Find the part of the package's pack that fits the target of this process best."""
     if os.environ.get(VARIABLE) == OFF:
         return Served("", None, f"{VARIABLE} is {OFF}")
     if not _is_linux():
@@ -116,7 +116,7 @@ def served() -> Served:
 
 
 def fitting() -> list[CpuClass]:
-    """The classes of CPUs whose packs this process can use, the best first."""
+    """Return the classes of CPUs whose packs this process can use, best first."""
     if not _is_linux():
         return []
     _, name, features = target()

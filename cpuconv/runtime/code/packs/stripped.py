@@ -1,7 +1,7 @@
-"""Object files without what no loader reads: one section, the symbol that is called, and what others must have.
+"""Minimal object files: one section, the symbol of the function, and the undefined symbols.
 
-Compilers leave names in them that differ from one compilation to the next, tables for unwinding, and padding. Without
-these equal code gives equal files, a third smaller.
+Compilers add names that differ between compilations, unwinding tables, and padding. Without these, equal code gives
+equal files, a third smaller.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _CODE, _ADDENDS, _TABLE, _TEXTS = 1, 2, 3, 4
 _PROGBITS, _SYMTAB, _STRTAB, _RELA = 1, 2, 3, 4
 _ALLOCATED, _EXECUTABLE, _INFO_LINK = 2, 4, 0x40
 _LOCAL, _GLOBAL, _NOTYPE, _FUNC, _SECTION_SYMBOL = 0, 1, 0, 2, 3
-_FIRST_OTHERS = 2  # symbols that come first: none, and the section
+_FIRST_OTHERS = 2  # number of the leading symbols: the null symbol and the section
 
 
 def stripped(content: bytes, symbol: str) -> bytes:
-    """The object file with its function `symbol`, now `SYMBOL`, and nothing that is not needed.
+    """Return the object file with its function `symbol`, renamed to `SYMBOL`, and only what that needs.
 
     Raises
     ------
     Malformed, Unsupported
-        As `object_file.read`.
+        As for `object_file.read`.
     """
     image = object_file.read(content)
     code = bytearray(image.veneers)
@@ -48,7 +48,7 @@ def stripped(content: bytes, symbol: str) -> bytes:
 
 
 def bare(content: bytes) -> tuple[int, bytes] | None:
-    """What `clothed` makes this object file of: the architecture's number in ELF, and code; None of one with more."""
+    """Return ELF's architecture number and the code if `clothed` restores the object file from them; else None."""
     try:
         image = object_file.read(content)
     except (object_file.Malformed, object_file.Unsupported):
@@ -58,13 +58,13 @@ def bare(content: bytes) -> tuple[int, bytes] | None:
 
 
 def clothed(machine: int, code: bytes) -> bytes:
-    """The object file of a function that asks for nothing, as `stripped` gives it."""
+    """Return the object file of a function without undefined symbols, as `stripped` returns it."""
     texts, places = _texts([SYMBOL.encode()])
     return _file(machine, code, b"", _symbols(places[0], 0), texts)
 
 
 def _symbols(place: int, offset: int) -> bytes:
-    """No symbol, the section's, and the function's."""
+    """Return the null symbol, the section's, and the function's."""
     table = bytes(_ENTRY.size) + _ENTRY.pack(0, _LOCAL << 4 | _SECTION_SYMBOL, 0, _CODE, 0, 0)
     return table + _ENTRY.pack(place, _GLOBAL << 4 | _FUNC, 0, _CODE, offset, 0)
 
@@ -81,7 +81,7 @@ def _relocation(image: Image, each: object_file.Relocation, number: dict[str, in
 
 
 def _texts(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
-    """Names one after the other, each ended by a zero, behind the empty one; and where each begins."""
+    """Return a string table, which begins with the empty name, and the offset of each name."""
     content, places = b"\0", []
     for name in names:
         places.append(len(content))

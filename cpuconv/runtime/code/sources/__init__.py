@@ -1,1 +1,1 @@
-"""Stamps that tell what machine code was made from: sources, parsed for what follows from them."""
+"""Stamps that identify the sources of machine code, and the parsing of these sources."""

@@ -1,9 +1,9 @@
-"""Stamps that earlier processes have computed: a start that finds its own reads no sources.
+"""Cache of stamps across processes: a process that finds its stamp reads no sources.
 
-They are kept in the cache folder, in one file, for files of the package that have not changed since: each is told by
-where it lies, its inode, its size and its times, as they were at the import. Where one changed a moment before nothing
-is kept, as another change would not show in its times. What is kept is read under the rules of kernels
-(`checked_file`). A first start computes some thirty, so several are written at once, and the last ones at the end.
+The cache is one file in the cache folder. It is valid while the package's source files are unchanged: each is
+identified by path, inode, size and times, as of the import. If a file changed just before, nothing is cached, as a
+further change might not change its times. Reading follows the rules of kernel files (`checked_file`). A first process
+computes about 30 stamps, so several are written together, and the last ones at exit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import parsed
 
 NAME = "stamps"
-MOST = 256  # that are kept
-_LATELY = 2 * 10**9  # nanoseconds: times of files may be as coarse
-_AT_ONCE = 8  # that are written, at least, but at the end; as many again as are kept
+MOST = 256  # max. cached stamps
+_LATELY = 2 * 10**9  # coarsest resolution of file times, in nanoseconds
+_AT_ONCE = 8  # min. stamps per write, except at exit; also at least as many as the file has
 
 
 class Kept(NamedTuple):
-    """A stamp, and the source files that it was computed from."""
+    """A stamp, and the paths of the source files that it was computed from."""
 
     stamp: str
     paths: tuple[str, ...]
 
 
 def find(modules: Collection[str]) -> Kept | None:
-    """The stamp of these modules, if it is kept; its files may have changed since the import."""
+    """Return the cached stamp of these modules, if any; the files may have changed since the import."""
     return _kept().get(" ".join(modules))
 
 
 def keep(modules: Collection[str], stamp: str, paths: Collection[str]) -> None:
-    """Keep the stamp of modules whose files have not changed since the import."""
+    """Cache the stamp of modules whose files have not changed since the import."""
     state, path = _state(), parsed.kept_path()
     if state is None or path is None:
         return
@@ -53,16 +53,16 @@ def keep(modules: Collection[str], stamp: str, paths: Collection[str]) -> None:
         write()
 
 
-_unwritten: dict[tuple[Path, str], dict[str, Kept]] = {}  # by file, and what it says of the sources
+_unwritten: dict[tuple[Path, str], dict[str, Kept]] = {}  # by cache file and state of the sources
 
 
 def write() -> None:
-    """Write those that are kept and are in no file yet."""
+    """Write the stamps that are not in the file yet."""
     while _unwritten:
         (path, state), stamps = _unwritten.popitem()
         known = {**_told(checked_file.read(path, parsed.MOST_BYTES), state), **stamps}
         text = json.dumps({"state": state, "stamps": dict([*known.items()][-MOST:])})
-        with contextlib.suppress(OSError):  # then the next process computes them again
+        with contextlib.suppress(OSError):  # the next process computes them again
             checked_file.write(path, text.encode())
 
 
@@ -81,7 +81,7 @@ def _kept() -> dict[str, Kept]:
 
 @functools.cache
 def _state() -> str | None:
-    """What tells the source files from others, as they were at the import; None where times do not."""
+    """Return a hash that identifies the source files as of the import; None if their times are too recent."""
     states = origin.at_import()
     latest = max((max(state[-2:]) for state in states.values()), default=None)
     if latest is None or latest + _LATELY > time.time_ns():
@@ -98,4 +98,4 @@ def _told(text: bytes | None, state: str) -> dict[str, Kept]:
         assert isinstance(stamps, dict)
         return {name: Kept(str(stamp), tuple(map(str, paths))) for name, (stamp, paths) in stamps.items()}
     except (ValueError, TypeError, KeyError, AssertionError):
-        return {}  # of another version
+        return {}  # written by another version

@@ -1,9 +1,9 @@
-"""The syntax of source files, each parsed once on a machine: to parse all of them at every start takes 0.2 seconds.
+"""Cached syntax of source files: each is parsed once per machine, as parsing all takes 0.2 s per start.
 
-What is known of a file is kept under a hash of its text and of the rules (`runtime.syntax`), so that neither clocks,
-nor where the file lies, nor several versions side by side matter. A file of the package, beside its kernel packs, holds
-what is known of its own sources: where nothing is kept yet, nothing is parsed either. It also goes by the hashes that a
-RECORD has of the sources, so that their syntax is known where they are not installed.
+The key of an entry is a hash of the source and of the rules (`runtime.code.sources.syntax`). So file times, paths and
+parallel versions of the package do not matter. The package ships such a file with its kernel packs for its own sources,
+so a first start parses nothing either. Its entries also have the hashes of a RECORD as keys, so that the syntax is
+known where sources are not installed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cpuconv.runtime.code.sources import syntax
 from cpuconv.runtime.code.sources.syntax import Import, Syntax, parse
 
 NAME = "sources"
-MOST = 300  # files that are remembered: a few versions of the package
-MOST_BYTES = 1 << 23  # of the file that they are kept in: ten times what these take
-_RECORDED = "sha256="  # how hashes begin in a RECORD
+MOST = 300  # max. cached sources: some versions of the package
+MOST_BYTES = 1 << 23  # max. size of the cache file: ten times the size of `MOST` entries
+_RECORDED = "sha256="  # prefix of hashes in a RECORD
 SHIPPED = origin.ROOT / "packs" / NAME
 
 
 def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
-    """The syntax of each source, which is kept for the next process where that is possible."""
+    """Return the syntax of each source; cache it for the next process if possible."""
     keyed = [(_key(source), source) for source in sources]
     path = kept_path()
     known = read(path)
@@ -57,7 +57,7 @@ def _rules() -> hashlib._Hash:
 
 
 def kept_path() -> Path | None:
-    """The file that they are kept in; None where others may write, or nothing can be written."""
+    """Return the path of the cache file; None where others may write, or nothing can be written."""
     try:
         kernels = cache_folder() / "kernels"
         fault = ownership.claim(kernels.parent, kernels)
@@ -71,7 +71,7 @@ def read(path: Path | None) -> dict[str, Syntax]:
 
 
 def shipped() -> dict[str, Syntax]:
-    """What the package's own file says, which is trusted as its code is."""
+    """Read the package's own file, which is as trusted as its code."""
     try:
         return _told(checked_file.body_of(read_regular(SHIPPED, MOST_BYTES)))
     except OSError:
@@ -79,7 +79,7 @@ def shipped() -> dict[str, Syntax]:
 
 
 def ship(sources: Iterable[bytes], path: Path) -> None:
-    """Write such a file, of these sources.
+    """Write the shipped file for these sources.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def ship(sources: Iterable[bytes], path: Path) -> None:
 
 
 def recorded_key(source: bytes) -> str:
-    """What the RECORD of an installed package calls a file of this content."""
+    """Return the hash that a RECORD of an installed package has for this content."""
     return _RECORDED + base64.urlsafe_b64encode(hashlib.sha256(source).digest()).decode().rstrip("=")
 
 
@@ -103,7 +103,7 @@ def _told(text: bytes | None) -> dict[str, Syntax]:
             for key, (content, *imports) in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError):
-        return {}  # of another version
+        return {}  # written by another version
 
 
 def _text(known: dict[str, Syntax]) -> bytes:
@@ -111,8 +111,8 @@ def _text(known: dict[str, Syntax]) -> bytes:
 
 
 def _write(path: Path | None, known: dict[str, Syntax]) -> None:
-    """Keep the first `MOST`."""
+    """Write the first `MOST` entries."""
     if path is None:
         return
-    with contextlib.suppress(OSError):  # then the next process parses again
+    with contextlib.suppress(OSError):  # the next process parses again
         checked_file.write(path, _text(dict([*known.items()][:MOST])))

@@ -1,14 +1,14 @@
-"""Hashes of the kernel sources that a module is made from: a change of one file makes stale what follows from it alone.
+"""Stamps: hashes of the kernel sources that a module depends on, so that a change invalidates only its dependents.
 
-A module is made from its own file and, through imports, from the files of the kernel rooms that it reaches. Of each
-counts what code follows from (`syntax`), and of what it imports the name and the content of the file that
-it is from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so
-does a name that is taken from another file.
+A module depends on its own file and on the kernel sources that it imports, directly or indirectly. The hash of a file
+covers what determines code (`syntax`). The hash of an import covers the name, and the content of the file that defines
+it. So a comment, a docstring, an annotation or a moved file changes no stamp; a constant, or a name imported from
+another file, does.
 
-A package that is installed without source files (byte code alone) has the stamps of its sources where it holds what is
-known of them by their hashes in its RECORD, as wheels with kernel packs do. Else, and in an archive, it is told by its
-release: its version and all hashes of its RECORD. A stamp is only given of what was imported: files that were replaced
-since tell nothing of it.
+A package may be installed without source files (bytecode only). It has the stamps of its sources if it ships their
+parsed syntax by the hashes in its RECORD (wheels with kernel packs do). Otherwise, and in an archive, its stamp is
+that of the release: the version and all hashes in its RECORD. A stamp identifies the imported files; if files were
+replaced since, there is a `fault`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cpuconv.runtime.code.sources.parsed import shipped, syntaxes
 from cpuconv.runtime.code.sources.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
-# Modules and folders of these rooms that find and store machine code: no kernel is made from them.
+# Modules and folders that find and store machine code; kernels do not depend on them.
 BESIDE = (
     "at_hand",
     "background",
@@ -47,14 +47,14 @@ BESIDE = (
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
 _PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
-_OURS_ALONE = os.urandom(8).hex()  # the stamp of what has none that holds in other processes
+_OURS_ALONE = os.urandom(8).hex()  # the stamp where no stamp is valid in other processes
 
 
 @functools.cache
 def stamp(*modules: str) -> str:
-    """Hash of what the modules are made from; one of another package counts as made from every kernel source.
+    """Return the hash of the sources that modules depend on; one of another package depends on all kernel sources.
 
-    Where there is a `fault`, it is a text that no other process has.
+    If there is a `fault`, the stamp is unique to this process.
     """
     if fault(*modules) is not None:
         return _OURS_ALONE
@@ -71,7 +71,7 @@ def stamp(*modules: str) -> str:
 
 @functools.cache
 def fault(*modules: str) -> str | None:
-    """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
+    """Return the reason why the imported sources of the modules are unknown; None if `stamp` identifies them."""
     kept = kept_stamps.find(modules)
     if kept is not None:
         if _are_unchanged(kept.paths):
@@ -86,11 +86,11 @@ def fault(*modules: str) -> str | None:
     return f"{_ROOT} has changed since this process imported it"
 
 
-_settled: set[str] = set()  # files of modules that had been imported when the files were found unchanged
+_settled: set[str] = set()  # files found unchanged after their modules were imported
 
 
 def _are_unchanged(paths: Iterable[str]) -> bool:
-    """Whether files are those of the import, since before what `known_syntaxes` has read, or what is kept was of."""
+    """Whether files are unchanged since the import, and so since `known_syntaxes` or the cached stamp read them."""
     left = [path for path in paths if path not in _settled]
     if not origin.is_unchanged(left):
         return False
@@ -99,18 +99,18 @@ def _are_unchanged(paths: Iterable[str]) -> bool:
 
 
 def _name_of(path: str) -> str:
-    """The name of the module of a source file."""
+    """Return the module name of a source file."""
     parts = path[len(os.fspath(_ROOT)) + 1 : -len(".py")].split(os.sep)
     return ".".join((_PACKAGE, *parts)).removesuffix(".__init__")
 
 
 def _reached(modules: Sequence[str]) -> set[str]:
-    """The modules of the kernel rooms that these are made from."""
+    """Return the kernel modules that these modules depend on."""
     return set().union(*map(made_from, modules))
 
 
 def _are_among(known: Mapping[str, object], modules: tuple[str, ...]) -> bool:
-    """Whether these are known, as far as they are of the kernel rooms."""
+    """Whether all given modules that are kernel modules are known."""
     return bool(known) and all(each in known for each in modules if each.startswith(_PREFIXES))
 
 
@@ -120,7 +120,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 @functools.cache
 def made_from(module: str) -> frozenset[str]:
-    """The modules of the kernel rooms that a module is made from."""
+    """Return the kernel modules that a module depends on, itself included."""
     if module not in known_syntaxes():
         return frozenset(known_syntaxes())
     found, todo = {module}, [module]
@@ -133,23 +133,23 @@ def made_from(module: str) -> frozenset[str]:
 
 @functools.cache
 def imported(module: str) -> frozenset[str]:
-    """The modules of the kernel rooms that a module of theirs imports."""
+    """Return the kernel modules that a kernel module imports."""
     return frozenset(filter(None, map(_target, known_syntaxes()[module].imports)))
 
 
 @functools.cache
 def _content(module: str) -> str:
-    """A module's content, and that of the modules that it imports from: wherever they lie, and whatever their order."""
+    """Return the content of a module and of the modules it imports from, independent of paths and import order."""
     told = []
     for each in known_syntaxes()[module].imports:
         target = _target(each)
-        name = "" if target == _inner(each) else each.name  # a module is known by its content alone
+        name = "" if target == _inner(each) else each.name  # an imported module is identified by content alone
         told.append(f"{name} {each.bound} {known_syntaxes()[target].content if target else ''}")
     return "\n".join([known_syntaxes()[module].content, *sorted(told)])
 
 
 def _target(found: Import) -> str | None:
-    """The module of the kernel rooms that a name is, or stands in; None of what lies elsewhere."""
+    """Return the kernel module that an import names or takes a name from; None for other modules."""
     return next((path for path in (_inner(found), found.module) if path in known_syntaxes()), None)
 
 
@@ -159,7 +159,7 @@ def _inner(found: Import) -> str:
 
 @functools.cache
 def known_syntaxes() -> dict[str, Syntax]:
-    """Each module of the kernel rooms that shapes code."""
+    """Return the syntax of each kernel module that affects code."""
     known = files()
     if not known:
         return _recorded()
@@ -167,7 +167,7 @@ def known_syntaxes() -> dict[str, Syntax]:
 
 
 def _recorded() -> dict[str, Syntax]:
-    """The same of an install without source files, by its RECORD; nothing where one of them is not known."""
+    """Return the same for an install without source files, by its RECORD; empty if a source is unknown."""
     hashes = {}
     for line in (origin.RELEASE or "").splitlines():
         path, _, rest = line.partition(",")
@@ -179,7 +179,7 @@ def _recorded() -> dict[str, Syntax]:
 
 
 def _module(parts: Sequence[str]) -> str | None:
-    """The module of a path in the package, if it is one of the kernel rooms that shapes code."""
+    """Return the module of a path in the package; None unless it is a kernel module that affects code."""
     if parts[0] not in ROOMS or (parts[0] == "runtime" and not set(BESIDE).isdisjoint(parts)):
         return None
     return ".".join((_PACKAGE, *parts)).removesuffix(".__init__")
@@ -187,7 +187,7 @@ def _module(parts: Sequence[str]) -> str | None:
 
 @functools.cache
 def files() -> dict[str, Path]:
-    """Each module of the kernel rooms that shapes code with its file."""
+    """Return the source file of each kernel module that affects code."""
     root = os.fspath(_ROOT)
     found = {}
     for room in ROOMS:

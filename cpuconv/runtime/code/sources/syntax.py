@@ -1,14 +1,14 @@
-"""The part of a module that decides its code: the syntax tree without docstrings, comments and annotations.
+"""The part of a module's syntax that determines code: without docstrings, comments and annotations.
 
-Left out are comments, formatting, texts that stand alone (docstrings), annotations, and what is imported for them:
-blocks under `TYPE_CHECKING` and the modules of `_FOR_ANNOTATIONS`. Outside of classes `x: int = 1` counts as `x = 1`.
+Left out are comments, formatting, bare strings (docstrings), annotations, and imports for annotations: blocks under
+`TYPE_CHECKING` and the modules of `_FOR_ANNOTATIONS`. Outside of classes `x: int = 1` counts as `x = 1`.
 
-Imports lie apart from the tree, as a file that is moved changes their order. Those of our own packages are listed for
-`runtime.stamp`, which hashes what they import and not where that lies; the others are part of the digest. So is a
-module of ours that makes the same as one of another package: it counts as that.
+Imports are stored apart from the tree, as moving a file changes their order. Imports from our own packages are listed
+for `runtime.code.sources.stamp`, which hashes the imported content instead of its path; the others are part of the
+digest. One of our modules that replaces a module of another package (`_STANDS_FOR`) counts as the latter.
 
-The tree is written out by a walk of our own: `ast.dump` and `ast.unparse` say other things in other versions of Python,
-of which this module needs nothing but the standard library.
+A tree visitor of our own writes the tree, as the output of `ast.dump` and `ast.unparse` differs between Python
+versions. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 OWN = ("autotune", "cpuconv", "layouts")
-_STANDS_FOR = {"autotune.data_classes": "dataclasses"}  # modules of ours that make what one of another package makes
+_STANDS_FOR = {"autotune.data_classes": "dataclasses"}  # our replacements of other packages' modules
 _FOR_ANNOTATIONS = ("__future__", "collections.abc", "types", "typing", "typing_extensions")
-_LEFT_OUT = ("annotation", "returns", "type_comment", "type_params", "kind")  # fields of nodes
+_LEFT_OUT = ("annotation", "returns", "type_comment", "type_params", "kind")  # node fields that are left out
 
 
 class Import(NamedTuple):
-    """A name that a module imports: `from module import name as bound`; without a name `import module as bound`."""
+    """A name that a module imports: `from module import name as bound`; `import module as bound` if `name` is empty."""
 
     module: str
     name: str
@@ -35,19 +35,19 @@ class Import(NamedTuple):
 
 
 class Syntax(NamedTuple):
-    """A module's content, as a digest of all but its imports from our own packages, and those imports."""
+    """A module's syntax: a digest of all but the imports from our own packages, and those imports."""
 
     content: str
     imports: tuple[Import, ...]
 
 
 def parse(source: bytes) -> Syntax:
-    """The syntax of a module.
+    """Parse a module.
 
     Raises
     ------
     SyntaxError
-        The source is no Python, or it imports by a relative path: what that leads to depends on where the file lies.
+        The source is invalid, or has a relative import, whose target depends on the file's path.
     """
     writer = _Writer()
     text = writer.written(ast.parse(source))
@@ -58,12 +58,12 @@ def parse(source: bytes) -> Syntax:
 
 
 class _Writer:
-    """Writes what counts of a tree: the name of each node's class and its fields that hold something.
+    """Writes the relevant part of a tree: the class name of each node and its fields that are not empty.
 
     Attributes
     ----------
     imports : set of Import
-        Those met so far.
+        The imports found so far.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Writer:
         self._in_class = False
 
     def written(self, node: ast.AST) -> str:
-        """The text of a node that its class alone does not make something else."""
+        """Return the text of a node, without the special cases of its class."""
         told = []
         for name in _fields(node._fields):
             inner = getattr(node, name, None)
@@ -89,9 +89,9 @@ class _Writer:
         return texts
 
     def _texts(self, value: Any) -> Iterable[str]:
-        """The text of a value; of a statement that does not count none, and of one that stands for others theirs."""
+        """Return the texts of a value: none for a statement that is left out, several for one replaced by its parts."""
         if not isinstance(value, ast.AST):
-            # In ASCII: which characters are printable changes with versions of Unicode.
+            # In ASCII, as the set of printable characters changes with Unicode versions.
             return (f"{type(value).__name__}:{value!a}",)
         special = _SPECIAL.get(type(value))
         return (self.written(value),) if special is None else special(self, value)
@@ -128,12 +128,12 @@ class _Writer:
         return (text,)
 
     def _of_annotated(self, node: ast.AnnAssign) -> Iterable[str]:
-        if self._in_class:  # there it makes a field
+        if self._in_class:  # an annotation in a class makes a field
             return (self.written(node),)
         return (self.written(ast.Assign([node.target], node.value)),) if node.value else ()
 
     def _of_text_with_fields(self, node: ast.JoinedStr) -> Iterable[str]:
-        """Texts between the fields whole, as Python before and after 3.12 cuts them differently."""
+        """Join adjacent strings of an f-string, as Python splits them differently before and after 3.12."""
         values: list[ast.expr] = []
         for is_text, parts in itertools.groupby(node.values, lambda each: isinstance(each, ast.Constant)):
             if not is_text:
@@ -156,5 +156,5 @@ _SPECIAL: dict[type[ast.AST], Any] = {
 
 @functools.cache
 def _fields(names: tuple[str, ...]) -> list[str]:
-    """Of the fields of a node those that count, in the order of their names."""
+    """Return the relevant fields of a node, sorted by name."""
     return sorted({*names} - {*_LEFT_OUT})
