@@ -105,7 +105,7 @@ def vector_loop(dot: Dot) -> str:
     """A loop of the instruction with its sums in `CHAINS` registers, in LLVM's language."""
     sums, operands = dot.sums, dot.operands
     before = ""
-    if dot.saturates:  # it adds to no sums: what it gave is its next operand
+    if not dot.accumulates:  # it adds to no sums: what it gave is its next operand
         before = f"%b{{0}} = bitcast {sums} %s{{0}} to {operands}\n  "
         order, kinds = f"{operands} %b{{0}}, {operands} %y", [operands, operands]
     elif dot.intrinsic.startswith("llvm.fma"):

@@ -48,8 +48,10 @@ class Dot:
         LLVM's name of the intrinsic.
     matrix : bool
         Each operand is a matrix of two rows; each row of the first is multiplied by each row of the second.
+    accumulates : bool
+        Whether it adds the products to an accumulator; else the result is the sum of the products alone.
     saturates : bool
-        The result is the sum of the products alone, saturated to its type; the instruction has no accumulator.
+        Whether the result is saturated to its type; else integers wrap around.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Dot:
     rate: float
     intrinsic: str
     matrix: bool = False
+    accumulates: bool = True
     saturates: bool = False
 
     def __str__(self) -> str:
@@ -114,10 +117,12 @@ class Dot:
             added = (rows @ columns.T).reshape(-1)
         else:
             added = (first * second).reshape(self.lanes, self.group).sum(1)
+        if self.accumulates:
+            added = sums.astype(kind) + added
         if self.saturates:
             ends = np.iinfo(self.sum.dtype)
-            return np.clip(added, ends.min, ends.max).astype(self.sum.dtype)
-        return (sums.astype(kind) + added).astype(self.sum.dtype)
+            added = np.clip(added, ends.min, ends.max)
+        return added.astype(self.sum.dtype)
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,12 @@ def _fma(name: str, machine: str, feature: str, bits: int, element: Element = F3
     return Dot(name, machine, feature, bits, element, element, element, 1, rate, intrinsic)
 
 
+def _multiply(name: str, feature: str, bits: int, x: Element, w: Element, intrinsic: str) -> Dot:
+    """An x86 instruction without accumulator; from int8 to int16 it saturates."""
+    total = S16 if w == S8 else S32
+    return Dot(name, X86, feature, bits, x, w, total, 2, 2, intrinsic, accumulates=False, saturates=total == S16)
+
+
 _VNNI, _NEON = "llvm.x86.avx512", "llvm.aarch64.neon"
 # The first row of each instruction set is the FMA of float32.
 AVX512 = (
@@ -172,14 +183,14 @@ AVX512 = (
     Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 1, "llvm.x86.avx512bf16.dpbf16ps.512"),
     Dot("vpdpwssd", X86, "avx512vnni", 512, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.512"),
     Dot("vpdpbusd", X86, "avx512vnni", 512, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.512"),
-    Dot("vpmaddubsw", X86, "avx512bw", 512, U8, S8, S16, 2, 2, f"{_VNNI}.pmaddubs.w.512", saturates=True),
+    _multiply("vpmaddubsw", "avx512bw", 512, U8, S8, f"{_VNNI}.pmaddubs.w.512"),
 )
 AVX2 = (
     _fma("vfmadd", X86, "fma", 256),
     Dot("vpdpwssd", X86, "avxvnni", 256, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.256"),
     Dot("vpdpbusd", X86, "avxvnni", 256, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.256"),
     Dot("vpdpbssd", X86, "avxvnniint8", 256, S8, S8, S32, 4, 2, "llvm.x86.avx2.vpdpbssd.256"),
-    Dot("vpmaddubsw", X86, "avx2", 256, U8, S8, S16, 2, 2, "llvm.x86.avx2.pmadd.ub.sw", saturates=True),
+    _multiply("vpmaddubsw", "avx2", 256, U8, S8, "llvm.x86.avx2.pmadd.ub.sw"),
 )
 SSE = (_fma("vfmadd", X86, "fma", 128),)
 NEON = (
@@ -200,4 +211,23 @@ AMX = (
     TileDot("tdpbusd", "amx-int8", U8, S8, S32, 4, 1 / 16),
     TileDot("tdpbf16ps", "amx-bf16", BF16, BF16, F32, 2, 1 / 16),
 )
-VECTORS = (*AVX512, *AVX2, *NEON)  # instructions among which low-precision kernels select
+PMADDWD = (  # no rows of an `Isa`: kernels emit it as a part of other sequences
+    _multiply("pmaddwd", "avx512bw", 512, S16, S16, f"{_VNNI}.pmaddw.d.512"),
+    _multiply("pmaddwd", "avx2", 256, S16, S16, "llvm.x86.avx2.pmadd.wd"),
+    _multiply("pmaddwd", "sse2", 128, S16, S16, "llvm.x86.sse2.pmadd.wd"),
+)
+VECTORS = (*AVX512, *AVX2, *NEON, *PMADDWD)  # instructions among which low-precision kernels select
+
+
+def dot_of(name: str, bits: int) -> Dot:
+    """The instruction of that name on vectors of so many bits.
+
+    Raises
+    ------
+    LookupError
+        There is no row for it.
+    """
+    for dot in VECTORS:
+        if (dot.name, dot.bits) == (name, bits):
+            return dot
+    raise LookupError(f"isa/dots.py has no row for the instruction {name} on vectors of {bits} bits")

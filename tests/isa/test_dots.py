@@ -37,7 +37,7 @@ def whole(element: Element, count: int, rng: np.random.Generator) -> np.ndarray:
 def test_a_twin_is_the_sum_of_products(dot: Dot) -> None:
     rng = np.random.default_rng(0)
     sums, x, w = (drawn(e, n, rng) for e, n in ((dot.sum, dot.lanes), (dot.x, dot.elements), (dot.w, dot.elements)))
-    expected = np.zeros(dot.lanes, np.int64) if dot.saturates else sums.astype(np.int64)
+    expected = sums.astype(np.int64) if dot.accumulates else np.zeros(dot.lanes, np.int64)
     first, second = ([int(v) for v in values(e, a)] for e, a in ((dot.x, x), (dot.w, w)))
     for lane in range(dot.lanes):
         for i in range(dot.group):
@@ -80,7 +80,7 @@ def on_this_cpu(dot: Dot, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.
     """What one instruction computes here."""
     fused = dot.intrinsic.startswith("llvm.fma")
     order = (("x", dot.operands), ("w", dot.operands), ("s", dot.sums))
-    order = order[:2] if dot.saturates else order if fused else (order[2], *order[:2])
+    order = order[:2] if not dot.accumulates else order if fused else (order[2], *order[:2])
     loads = "\n".join(f"%{name} = load {kind}, ptr %{name}p, align 1" for name, kind in order)
     text = f"""
 declare {dot.sums} @{dot.intrinsic}({", ".join(kind for _, kind in order)})

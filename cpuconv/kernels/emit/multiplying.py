@@ -8,20 +8,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from cpuconv.elements import BF16, Element
+from cpuconv.elements import BF16, F16, F32, Element
 from cpuconv.isa.calls import call
+from cpuconv.isa.dots import X86, Dot, dot_of
 from cpuconv.isa.vector import Vector
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
-
-X86 = {  # LLVM's intrinsic, by bytes of a vector
-    "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
-    "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
-    "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
-    "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
-    "vpmaddubsw": {64: "llvm.x86.avx512.pmaddubs.w.512", 32: "llvm.x86.avx2.pmadd.ub.sw"},
-    "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
-}
 
 
 @functools.cache
@@ -50,10 +42,8 @@ def hidden(vec: Vector, value: Any, ordered: bool = False) -> Any:
 def pairs(vec: Vector, part: Any, weight: Any) -> Any:
     """Dot products of two int16 per lane, as int32."""
     builder = vec.builder
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     if vec.builder.module.triple.startswith("x86"):
-        operands = [builder.bitcast(value, twos) for value in (part, weight)]
-        return call(vec.builder, X86["pmaddwd"][vec.size], vec.int_type, operands)
+        return multiply(vec, "pmaddwd", part, weight)
     half = vec.int_constant(16)
     low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
     high = [builder.ashr(value, half) for value in (part, weight)]
@@ -76,13 +66,8 @@ def flipped(vec: Vector, factor: Any, magnitudes: Any, flips: Any, total: Any) -
 
 def sums_of_four(vec: Vector, unsigned: Any, signed: Any) -> Any:
     """Dot products of four int8 per lane, whose pairs must fit int16."""
-    builder = vec.builder
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-    operands = [builder.bitcast(each, kind) for each in (unsigned, signed)]
-    pairs = call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
-    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
-    return call(builder, X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones])
+    sums = multiply(vec, "vpmaddubsw", unsigned, signed)
+    return multiply(vec, "pmaddwd", sums, ir.Constant(sums.type, [1] * sums.type.count))
 
 
 def magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
@@ -95,32 +80,48 @@ def magnitudes_and_signs(vec: Vector, words: Any) -> tuple[Any, Any]:
     return builder.bitcast(magnitudes, vec.int_type), builder.bitcast(signs, vec.int_type)
 
 
-def dot(vec: Vector, name: str, x: Element, packed: Element, part: Any, weight: Any, total: Any) -> Any:
-    """Call an instruction of `Isa.dots` for groups of `x` and weights of `packed`; NEON's take element vectors."""
+def multiply(vec: Vector, name: str, part: Any, weight: Any) -> Any:
+    """Call an x86 instruction without accumulator, such as pmaddwd; its operands may have any vector type."""
+    return _call(vec, dot_of(name, 8 * vec.size), part, weight)
+
+
+def dot(vec: Vector, name: str, packed: Element, part: Any, weight: Any, total: Any) -> Any:
+    """Call an instruction of `isa/dots.py`: total + the dot products of groups and weights packed as `packed`."""
+    found = dot_of(name, 8 * vec.size)
     if name == "vpdpwssd":
         _keep_whole(vec)
-    if name in X86:
+    if found.machine == X86 and found.x == packed:
         # With equal types, either operand may come first. The last can be a broadcast memory operand: 1.33 times as
         # fast on a Zen 4 where a pixel is multiplied by one vector of weights.
-        operands = [weight, part] if x == packed else [part, weight]
-        return call(vec.builder, X86[name][vec.size], total.type, [total, *operands])
-    element: Any = _bfloat() if x == BF16 else ir.IntType(8)
-    kind = ir.VectorType(element, vec.size // x.bytes)
-    suffix = f".v4{'f32' if x == BF16 else 'i32'}.v{kind.count}{'bf16' if x == BF16 else 'i8'}"
-    if name == "bfmmla":  # has one vector type only
-        suffix = ""
-    operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
-    return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
+        part, weight = weight, part
+    return _call(vec, found, part, weight, total)
+
+
+def _call(vec: Vector, found: Dot, part: Any, weight: Any, *total: Any, intrinsic: str = "") -> Any:
+    """Call an instruction on operands of any vector type; x86 instructions with accumulator take 32-bit groups."""
+    operands = [part, weight]
+    if found.machine != X86 or not found.accumulates:
+        kind = ir.VectorType(_element(found.x), found.elements)
+        operands = [vec.builder.bitcast(value, kind) for value in operands]
+    result = total[0].type if total else ir.VectorType(_element(found.sum), found.lanes)
+    return call(vec.builder, intrinsic or found.intrinsic, result, [*total, *operands])
+
+
+def _element(element: Element) -> Any:
+    """LLVM's type of an element."""
+    if element in (BF16, F16):
+        return _bfloat() if element == BF16 else ir.HalfType()
+    return ir.FloatType() if element == F32 else ir.IntType(8 * element.bytes)
 
 
 def by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
     """fmlal: lower half of a weight vector times the first element of a group; fmlal2: upper half times the second."""
-    kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
+    found = dot_of("fmlal", 8 * vec.size)
+    kind = ir.VectorType(ir.HalfType(), found.elements)
     word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
-    for element, name in enumerate(("fmlal", "fmlal2")):
-        factor = vec.shuffle(word, word, [element] * kind.count)
-        called = f"llvm.aarch64.neon.{name}.v4f32.v8f16"
-        total = call(vec.builder, called, total.type, [total, weights, factor])
+    for element, name in enumerate((".fmlal.", ".fmlal2.")):
+        factor = vec.shuffle(word, word, [element] * found.elements)
+        total = _call(vec, found, weights, factor, total, intrinsic=found.intrinsic.replace(".fmlal.", name))
     return total
 
 

@@ -220,7 +220,7 @@ class Product:
             return multiplying.paired(vec, part, weight, total)
         if self.by_lane:
             return multiplying.by_lane(vec, part, weight, total)
-        return multiplying.dot(vec, self.instruction, self.x, self.packed, part, weight, total)
+        return multiplying.dot(vec, self.instruction, self.packed, part, weight, total)
 
 
 TABLE: tuple[Product, ...] = (

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cpuconv.elements import S8
-from cpuconv.isa.calls import call
 from cpuconv.isa.table import TABLE
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.emit.multiplying import X86, hidden
+from cpuconv.kernels.emit.multiplying import hidden, multiply
 from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
@@ -110,13 +109,8 @@ class _Weights:
 def _joined(vec: Vector, words: Sequence[Any], weights: Sequence[Any], total: Any) -> Any:
     """total + the dot products of two groups and their weights; the last vector of `weights` is the offset."""
     builder = vec.builder
-    bytes_: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
-
-    def products(at: int) -> Any:
-        operands = [builder.bitcast(each, bytes_) for each in (words[at], weights[at])]
-        return call(builder, X86["vpmaddubsw"][vec.size], twos, operands)
-
-    both = builder.add(builder.add(products(0), builder.bitcast(weights[JOINED_WORDS], twos)), products(1))
-    added = call(builder, X86["pmaddwd"][vec.size], vec.int_type, [both, ir.Constant(twos, [1] * twos.count)])
+    first = multiply(vec, "vpmaddubsw", words[0], weights[0])
+    with_offset = builder.add(first, builder.bitcast(weights[JOINED_WORDS], first.type))
+    both = builder.add(with_offset, multiply(vec, "vpmaddubsw", words[1], weights[1]))
+    added = multiply(vec, "pmaddwd", both, ir.Constant(both.type, [1] * both.type.count))
     return hidden(vec, builder.add(total, added), ordered=True)
