@@ -1,1 +1,1 @@
-"""Benchmarks: cpuconv beside the engines that Python programs use today, and the cost of a call."""
+"""Benchmarks: comparison of cpuconv with other engines for Python programs, and the cost of a call."""

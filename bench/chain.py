@@ -1,10 +1,10 @@
-"""A network's convolutions one after another, beside what the tuner says they take: `python -m bench.chain --help`.
+"""Compare a chain of a network's convolutions with the tuner's times: `python -m bench.chain --help`.
 
-The tuner times each convolution by itself, with cold weights; in a network each runs once, after all the others. Here
-the plans of an ONNX file's convolutions, all with weights of their own, are called one after another, each on what the
-one before has just written. The sum of the layers' samples should foretell that within 10%. Samples are taken as the
-tuner takes them, in turn with passes over the chain, as the machine's speed may have changed since; the sum of the
-tuner's own stands beside. The tuner works in a store of its own that is thrown away.
+The tuner times each convolution alone, with cold weights; in a network each runs once, after all the others. This
+benchmark calls the plans of an ONNX file's convolutions one after another, each with its own weights, on the output of
+the previous one. The sum of the layers' samples should predict the chain's time within 10%. Samples are taken as in the
+tuner, in turn with passes over the chain, because the machine's speed may have changed since the tuning; the sum of the
+tuner's own times is printed, too. The tuner uses a temporary store.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from cpuconv.tuning.workload import workload
 
 SPEC = "cpuconv.tuning.workload:workload"
 MODEL = "backend/test/data/light/light_resnet50.onnx"  # in the package onnx
-WITHIN = 0.10  # of the chain's time, that the tuner's may be off
-ROUNDS = 20  # of a pass over the chain and a sample of each layer: some five seconds
-FIRST = 2  # rounds that do not count: caches, pages and kernels settle
+WITHIN = 0.10  # allowed error of the tuner's prediction, relative to the chain's time
+ROUNDS = 20  # rounds of one pass over the chain and one sample of each layer: some five seconds
+FIRST = 2  # warm-up rounds: caches, pages and kernels
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution: how often the network has it, what runs it, and its seconds: by the tuner, in samples taken as
-    the tuner does, and in the chain."""
+    """One convolution: its count in the network, its algorithm, and its seconds: of the tuner, of samples taken as in
+    the tuner, and in the chain."""
 
     label: str
     count: int
@@ -66,7 +66,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of all, as of a layer, and of each layer."""
+    """Total seconds of the layers, and each layer."""
 
     tuned: float
     sampled: float
@@ -75,20 +75,20 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """What samples foretell, over what the chain takes."""
+        """Predicted time (sum of samples) over the chain's time."""
         return self.sampled / self.chained
 
     @property
     def is_met(self) -> bool:
-        """Whether that is near enough."""
+        """Whether the prediction is within `WITHIN`."""
         return abs(self.ratio - 1.0) <= WITHIN
 
 
 def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]], samples: Sequence[Sequence[float]]) -> Result:
-    """The result of passes over the chain, the seconds of every call (a layer's follow one another), and of as many
-    samples of every layer.
+    """Return the result of passes over the chain (seconds of every call, grouped by layer) and of as many samples of
+    every layer.
 
-    The chain takes the sum of the calls' medians: what other programs do to a few calls of each pass does not move it.
+    The chain's time is the sum of the calls' medians, so disturbances of a few calls per pass do not affect it.
     """
     ends = np.cumsum([layer.count for layer in layers])
     calls = np.median(np.asarray(passes), axis=0)
@@ -103,7 +103,7 @@ def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]], samples: S
 
 
 class Chain:
-    """Plans of convolutions, each with weights of its own; they read and write two buffers in turn."""
+    """Plans of convolutions, each with its own weights; they read and write two buffers in turn."""
 
     def __init__(self, chosen: Iterable[tuple[ConvProblem, str]]) -> None:
         calls, pool = [], Pool()
@@ -126,11 +126,11 @@ class Chain:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all packed weights."""
+        """Bytes of all packed weights."""
         return sum(plan.packed_weight_bytes for plan, *_ in self._calls)
 
     def run(self) -> list[float]:
-        """Seconds of each call of one pass."""
+        """Run one pass and return the seconds of each call."""
         ends = [time.perf_counter()]
         for plan, x, residual, out in self._calls:
             plan.run(x, residual, out)
@@ -139,7 +139,7 @@ class Chain:
 
 
 def tune(problems: Sequence[Problem], effort: str) -> list[Layer]:
-    """What the tuner finds for each problem, in a new store."""
+    """Tune each problem in a new store, and return the layers."""
     with tempfile.TemporaryDirectory(prefix="bench-chain-") as folder, Store(Path(folder) / "store.sqlite") as store:
         warmup(workload, problems, store, effort, workers=Workers(SPEC))
         layers = []
@@ -151,7 +151,7 @@ def tune(problems: Sequence[Problem], effort: str) -> list[Layer]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print both times; 1 if they differ by more than a tenth."""
+    """Print both times; return 1 if they differ by more than a tenth."""
     options = parser().parse_args(argv)
     names = tuple(options.layouts.split(","))
     problems = workload.load(str(options.model or model()), Reading(layouts=names, threads=options.threads))
@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(result: Result) -> str:
-    """A line a layer."""
+    """Return the table with a row per layer."""
     rows = [
         (each.label, each.count, *(s * 1e6 for s in (each.tuned, each.sampled, each.chained)), each.algorithm)
         for each in result.layers
@@ -186,14 +186,14 @@ def table(result: Result) -> str:
 
 
 def model() -> Path:
-    """ResNet-50, as the package onnx has it."""
+    """Return the path of the package onnx's ResNet-50."""
     import onnx
 
     return Path(onnx.__file__).parent / MODEL
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.chain", description=__doc__.splitlines()[0])
     p.add_argument("--model", type=Path, help="an ONNX file (ResNet-50 of the package onnx)")
     p.add_argument("--threads", type=int, default=1, help="of the convolutions (1)")

@@ -1,7 +1,7 @@
-"""Operators of vision networks and detectors, alone or in a chain: what `bench.operators` times beside its layers.
+"""Operators of vision networks and detectors, alone or in a chain, which `bench.operators` times.
 
-A row of `CHAINS` is a name, the shapes of its inputs, its nodes one a line, and its constants. A line of a node is its
-operator, inputs, outputs with commas between them, and attributes; `_` is an input left out.
+A row of `CHAINS` has a name, the shapes of the inputs, the nodes, one per line, and the constants. The line of a node
+has its operator, inputs, comma-separated outputs, and attributes; `_` is an omitted input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPSET = 17
 
 
 class Chain(NamedTuple):
-    """A small network, whose output is y."""
+    """A small network with the output y."""
 
     name: str
     inputs: Shapes
@@ -31,7 +31,7 @@ class Chain(NamedTuple):
 
 
 def _weights(*shape: int) -> np.ndarray:
-    """Random weights of an operator that sums over all axes but the first."""
+    """Make random weights of an operator that sums over all axes except the first."""
     rng = np.random.default_rng(0)
     return (rng.standard_normal(shape) / math.sqrt(max(1, math.prod(shape[1:])))).astype(np.float32)
 
@@ -229,7 +229,7 @@ CHAINS = (
 
 
 def chains() -> Iterator[Network]:
-    """The networks of `CHAINS`."""
+    """Yield the networks of `CHAINS`."""
     for chain in CHAINS:
         yield Network(chain.name, chain.inputs, partial(_chained, chain), {})
 
@@ -248,7 +248,7 @@ def _node(line: str) -> onnx.NodeProto:
 
 
 def made(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, np.ndarray], inputs: Shapes) -> onnx.ModelProto:
-    """A model of these nodes, whose output is y."""
+    """Make a model of these nodes with the output y."""
     fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
     known = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
     kind = TensorProto.INT64 if nodes[-1].op_type == "ArgMax" else TensorProto.FLOAT

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "performance"
 FIGURES, CHART, PAGE = (FOLDER / f"networks.{suffix}" for suffix in ("json", "svg", "md"))
 SUMMARIES = {ROOT / "README.md": "docs/performance/", ROOT / "docs" / "index.md": "performance/"}  # path of the chart
-MARKS = "networks"  # of what this file writes into pages
+MARKS = "networks"  # name of the markers in the pages
 DRAWN = ("resnet50", "mobilenet_v2", "efficientnet_b0", "inception_v1", "vgg19")
 NAMES = {
     "bvlc_alexnet": "AlexNet",
@@ -61,7 +61,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Series:
-    """One bar of every network: an engine in the first of some precisions of `bench.models` that was measured."""
+    """One bar of every network: an engine in the first measured of some precisions of `bench.models`."""
 
     label: str
     engine: str
@@ -81,7 +81,7 @@ SERIES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Keep the runs that were given, and write the chart and the pages."""
+    """Store the given runs, and write the chart and the pages."""
     args = parser().parse_args(argv)
     if args.runs:
         measured = [run for path in args.runs for run in json.loads(path.read_text(encoding="utf-8"))]
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.chart", description=__doc__)
     p.add_argument(
         "runs", nargs="*", type=Path, metavar="FILE", help="figures of `bench.models --json` to show; none: those kept"
@@ -101,12 +101,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def reduced(runs: Sequence[Data], cpu: str | None = None) -> list[dict[str, Any]]:
-    """What the pages need of runs of one image each.
+    """Return the figures of runs of one image that the pages need.
 
     Raises
     ------
     SystemExit
-        Runs are of several CPUs, or of more images.
+        If the runs are of several CPUs, or of more images.
     """
     if len(cpus := {run["cpu"] for run in runs}) != 1:
         raise SystemExit(f"One CPU a chart, not {len(cpus)}: {', '.join(sorted(cpus))}.")
@@ -130,14 +130,14 @@ def _line(line: Data) -> dict[str, Any]:
 
 
 def pages(runs: Sequence[Data]) -> dict[Path, str]:
-    """The chart and the pages with these figures, by path."""
+    """Return the texts of the chart and the pages, by path."""
     drawn = {CHART: svg(runs), PAGE: replaced(PAGE, tables(runs), MARKS)}
     return drawn | {path: replaced(path, summary(runs, folder), MARKS) for path, folder in SUMMARIES.items()}
 
 
 # --- the chart ------------------------------------------------------------------------------------------------------
 
-WIDTH, LEFT, RIGHT = 360, 128, 40  # of all, of labels, of figures behind bars
+WIDTH, LEFT, RIGHT = 360, 128, 40  # pixels: chart, labels, figures after bars
 ROW, HEAD, TOP = 14, 24, 40
 STYLE = """
 text { font: 12px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #1f2328; }
@@ -157,7 +157,7 @@ text { font: 12px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; f
 
 
 def svg(runs: Sequence[Data]) -> str:
-    """Bars of milliseconds by network, each to the scale of its slowest engine."""
+    """Draw bars of milliseconds by network, each network to the scale of its slowest engine."""
     groups = {name: list(_bars(runs, name)) for name in DRAWN}
     height = TOP + sum(HEAD + ROW * len(bars) for bars in groups.values() if bars) + 8
     parts = [
@@ -184,7 +184,7 @@ def svg(runs: Sequence[Data]) -> str:
 
 
 def _bars(runs: Sequence[Data], network: str) -> Iterator[tuple[Series, float | None]]:
-    """The engines that ran a network, and their seconds: None where the result was wrong."""
+    """Yield the engines that ran a network, and their seconds; None if the result was wrong."""
     for series in SERIES:
         if (run := _run(runs, series)) and (line := _lines(run).get(network)):
             if timing := line["engines"].get(series.engine):
@@ -204,7 +204,7 @@ def _bar(series: Series, seconds: float | None, most: float, y: int) -> Iterator
 
 
 def _spoken(groups: Mapping[str, Sequence[tuple[Series, float | None]]]) -> str:
-    """The chart in words, for those who do not see it."""
+    """Describe the chart as text for screen readers."""
     rows = []
     for name, bars in groups.items():
         figures = (f"{series.label} {_milliseconds(seconds)}" for series, seconds in bars if seconds is not None)
@@ -216,7 +216,7 @@ def _spoken(groups: Mapping[str, Sequence[tuple[Series, float | None]]]) -> str:
 
 
 def summary(runs: Sequence[Data], folder: str) -> str:
-    """The chart, what was measured, and what it does not say."""
+    """Return the chart with its caption: measurements and caveats."""
     held = _run(runs, SERIES[0])
     assert held is not None, "a run of float32 on one thread"
     peers = _listed([engine["name"] for key, engine in held["engines"].items() if key != OURS], "and")
@@ -235,7 +235,7 @@ def summary(runs: Sequence[Data], folder: str) -> str:
 
 
 def _caveat(runs: Sequence[Data]) -> Iterator[str]:
-    """How the defaults compare: OpenVINO's is bfloat16 where the CPU has instructions for it."""
+    """Compare the defaults: OpenVINO's is bfloat16 if the CPU has instructions for it."""
     low, default = (next((run for run in runs if _is(run, precision)), None) for precision in ("bf16", "default"))
     unasked, key = (default, OURS) if default else (low, OWN_F32)
     if unasked is None or low is None:
@@ -251,13 +251,13 @@ def _caveat(runs: Sequence[Data]) -> Iterator[str]:
 
 
 def _mean(run: Data, slow: str, fast: str) -> float:
-    """The geometric mean of one engine's time over another's."""
+    """Return the geometric mean of one engine's time over another's."""
     both = [line["engines"] for line in run["lines"] if {slow, fast} <= line["engines"].keys()]
     return math.exp(sum(math.log(each[slow]["median"] / each[fast]["median"]) for each in both) / len(both))
 
 
 def tables(runs: Sequence[Data]) -> str:
-    """A table for each run, of all networks."""
+    """Return a table of all networks for each run."""
     parts = []
     for run in runs:
         names = {key: engine["name"] for key, engine in run["engines"].items()}
@@ -284,11 +284,11 @@ def _cell(line: Data, key: str) -> str:
     return line["without"].get(key, NOTHING) if timing is None else _milliseconds(timing["median"])
 
 
-# --- what was measured ----------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------------------------
 
 
 def _run(runs: Sequence[Data], series: Series) -> Data | None:
-    """The run of one thread that has a series."""
+    """Return the run on one thread that has a series."""
     found = (run for precision in series.precisions for run in runs if _is(run, precision))
     return next((run for run in found if series.engine in run["engines"]), None)
 
@@ -306,12 +306,12 @@ def _cpu(runs: Sequence[Data]) -> str:
 
 
 def _engine_cpu(runs: Sequence[Data]) -> str:
-    """The CPU's name without what is said of it behind a comma."""
+    """Return the CPU's name up to the first comma."""
     return _cpu(runs).partition(",")[0]
 
 
 def _milliseconds(seconds: float) -> str:
-    """At most three digits."""
+    """Format seconds as milliseconds with three digits."""
     milliseconds = seconds * 1e3
     return f"{milliseconds:.3g}" if milliseconds < 1000 else f"{milliseconds:.0f}"
 

@@ -1,4 +1,4 @@
-"""cpuconv beside PyTorch, ONNX Runtime, OpenVINO, ncnn and MNN: `python -m bench.compare --help`."""
+"""Compare cpuconv with PyTorch, ONNX Runtime, OpenVINO, ncnn and MNN: `python -m bench.compare --help`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.compare", description=__doc__)
     p.add_argument("--threads", type=positive, default=1, help="threads of each engine (1)")
     add_measuring(p)
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_measuring(p: argparse.ArgumentParser) -> None:
-    """The options on how to measure and what."""
+    """Add the options that say what to measure and how."""
     p.add_argument("--runs", type=positive, default=1, help="whole runs; figures are medians over them (1)")
     p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per line (5)")
     p.add_argument("--seconds-per-sample", type=float, default=0.2, help="time spent at each asking (0.2)")
@@ -92,28 +92,28 @@ def add_measuring(p: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a positive integer."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
     return int(text)
 
 
 def bits(text: str) -> int:
-    """Bits that int8 has room for, the sign among them."""
+    """Parse a number of bits that fits int8, sign included."""
     if not text.isdecimal() or not 2 <= int(text) <= typed.W_BITS:
         raise argparse.ArgumentTypeError(f"must be a whole number from 2 to {typed.W_BITS}, not {text!r}")
     return int(text)
 
 
 def in_types(asked: Settings, types: Types) -> Settings:
-    """The same of other types, with the peers that have them, and ours in float32."""
+    """Return the settings for other types: only the peers that support them, and cpuconv in float32 in addition."""
     if types == ALL_F32:
         return asked
     return replace(asked, types=types, peers=(OWN_F32, *(key for key in asked.peers if key in TYPED)))
 
 
 def types(text: str) -> Types:
-    """The types that an option states."""
+    """Parse the types of an option."""
     try:
         return typed.types_of(text)
     except ValueError as error:
@@ -121,7 +121,7 @@ def types(text: str) -> Types:
 
 
 def settings(args: argparse.Namespace, **more: Any) -> Settings:
-    """What the options ask for; `more` are fields of `Settings` that the command has its own way to."""
+    """Return the settings of the options; `more` has fields of `Settings` that the command sets itself."""
     fields: dict[str, Any] = {
         "rounds": args.rounds,
         "seconds": args.seconds_per_sample,
@@ -133,7 +133,7 @@ def settings(args: argparse.Namespace, **more: Any) -> Settings:
 
 
 def publish(results: list[LineResult], run: Run, args: argparse.Namespace) -> None:
-    """Print the report and write the files asked for."""
+    """Print the report and write the files that the options name."""
     data = report.to_dict(results, run)
     print(report.lines_table(data, "simple"), report.families_table(data, "simple"), sep="\n\n")
     print("", *report.remarks(data), sep="\n")

@@ -1,4 +1,4 @@
-"""Described machines: choices as they are made on another CPU than this one."""
+"""Simulated machines: candidates are selected as on another CPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cpuconv.kernels.binding.machine import Machine
 
 @contextlib.contextmanager
 def on(described: Machine) -> Iterator[Machine]:
-    """Problems are ranked and choices made as on that machine; where its vectors are of another width than this one's,
-    nothing may be compiled or run meanwhile."""
+    """Rank and select candidates as on that machine. If its vectors have another width than this machine's, nothing may
+    be compiled or run in the meantime."""
     caches = {"L1d": described.l1, "L2": described.l2, "L3": described.l3}
     found: Any = table._found
     fingerprint: Any = machine.fingerprint
@@ -29,7 +29,7 @@ def on(described: Machine) -> Iterator[Machine]:
 
 
 def _replace(found: Any, fingerprint: Any) -> None:
-    """Have other functions tell what the machine is, and drop what the process remembers of it; other caches have the
+    """Replace the functions that describe the machine, and clear the caches that depend on it; other caches have the
     machine in their keys."""
     vars(table)["_found"], vars(machine)["fingerprint"] = found, fingerprint
     table.current.cache_clear()

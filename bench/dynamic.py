@@ -1,7 +1,7 @@
-"""Networks with open sizes beside the same with fixed ones: `python -m bench.dynamic --help`.
+"""Compare networks with open sizes and the same with fixed sizes: `python -m bench.dynamic --help`.
 
 Both run in one process, in turn, on the arrays of `python -m bench.networks DIR`. A model with open sizes looks its
-program up at every call, and has the layouts of the first size that it met.
+program up at every call, and has the layouts of its first input size.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.dynamic", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 def times(
     path: Path, feed: dict[str, np.ndarray], threads: int, rounds: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Median seconds of a run in each turn, with fixed and with open sizes; both must give the same."""
+    """Return median seconds of a run per turn, with fixed and with open sizes; both outputs must agree."""
     import cpuconv
     from cpuconv.reading.onnx_reader import read
 
@@ -85,7 +85,7 @@ def times(
 
 
 def opened(graph: Graph) -> Graph:
-    """The graph with every size of its inputs open but channels."""
+    """Return the graph with all sizes of its inputs open except channels."""
     from cpuconv.graph.ir import Value
 
     def open_(name: str) -> Value:

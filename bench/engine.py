@@ -1,4 +1,4 @@
-"""An engine in a process of its own: asked in turn, stopped while another one is being timed."""
+"""An engine in its own process: it answers requests, and is stopped while another engine is timed."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from cpuconv.problem.types import ALL_F32
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3
-LOADING = ("load and run", "run")  # what `load` takes the time of
-MEMORY = ("most", "kept")  # what `memory` gives: at any time, and in the end
-SETTLE = 0.2  # the part of a sample that is run first and not counted
+LOADING = ("load and run", "run")  # the parts that `load` times
+MEMORY = ("most", "kept")  # the figures of `memory`: peak, and after the last run
+SETTLE = 0.2  # share of a sample's time for warm-up runs that do not count
 
 
 class EngineError(RuntimeError):
-    """An engine failed at a request, or its process died."""
+    """An engine failed to answer a request, or its process ended."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an engine made of a problem: one entry per form."""
+    """One form of an engine, prepared for a problem."""
 
     form: str
     error: float
@@ -51,7 +51,7 @@ class Prepared:
 
 
 class Engine:
-    """A running engine process; every method waits for the answer.
+    """A running engine process; every method waits for its answer.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Engine:
     options : Mapping[str, object] | None
         Keyword arguments of the peer's class.
     timeout : float
-        Seconds after which an answer is given up and the process ended.
+        Seconds to wait for an answer before the process is ended.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Engine:
     ) -> None:
         self.key, self.threads, self.options, self.timeout = key, threads, dict(options or {}), timeout
         self.start()
-        atexit.register(self.close)  # before multiprocessing's own end, which would wait for a stopped process
+        atexit.register(self.close)  # before multiprocessing's exit handler, which would wait for a stopped process
 
     def start(self) -> None:
         """Start the process.
@@ -80,7 +80,7 @@ class Engine:
         EngineError
             If the engine is missing, with the reason.
         """
-        context = multiprocessing.get_context("spawn")  # nothing of the parent's libraries or threads comes along
+        context = multiprocessing.get_context("spawn")  # inherits no libraries or threads of the parent
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve, args=(theirs, self.key, self.threads, self.options), name=f"bench-{self.key}", daemon=True
@@ -96,26 +96,26 @@ class Engine:
         self._pause()
 
     def prepare(self, problem: ConvProblem | NetworkProblem, w_bits: int = typed.W_BITS) -> list[Prepared]:
-        """Make the engine ready for a problem and check the output of every form of it; `w_bits` as in `Settings`."""
+        """Prepare the engine for a problem and check the output of every form; `w_bits` as in `Settings`."""
         return self.ask("prepare", problem, w_bits)
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Load a network; seconds of each part (`LOADING`). A process's first load tells what it takes from nothing."""
+        """Load a network; return seconds of each part (`LOADING`). Only a process's first load shows the whole cost."""
         return self.ask("load", problem)
 
     def memory(self, problem: NetworkProblem) -> dict[str, float]:
-        """Bytes (`MEMORY`) resident beyond those before a network was loaded, after which it runs twice.
+        """Load a network and run it twice; return the resident bytes (`MEMORY`) beyond those before the load.
 
-        Only a process's first load tells what it takes from nothing.
+        Only a process's first load shows the whole cost.
         """
         return self.ask("memory", problem)
 
     def time(self, form: str, seconds: float) -> list[float]:
-        """Run one form for about so many seconds; the time of each run in seconds."""
+        """Run one form for about `seconds`; return the time of each run in seconds."""
         return self.ask("time", form, seconds)
 
     def roofs(self) -> Roofs:
-        """Measure the machine's roofs with the engine's threads, within a few seconds."""
+        """Measure the machine's roofs with the engine's threads, which takes a few seconds."""
         return self.ask("roofs")
 
     def ask(self, *request: object) -> Any:
@@ -124,7 +124,7 @@ class Engine:
         Raises
         ------
         EngineError
-            If the engine fails at it, dies, or takes longer than `timeout`.
+            If the engine fails, its process ends, or the answer takes longer than `timeout`.
         """
         self._signal("SIGCONT")
         try:
@@ -137,7 +137,7 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """The id of the engine's process."""
+        """ID of the engine's process."""
         pid = self._process.pid
         assert pid is not None  # it was started
         return pid
@@ -168,7 +168,7 @@ class Engine:
         return answer
 
     def _pause(self) -> None:
-        """Stop the process: an idle engine's threads may spin, and would take time from the engine being timed."""
+        """Stop the process: idle threads may spin and slow down the engine that is timed."""
         self._signal("SIGSTOP")
 
     def _signal(self, name: str) -> None:
@@ -177,9 +177,9 @@ class Engine:
 
 
 def serve(pipe: Connection, key: str, threads: int, options: Mapping[str, object]) -> None:
-    """The engine process: answers (failed, answer) to each request until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # some engines chat there
+    """Run the engine process: answer each request with (failed, answer) until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # some engines print messages there
     session: Session | None = None
     request: tuple = ("start",)
     with contextlib.suppress(EOFError, OSError):
@@ -190,7 +190,7 @@ def serve(pipe: Connection, key: str, threads: int, options: Mapping[str, object
                 else:
                     answer = getattr(session, request[0])(*request[1:])
                 pipe.send((False, answer))
-            except Exception as error:  # whatever an engine throws is the answer
+            except Exception as error:  # any exception of an engine becomes the answer
                 pipe.send((True, f"{type(error).__name__}: {error}" if session else str(error)))
             request = pipe.recv()
 
@@ -202,14 +202,14 @@ def _open(peer: Peer, threads: int) -> tuple[Session, tuple[str, str]]:
 
 
 class Session:
-    """The requests that an engine process understands, on one peer."""
+    """The requests that an engine process answers, for one peer."""
 
     def __init__(self, peer: Peer, threads: int) -> None:
         self.peer, self.threads = peer, threads
         self.forms: dict[str, Form] = {}
 
     def prepare(self, problem: ConvProblem | NetworkProblem, w_bits: int = typed.W_BITS) -> list[Prepared]:
-        """Prepare every form of a problem, forget the ones of the problem before, and check the outputs."""
+        """Prepare every form of a problem, drop those of the previous problem, and check the outputs."""
         self.forms.clear()
         if isinstance(problem, NetworkProblem):
             problem = self._own(problem)
@@ -240,7 +240,7 @@ class Session:
         return self.peer.typed(problem, given, self.threads), [typed.answer(problem, given)]
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Seconds to load a network and run it once, and to run it again."""
+        """Return the seconds to load a network and run it once, and to run it again."""
         problem = self._own(problem)
         feed = problem.feed()
         importlib.import_module(self.peer.package)
@@ -254,12 +254,12 @@ class Session:
         return dict(zip(LOADING, (later - earlier for earlier, later in itertools.pairwise(ends)), strict=True))
 
     def memory(self, problem: NetworkProblem) -> dict[str, float]:
-        """Bytes beyond those after the engine was imported, its libraries' mapped files among them."""
+        """Return the resident bytes beyond those after the import of the engine, including mapped library files."""
         problem = self._own(problem)
         feed = problem.feed()
         importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
-            Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             before = resident(NOW)
             form = self._runner().network(path, feed, self.threads)[0]
             form.run()
@@ -272,27 +272,27 @@ class Session:
         return self.peer
 
     def _own(self, problem: NetworkProblem) -> NetworkProblem:
-        """The problem in the engine's precision."""
+        """Return the problem in the engine's precision."""
         return problem.full if problem.full is not None and getattr(self.peer, "full", False) else problem
 
     @contextlib.contextmanager
     def _converted(self, problem: NetworkProblem) -> Iterator[Path]:
-        """The file that the engine loads; it may go after that."""
+        """Yield the file that the engine loads; it is deleted afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
             yield self._runner().converted(problem.path, Path(folder))
 
     def time(self, form: str, seconds: float) -> list[float]:
-        """Run a form for about so many seconds and time each run."""
+        """Run a form for about `seconds` and time each run."""
         own = self.forms[form].sample
         return own(seconds) if own else sample(self.forms[form].run, seconds)
 
     def roofs(self) -> Roofs:
-        """The machine's roofs, measured in this process."""
+        """Measure the machine's roofs in this process."""
         return roofs.measure(self.threads)
 
 
 def sample(run: Callable[[], object], seconds: float) -> list[float]:
-    """Times of single runs, in seconds, over about `seconds`, after a part that is not counted."""
+    """Time single runs for about `seconds`, after warm-up runs; return each time in seconds."""
     clock = time.perf_counter
     start = clock()
     while clock() - start < SETTLE * seconds:
@@ -308,9 +308,9 @@ def sample(run: Callable[[], object], seconds: float) -> list[float]:
 
 @contextlib.contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """The environment that a child process is born with."""
+    """Set the environment variables with which a child process starts."""
     wanted = {"OMP_NUM_THREADS": str(threads)}
-    if not CAN_STOP:  # then idle engines must at least not spin
+    if not CAN_STOP:  # idle engines cannot be stopped, so they must not spin
         wanted |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

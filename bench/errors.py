@@ -1,8 +1,7 @@
-"""How far networks in bfloat16 are from float32, ours beside OpenVINO's: `python -m bench.errors --help`.
+"""Compare the bfloat16 errors of networks in cpuconv and OpenVINO: `python -m bench.errors --help`.
 
 A figure is the relative root mean square of the difference from cpuconv's float32, over the outputs of several random
-inputs. A network whose error grows by chance from layer to layer errs by much less on one input than on another, so
-the figures of all inputs are joined.
+inputs. In some networks the error varies much between inputs, so the figure is over all inputs together.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ENGINES: Mapping[str, NetworkPeer] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each network; 1 if OpenVINO is not installed."""
+    """Print a row for each network; return 1 if OpenVINO is not installed."""
     args = parser().parse_args(argv)
     for reason in filter(None, (missing(engine.package) for engine in ENGINES.values())):
         print(reason, file=sys.stderr)
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.errors", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
@@ -63,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def errors(network: Network, path: Path, feeds: int, threads: int) -> dict[str, float]:
-    """Relative root mean square errors of a network by engine, over the outputs of inputs 1 to `feeds`."""
+    """Return relative RMS errors of a network by engine, over the outputs of inputs 1 to `feeds`."""
     arrays = network.feed(network.inputs)
     exact = CpuconvPeer(strategy="heuristic").network(path, arrays, threads)[0]
     forms = {name: engine.network(path, arrays, threads)[0] for name, engine in ENGINES.items()}
@@ -82,13 +81,13 @@ def errors(network: Network, path: Path, feeds: int, threads: int) -> dict[str, 
 
 
 def given(form: Form) -> list[np.ndarray]:
-    """What an engine makes of the arrays that it reads, in float64."""
+    """Run a form; return its outputs in float64."""
     form.run()
     return [np.array(output, np.float64) for output in form.output()]
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """A line for each network, and the mean of the ratios."""
+    """Return the table with a row for each network, and the mean of the ratios."""
     ours, peer = ENGINES
     ratios = [each[ours] / each[peer] for each in found.values()]
     rows = [

@@ -1,6 +1,6 @@
-"""One start of an engine in this process: `python bench/first.py ENGINE START THREADS PATH` prints its figures as JSON.
+"""Start an engine in this process: `python bench/first.py ENGINE START THREADS PATH` prints its figures as JSON.
 
-`bench.start` runs it as a script, so that the process imports little but the engine.
+`bench.start` runs it as a script, so that the process imports little except the engine.
 """
 
 import json
@@ -8,12 +8,12 @@ import sys
 import time
 
 BEGUN = time.perf_counter()
-FOLDER = sys.path.pop(0)  # this file's folder, whose names could hide others'
-SIZES = (1, 64, 56, 56), (64, 64, 3, 3)  # of the first convolution's input and weights
+FOLDER = sys.path.pop(0)  # this file's folder, whose module names could hide others
+SIZES = (1, 64, 56, 56), (64, 64, 3, 3)  # shapes of the first convolution's input and weights
 
 
 def cpuconv(start, threads, path, target):
-    """cpuconv; the only one with convolutions of its own and models that it saved."""
+    """Start cpuconv; only this engine has the starts of single convolutions."""
     import cpuconv
 
     yield "import"
@@ -35,7 +35,7 @@ def cpuconv(start, threads, path, target):
 
 
 def onnxruntime(start, threads, path, target):
-    """ONNX Runtime; what is saved is the model as its optimiser left it."""
+    """Start ONNX Runtime; the saved file is the model after its optimiser."""
     import onnxruntime
 
     yield "import"
@@ -54,7 +54,7 @@ def onnxruntime(start, threads, path, target):
 
 
 def openvino(start, threads, path, target):
-    """OpenVINO; what is saved is a compiled model."""
+    """Start OpenVINO; the saved file is a compiled model."""
     import openvino
 
     yield "import"
@@ -83,14 +83,14 @@ def openvino(start, threads, path, target):
 
 
 def array(shape):
-    """What is fed."""
+    """Make an input array."""
     import numpy as np
 
     return np.full(tuple(shape), 0.5, np.float32)
 
 
 def resident(field):
-    """Bytes of this process in memory: now (VmRSS), or most at any time (VmHWM); None where only Linux tells."""
+    """Return the resident bytes of this process: now (VmRSS) or peak (VmHWM); None on systems other than Linux."""
     try:
         with open("/proc/self/status") as file:
             return next(1024 * int(line.split()[1]) for line in file if line.startswith(field))
@@ -99,9 +99,9 @@ def resident(field):
 
 
 def main(engine, start, threads, path, target=""):
-    """Start the engine and print what it took: seconds of each part and of all, modules, bytes, kernels compiled.
+    """Start the engine and print its figures: seconds by part and in total, modules, bytes, compiled kernels.
 
-    `path` is the model's, or of what was saved; `target` where `save` puts that.
+    `path` is that of the model or the saved file; `target` is the output path of `save`.
     """
     modules = len(sys.modules)
     figures = {}
@@ -111,7 +111,7 @@ def main(engine, start, threads, path, target=""):
         figures[part], last = now - last, now
     figures["all"] = sum(figures.values())
     figures["modules"] = len(sys.modules) - modules
-    kept = resident("VmRSS")  # first, as to read it takes memory too
+    kept = resident("VmRSS")  # before the peak, because reading takes memory
     figures["most"], figures["kept"] = resident("VmHWM"), kept
     cache = sys.modules.get("cpuconv.runtime.code.cache")
     if cache:

@@ -1,10 +1,10 @@
-"""How fast this CPU executes the instructions of low precision: dot products of vectors, and AMX.
+"""Measure the speed of this CPU's low-precision instructions: vector dot products, and AMX.
 
     python -m bench.instructions [--json]
 
-A loop of each instruction runs on registers alone; AMX's tiles are loaded too, from each level of the cache and with
-the row strides that layouts have. Cycles are counted by a chain of dependent complements, one cycle each, so that the
-clock's changes do not matter. What the CPU or the system (AMX's permission) does not offer is left out and named.
+A loop of each instruction runs on registers alone; AMX's tiles are also loaded, from each cache level and with the row
+strides of the layouts. The unit is a cycle: the time of one step in a chain of dependent complements, so that changes
+of the clock do not matter. Instructions that the CPU or the system (AMX's permission) does not offer are listed.
 
 Sources: Intel's optimisation reference manual (AMX, section 20) and software developer's manual (encodings).
 """
@@ -26,20 +26,20 @@ from tabulate import tabulate
 from cpuconv.isa.dots import AMX, ARM, VECTORS, X86, Dot
 
 ROUNDS = 7
-SECONDS = 0.01  # of a timed call
+SECONDS = 0.01  # duration of a timed call
 CHAINS = 12  # independent sums: enough to hide a latency of 4 to 5 cycles on two ports
 _REQUEST, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
 _TILE_BYTES = 1024  # 16 rows of 64 bytes
 _KIB = 1024
 
 
-COMPLEMENT = {X86: "not $0", ARM: "mvn $0, $0"}  # of a register: one cycle everywhere, and never folded away
-ROWS = (16, 14, 8, 4, 1)  # of a tile of pixels
+COMPLEMENT = {X86: "not $0", ARM: "mvn $0, $0"}  # complement of a register: one cycle on every CPU, not optimised away
+ROWS = (16, 14, 8, 4, 1)  # rows of a tile of pixels
 TILES = tuple((tile.name, tile.feature, tile.macs) for tile in AMX)
 
 
 def _compile(text: str, symbol: str, words: int) -> Callable[..., None]:
-    """The C function `symbol` of a module of LLVM's language; it takes so many words."""
+    """Compile a module of LLVM IR; return its C function `symbol` with `words` int64 arguments."""
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True
     )
@@ -73,7 +73,7 @@ done:
 
 
 def _fastest(call: Callable[[int], None]) -> float:
-    """Seconds of one of the loop's turns: the fastest of several calls, each long enough for the clock."""
+    """Return the seconds of one iteration: the fastest of several calls, each long enough for the clock."""
     count = 1000
     while True:
         start = time.perf_counter()
@@ -91,7 +91,7 @@ def _fastest(call: Callable[[int], None]) -> float:
 
 
 def cycle() -> float:
-    """Seconds of a cycle, by a chain of dependent complements that the code generator cannot shorten."""
+    """Return the seconds of a cycle, from a chain of dependent complements that LLVM cannot shorten."""
     length = 64
     chain = "\n  ".join(
         f'%a{n} = call i64 asm sideeffect "{COMPLEMENT[machine()]}", "=r,0"(i64 %{"a" + str(n - 1) if n else "sum"})'
@@ -102,10 +102,10 @@ def cycle() -> float:
 
 
 def vector_loop(dot: Dot) -> str:
-    """A loop of the instruction with its sums in `CHAINS` registers, in LLVM's language."""
+    """Write LLVM IR of a loop of the instruction with `CHAINS` accumulators in registers."""
     sums, operands = dot.sums, dot.operands
     before = ""
-    if not dot.accumulates:  # it adds to no sums: what it gave is its next operand
+    if not dot.accumulates:  # it has no accumulator: its result is its next operand
         before = f"%b{{0}} = bitcast {sums} %s{{0}} to {operands}\n  "
         order, kinds = f"{operands} %b{{0}}, {operands} %y", [operands, operands]
     elif dot.intrinsic.startswith("llvm.fma"):
@@ -126,7 +126,7 @@ def vector_loop(dot: Dot) -> str:
 
 
 def vector_rate(dot: Dot) -> float:
-    """Seconds of one instruction."""
+    """Return the seconds of one instruction."""
     call = _compile(vector_loop(dot), "run", 2)
     memory = _aligned(64 * (CHAINS + 1))
     return _fastest(lambda count: call(count, memory.ctypes.data)) / CHAINS
@@ -145,14 +145,14 @@ declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
 
 
 def tile_leave() -> bool:
-    """Whether the system lets this process use AMX's tiles; asks for it (Linux, x86-64)."""
+    """Request AMX tiles for this process; return whether the system grants them (Linux, x86-64)."""
     if sys.platform != "linux" or not llvm.get_host_cpu_features().get("amx-tile"):
         return False
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0
 
 
 def configuration(rows: int = 16) -> np.ndarray:
-    """What `ldtilecfg` loads: palette 1, eight tiles of 64 bytes a row; sums and pixels have so many rows."""
+    """Make the operand of `ldtilecfg`: palette 1, eight tiles of 64 bytes per row; sums and pixels have `rows` rows."""
     data = np.zeros(64, np.uint8)
     data[0] = 1
     data[16:32].view(np.uint16)[:] = 64
@@ -161,7 +161,7 @@ def configuration(rows: int = 16) -> np.ndarray:
 
 
 class Tiles:
-    """Loops of AMX's instructions. Tiles 0 to 3 hold sums, 4 and 5 rows of pixels, 6 and 7 weights."""
+    """A loop of AMX instructions. Tiles 0 to 3 are sums, 4 and 5 rows of pixels, 6 and 7 weights."""
 
     def __init__(self, turn: str, rows: int = 16) -> None:
         zero = "\n  ".join(f"call void @llvm.x86.tilezero(i8 {n})" for n in range(4))
@@ -180,13 +180,13 @@ class Tiles:
         self._out = _aligned(8 * _TILE_BYTES)
 
     def seconds(self, a: int = 0, b: int = 0, stride: int = 64, step: int = 0, mask: int = 0) -> float:
-        """Seconds of one turn; pixels at `a`, weights at `b`, each turn `step` bytes on, modulo `mask` + 1."""
+        """Return seconds of one iteration; pixels at `a`, weights at `b`, moved by `step` bytes modulo `mask` + 1."""
         fixed = self._configuration.ctypes.data, self._out.ctypes.data
         return _fastest(lambda count: self._call(count, *fixed, a, b, stride, step, mask))
 
 
 def products(name: str, kept: bool = True) -> str:
-    """2 x 2 tiles of sums; two products in a row use the same weights, or else other ones."""
+    """Write the multiplications of 2 x 2 tiles of sums; if `kept`, two consecutive ones use the same weights."""
     pairs = [(pixels, weights) for weights in (6, 7) for pixels in (4, 5)]
     order = pairs if kept else sorted(pairs)
     return "\n  ".join(
@@ -196,7 +196,7 @@ def products(name: str, kept: bool = True) -> str:
 
 
 def load(tile: int, base: str, offset: str, stride: str = "64", temporal: bool = True) -> str:
-    """A load of a tile from `base` + `offset`."""
+    """Write a load of a tile from `base` + `offset`."""
     name = f"%l{tile}"
     call = "tileloadd64" if temporal else "tileloaddt164"
     return f"""{name}s = add i64 %{base}, {offset}
@@ -219,13 +219,13 @@ STREAM_B = "\n  ".join((load(6, "b", "%at"), load(7, "b", "%at1")))
 
 
 def _aligned(size: int) -> np.ndarray:
-    raw = np.full(size + 4096, 0x3C, np.uint8)  # 60; as bf16 0.01: no zero, which hardware may know of
+    raw = np.full(size + 4096, 0x3C, np.uint8)  # 60; as bf16 0.01: not zero, which hardware might optimise
     start = -raw.ctypes.data % 4096
     return raw[start : start + size]
 
 
 def tile_rows(second: float) -> Iterator[tuple[str, float]]:
-    """What was timed of AMX, and its cycles."""
+    """Yield the descriptions and cycles of AMX measurements."""
     for name, feature, _ in TILES:
         if not llvm.get_host_cpu_features().get(feature):
             continue
@@ -261,12 +261,12 @@ def tile_rows(second: float) -> Iterator[tuple[str, float]]:
 
 
 def machine() -> str:
-    """LLVM's name of this machine's architecture."""
+    """Return LLVM's name of this machine's architecture."""
     return llvm.get_default_triple().partition("-")[0]
 
 
 def measure() -> tuple[list[tuple[str, float, float]], list[str]]:
-    """Rows (what, cycles, multiply-adds a cycle; 0 where none), and what was left out."""
+    """Return rows (description, cycles, multiply-adds per cycle or 0), and the missing instructions."""
     features = llvm.get_host_cpu_features()
     rows: list[tuple[str, float, float]] = []
     absent = []

@@ -1,4 +1,4 @@
-"""The inner loops by themselves, one thread, beside the FMA peak of the same run: `python -m bench.kernels --help`."""
+"""Time the inner loops alone, on one thread, against the FMA peak of the same run: `python -m bench.kernels --help`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Makers = Iterator[tuple[str, Callable[[], list[Loop]]]]
 
 @dataclass(frozen=True)
 class Figures:
-    """What is said of a loop: names in JSON, headers, and the text of each."""
+    """Figures of a loop: names in JSON, table headers, and formats."""
 
     names: tuple[str, ...]
     headers: tuple[str, ...]
@@ -37,7 +37,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Family:
-    """Loops that share a table: a row a tile, and its figures for each case."""
+    """Loops of one table, with a row per tile and its figures for each case."""
 
     title: str
     loops: Callable[[Isa], Makers]
@@ -54,7 +54,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Time the loops and print a table a family; 0 on success, 1 if no tile has the names asked for."""
+    """Time the loops and print a table per family; return 0 on success, 1 if no tile has the given names."""
     args = parser().parse_args(argv)
     console = Console(stderr=True)
     isa = current()
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
     p.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (%(default)s)")
     p.add_argument("--tiles", nargs="+", default=(), metavar="NAME", help="only these tiles, such as 4x6 or 'F(4,3)'")
@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def to_dict(isa: Isa, peak: Loop, made: Sequence[tuple[str, Loop]]) -> dict[str, Any]:
-    """Everything as plain data. Cycles are those of the clock that the FMA peak shows."""
+    """Return all figures as plain data. Cycles are those of the clock derived from the FMA peak."""
     gflops = peak.flops / peak.seconds * 1e-9
     ghz = gflops / (2 * isa.lanes * isa.fma_rate)
     return {
@@ -106,7 +106,7 @@ def to_dict(isa: Isa, peak: Loop, made: Sequence[tuple[str, Loop]]) -> dict[str,
 
 
 def _record(loop: Loop, peak: float, ghz: float) -> dict[str, Any]:
-    """One loop: of a tile, its nanoseconds and cycles; its speed, if it is one of FMAs; cycles of a vector moved."""
+    """Return the figures of a loop per tile: nanoseconds, cycles; speed of FMA loops; cycles per moved vector."""
     cycles = loop.seconds * 1e9 * ghz
     record: dict[str, Any] = {"tile": loop.tile, "case": loop.case, "ns": loop.seconds * 1e9, "cycles": cycles}
     if loop.flops:
@@ -118,7 +118,7 @@ def _record(loop: Loop, peak: float, ghz: float) -> dict[str, Any]:
 
 
 def report(data: dict[str, Any], style: str) -> str:
-    """The tables, and the peak that the shares are of."""
+    """Return the tables, and the peak to which the shares refer."""
     parts = [
         f"{data['cpu']}, {data['isa']}, one thread: FMA peak {data['peak_gflops']:.1f} GFLOP/s, which is a clock of "
         f"{data['ghz']:.2f} GHz."

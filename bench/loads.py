@@ -1,10 +1,9 @@
-"""Who does what of a kernel call: its units, what each weighs, and how long any number of workers takes.
+"""Model of work distribution: the units of a kernel call, their cost, and the time of any number of workers.
 
-A unit is a place (pixels or tiles, of an image and group) and a chunk of what is computed there (panels of weights);
-the chunk runs fastest. A worker prepares a place, by packing or transforming its input, before its first chunk there.
-How drivers number their units is written down in `LOADS`, once for each driver, with the names of their arguments.
-Workers are simulated as `cpuconv.runtime.work_stealing` has them: each begins with a run of parts of its own and then
-takes parts from others.
+A unit is a place (pixels or tiles of an image and group) and a chunk (panels of weights); the chunk index varies
+fastest. A worker prepares a place, by packing or transforming its input, before its first chunk there. `LOADS` has the
+numbering of units by driver, with the names of the drivers' arguments. Workers are simulated as in
+`cpuconv.runtime.work_stealing`: each begins with its own range of parts and then steals parts from others.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.problem.integers import divide
 
-_MANY = 1 << 10  # units of a driver that is not known
-_TRANSFORM = 4.0  # cycles of a vector of a transform's component: a load, a store, arithmetic between them
+_MANY = 1 << 10  # units of an unknown driver
+_TRANSFORM = 4.0  # cycles per vector of a transformed component: a load, arithmetic, a store
 
 
 @dataclass(frozen=True)
 class Load:
-    """The units of a kernel call, in cycles of one core and in bytes.
+    """Units of a kernel call, with their cost in cycles of one core and in bytes.
 
     Attributes
     ----------
     places, chunks : numpy.ndarray
-        Amounts; a unit takes their product times `cycles`.
+        Relative amounts; a unit takes their product times `cycles`.
     cycles : float
     preparing : numpy.ndarray
-        Cycles of each place, for each worker that comes there.
+        Cycles to prepare each place, for each worker that works on it.
     read, weights : float
-        Bytes of all places, and of all chunks; a worker reads those that it comes to.
+        Bytes of all places, and of all chunks; a worker reads those that it works on.
     """
 
     places: np.ndarray
@@ -49,19 +48,19 @@ class Load:
 
     @property
     def units(self) -> int:
-        """Their number."""
+        """Number of units."""
         return self.places.size * self.chunks.size
 
     @property
     def total(self) -> float:
-        """Cycles of one worker that does all of it."""
+        """Cycles of one worker that does all units."""
         prepared = 0.0 if self.preparing is None else float(self.preparing.sum())
         return float(self.places.sum() * self.chunks.sum()) * self.cycles + prepared
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What becomes of a load.
+    """Result of a simulation: a load on a number of workers.
 
     Attributes
     ----------
@@ -70,9 +69,9 @@ class Shared:
     total : float
         Cycles of all workers.
     bytes : float
-        That they read: inputs of their places and weights of their chunks, once for each worker.
+        Bytes that workers read: inputs of their places and weights of their chunks, once for each worker.
     ends : tuple[float, ...]
-        When each worker is done; with it what runs beside the load begins.
+        Time in cycles when each worker ends and can start concurrent work.
     """
 
     slowest: float
@@ -82,20 +81,20 @@ class Shared:
 
     @property
     def share(self) -> float:
-        """Of the worker that ends last."""
+        """Share of the cycles that the last worker has."""
         return self.slowest / self.total if self.total else 1.0
 
 
 def cut(count: int, parts: int) -> np.ndarray:
-    """Sizes of `parts` parts of a count, as all drivers cut."""
+    """Return the sizes of `parts` parts of a count, as all drivers divide it."""
     ends = count * np.arange(parts + 1) // max(1, parts)
     return np.diff(ends)
 
 
 def shared(load: Load, workers: int, each: int, starts: Sequence[float] = (), owner: int = 0) -> Shared:
-    """A load on so many workers, each with `each` parts to begin with; 0: one worker, the `owner`, does all of it.
+    """Simulate a load on `workers` workers, each starting with `each` parts; 0: the worker `owner` does all of it.
 
-    Workers begin at `starts`, the cycles that what runs beside the load has taken; none: all at once.
+    Workers begin at `starts`, in cycles, after concurrent work; empty: all at 0.
     """
     begun = list(starts) or [0.0] * workers
     if not each or workers == 1:
@@ -134,7 +133,7 @@ def shared(load: Load, workers: int, each: int, starts: Sequence[float] = (), ow
 
 
 def _take(runs: list[list[int]], worker: int) -> int | None:
-    """The front of the worker's own run, or the back of the next one that has any left."""
+    """Take the first part of the worker's own range, or the last part of the next range that is not empty."""
     for turn in range(len(runs)):
         run = runs[(worker + turn) % len(runs)]
         if run[0] < run[1]:
@@ -147,18 +146,18 @@ def _take(runs: list[list[int]], worker: int) -> int | None:
 
 
 def load(step: Step) -> Load:
-    """The units of a step."""
+    """Return the units of a step."""
     kind = step.kernel.name.rpartition(".")[2]
     return LOADS.get(kind, _alike)(step)
 
 
 def _moving(size: Any) -> Any:
-    """Cycles to read and write so many bytes in L2."""
+    """Return the cycles to read and write `size` bytes in L2."""
     return 2 * size / current().l2_rate
 
 
 def _gemm(step: Step, *names: str) -> Any:
-    """The tile of the first of these micro-kernels that the step has."""
+    """Return the tile of the first of these micro-kernels that the step has."""
     reference = next(step.args[name] for name in names if isinstance(step.args[name], MicroRef))
     assert isinstance(reference, MicroRef)
     return reference.tile
@@ -180,7 +179,7 @@ def _convolve(step: Step) -> Load:
     first = np.minimum(np.cumsum(high) - high, rows) * height * stride - edge
     last = np.minimum(np.cumsum(high) * height, out_height) * stride + reach - stride - edge
     outer = 1 - (inner_end - inner) / max(1, columns) * ((first >= 0) & (last <= in_height))
-    packing = _moving(band * high / max(1, high.max()) * outer)  # for the columns that are not read in place
+    packing = _moving(band * high / max(1, high.max()) * outer)  # for the columns that are packed
     preparing = np.tile(np.repeat(packing, column_blocks), batch) if band else None
     cycles = tile.v * tile.rows * tile.cols * reduction / current().fma_rate
     read = batch * groups * rows * height * stride * columns * tile.cols * F32.bytes * reduction / max(1, reach * reach)
@@ -192,7 +191,7 @@ def _tiled(step: Step) -> Load:
     groups, blocks, chunks, total, panels, planes, singles, panel, v, n, channels = _numbers(step, names)
     tile = _gemm(step, "gemm", "pair_gemm")
     counts = np.tile(cut(total, blocks), groups)
-    products = singles + 2 * (planes - singles)  # real ones: a pair takes four
+    products = singles + 2 * (planes - singles)  # real multiplications: a complex pair takes four
     reduction = panel / (v * tile.lanes * F32.bytes)
     cycles = products * v * reduction / current().fma_rate + planes * v * _TRANSFORM
     preparing = counts * channels * planes * _TRANSFORM
@@ -260,7 +259,7 @@ def _reorder(step: Step) -> Load:
 
 
 def _alike(step: Step) -> Load:
-    """Units that weigh the same; how much all take is not known."""
+    """Return units with equal cost; the total is unknown."""
     names = _UNITS.get(step.kernel.name.rpartition(".")[2], ("units",))
     if not all(name in step.args for name in names):
         return Load(np.full(_MANY, 1 / _MANY), np.ones(1))

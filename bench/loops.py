@@ -1,4 +1,4 @@
-"""The library's micro-kernels bound to data of known place, and timed by themselves."""
+"""Micro-kernels of cpuconv, bound to data in a known cache level and timed alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from cpuconv.solvers.shared.base import contiguous
 from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from cpuconv.tuning.probes import fma_tile
 
-L1_SHARE, L2_SHARE = 0.75, 0.5  # of the cache, for what a tile reads again and again
-_STRIP = 16  # tiles a call, all in one place
-_TURNS = 10_000  # of the FMA chains a call: launching it must not count
+L1_SHARE, L2_SHARE = 0.75, 0.5  # shares of the cache for operands that a tile rereads
+_STRIP = 16  # tiles per call, all on the same data
+_TURNS = 10_000  # turns of the FMA chains per call, so that the launch does not count
 DEPTHWISE = ((3, 1), (3, 2), (5, 1), (7, 1))  # kernel, stride
-_PLANE = 56  # pixels of the plane that depthwise tiles are made for
-_DEPTHWISE_TILES = 3  # a kernel
+_PLANE = 56  # side of the plane, in pixels, for depthwise tiles
+_DEPTHWISE_TILES = 3  # tiles per depthwise kernel
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Loop:
     Attributes
     ----------
     flops, vectors, tiles : float
-        Operations of a repetition, vectors that it moves, and tiles that it computes.
+        Operations, moved vectors and computed tiles per repetition.
     case : str
-        Tells loops of one tile apart: where its operands lie.
+        Distinguishes loops of one tile: the cache level of the operands.
     seconds : float
-        Of one tile, the fastest so far.
+        Shortest time of one tile so far.
     """
 
     tile: str
@@ -64,7 +64,7 @@ class Loop:
     _times: int = 1
 
     def sample(self, least: float) -> None:
-        """Run for at least `least` seconds, the number of repetitions found by doubling, and keep the fastest."""
+        """Run for at least `least` seconds, doubling the repetitions until then; store the shortest time."""
         while True:
             start = time.perf_counter()
             self.run(self._times)
@@ -83,7 +83,7 @@ def time_all(loops: Sequence[Loop], rounds: int, least: float, progress: Callabl
 
 
 def peak_loop(isa: Isa) -> Loop:
-    """Chains of FMAs in registers: the most that the units reach."""
+    """Make the loop of the FMA peak: chains of FMAs in registers."""
     tile = fma_tile(isa)
     seeds, sums = _data(tile.chains + 2, isa.lanes), _data(isa.lanes)
     words = {"turns": _TURNS, "seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": 0}
@@ -97,7 +97,7 @@ def peak_loop(isa: Isa) -> Loop:
 
 
 def gemm_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
-    """Every GEMM tile of the instruction set's row, named `v`x`pixels`, its loops made when asked for."""
+    """Yield every GEMM tile of the instruction set, named `v`x`pixels`, with a function that makes its loops."""
     for v, most in enumerate(isa.pixels, 1):
         for n in range(1, most + 1):
             if fits(isa, v, n):
@@ -105,9 +105,9 @@ def gemm_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
 
 
 def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
-    """Weights and pixels in L1; and a panel of weights that streams from L2 past the pixels of one segment."""
+    """Make two loops: weights and pixels in L1; weights streaming from L2, with the pixels of one segment."""
     lanes = isa.lanes
-    weight, pixels = v * lanes * F32.bytes, n * F32.bytes  # bytes of a scalar of the reduction
+    weight, pixels = v * lanes * F32.bytes, n * F32.bytes  # bytes per scalar of the reduction
     depths = {"L1": L1_SHARE * machine().l1 / (weight + pixels), "L2": L2_SHARE * machine().l2 / weight}
     made = []
     for case, scalars in depths.items():
@@ -131,14 +131,14 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
 
 
 def winograd_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
-    """The transforms of a tile of one channel block for 3x3 kernels, named as in F(4,3)."""
+    """Yield the transforms of a tile of one channel block for 3x3 kernels, named as in F(4,3)."""
     for a in sorted(winograd.POINTS):
         if 3 < a <= winograd.LARGEST[True]:
             yield f"F({a - 2},3)", functools.partial(_winograd, isa, a - 2)
 
 
 def _winograd(isa: Isa, m: int) -> list[Loop]:
-    """Forward and back, tile and planes in L1."""
+    """Make the loops of the input and output transforms, with tile and planes in L1."""
     at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(m, 3))
     a, pixel = len(bt), isa.lanes * F32.bytes
     spatial, planes, bias = _data(a, a, isa.lanes), _data(a * a, isa.lanes), _data(isa.lanes)
@@ -155,7 +155,7 @@ def _winograd(isa: Isa, m: int) -> list[Loop]:
 
 
 def depthwise_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
-    """The best tiles by the model for a few depthwise kernels, named kernel, stride, rows x columns."""
+    """Yield the cost model's best tiles of a few depthwise kernels, named kernel, stride, rows x columns."""
     layout = blocked.layout(isa)
     for r, stride in DEPTHWISE:
         problem = ConvProblem(
@@ -168,7 +168,7 @@ def depthwise_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
 
 
 def _depthwise(isa: Isa, problem: ConvProblem, shape: lane_tiles.Shape, name: str) -> list[Loop]:
-    """A tile of the inside of a plane, its window in L1."""
+    """Make the loop of a tile in the interior of a plane, with its window in L1."""
     views = (
         Operand(Ref(name), contiguous(problem.in_layout, each))
         for name, each in (("x", problem.in_shape), ("y", problem.out_shape))
@@ -196,21 +196,23 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lane_tiles.Shape, name: st
 
 
 def _data(*shape: int) -> np.ndarray:
-    """Unit normal numbers that start on a cache line."""
+    """Make a unit-normal array that starts on a cache line."""
     array = aligned(shape)
     array[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
     return array
 
 
 def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -> Callable[[int], object]:
-    """run(times) of a micro-kernel on named words; the word of an array is its address."""
+    """Return run(times) of a micro-kernel on named argument words; an array is passed by address."""
     values = [words[name] for name in kernel.words]
     packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
     kept: list[object] = []
     repeat, address = _repeat(kernel), kernel.entry(tile).address_for(kept)
     repeat(1, address, packed)  # compiles
 
-    def run(times: int, values: object = values, kept: object = kept) -> None:  # which keep what has addresses here
+    def run(
+        times: int, values: object = values, kept: object = kept
+    ) -> None:  # defaults keep the addressed objects alive
         repeat(times, address, packed)
 
     return run
@@ -218,8 +220,8 @@ def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -
 
 @functools.cache
 def _repeat(kernel: MicroKernel) -> Callable[..., None]:
-    """A compiled loop of calls. Not kept on disk: the cache knows the library's sources only."""
-    from cpuconv.runtime.front_end import numba_types  # noqa: F401, it tells Numba what the loop calls
+    """Compile a loop of calls. It is not cached on disk, because the cache covers only cpuconv's sources."""
+    from cpuconv.runtime.front_end import numba_types  # noqa: F401, registers the called function with Numba
 
     call = kernel.caller()
 

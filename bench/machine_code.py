@@ -1,11 +1,11 @@
-"""Whether a change of the sources changed machine code: compiled kernels of two cache folders compared, byte by byte.
+"""Check whether a source change altered machine code: compare the kernels of two cache folders, byte by byte.
 
-    CPUCONV_TEST_CACHE=BEFORE make test     # on the commit before the change; any program that compiles kernels serves
-    CPUCONV_TEST_CACHE=AFTER make test      # on the one after it
+    CPUCONV_TEST_CACHE=BEFORE make test     # on the commit before the change; any program that compiles kernels will do
+    CPUCONV_TEST_CACHE=AFTER make test      # on the commit after it
     python -m bench.machine_code BEFORE AFTER
 
-Compared are the instructions and constants of each kernel, whatever it and its file are called. Kernels of AFTER whose
-code is nowhere in BEFORE are listed, and the command ends with code 1.
+The comparison uses the instructions and constants of each kernel; names of kernels and files do not count. It lists the
+kernels of AFTER whose code is not in BEFORE, and then ends with code 1.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import llvmlite.binding as llvm
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.kernel_body import KernelBody
 
-SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")  # and those whose names begin so; small and large code model
+SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")  # prefixes of section names; small and large code model
 
 
 def code_of(file: Path) -> str | None:
-    """Hash of the instructions and constants of a compiled kernel; None of a damaged file."""
+    """Return a hash of the instructions and constants of a compiled kernel; None for a damaged file."""
     body = checked_file.read(file)
     if body is None:
         return None
@@ -39,7 +39,7 @@ def code_of(file: Path) -> str | None:
 
 
 def kernels(folder: Path) -> Iterator[tuple[str, str]]:
-    """The kernels anywhere below a folder: name and hash of each."""
+    """Yield name and hash of every kernel below a folder."""
     for file in sorted(folder.rglob("*.o")):
         code = code_of(file)
         if code is not None:
@@ -47,7 +47,7 @@ def kernels(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def compared(before: Path, after: Path) -> tuple[int, list[str]]:
-    """How many kernels of `after` have code that `before` has too, and the names of the others."""
+    """Return the number of kernels of `after` whose code is also in `before`, and the names of the others."""
     known = {code for _, code in kernels(before)}
     if not known:
         raise SystemExit(f"{before} holds no compiled kernels")

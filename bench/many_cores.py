@@ -1,9 +1,9 @@
-"""How networks and layers scale over the cores of this machine: `python -m bench.many_cores --help`.
+"""Measure how networks and layers scale over the cores of this machine: `python -m bench.many_cores --help`.
 
-Eight networks and twelve layers run on 1, 2, 4, … threads beside ONNX Runtime, PyTorch and OpenVINO, where these are
-installed. Networks and kernels that are missing are made first, by a process a core; no network is needed. The most
-important measurements come first; those that the time does not suffice for are listed. A profile of each network on all
-threads says where its time goes, and several callers at once share the cores in every way.
+Eight networks and twelve layers run on 1, 2, 4, … threads in cpuconv and in ONNX Runtime, PyTorch and OpenVINO, if
+installed. Missing network files and kernels are made first, by one process per core; no internet access is needed. The
+most important measurements come first; those that the time limit excludes are listed. A profile of each network on all
+threads divides its time into parts. Several simultaneous callers are timed with every division of the cores.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ LAYERS = (
     "|inceptionv3:1x7|convnext:dw96"
 )
 PEERS = ("onnxruntime", "torch", "openvino")
-CALLED = ("resnet50", "mobilenet_v2")  # networks that several callers run
-RUNS = 20  # of a profile
+CALLED = ("resnet50", "mobilenet_v2")  # networks of the measurement with several callers
+RUNS = 20  # runs of a profile
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.many_cores", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where networks are, or are put")
     p.add_argument("--networks", default="", metavar="NAMES", help=f"comma-separated ({','.join(NETWORKS)})")
@@ -138,12 +138,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _powers(most: int) -> tuple[int, ...]:
-    """1, 2, 4, … and `most`."""
+    """Return 1, 2, 4, … and `most`."""
     return tuple(sorted({most, *(1 << at for at in range(most.bit_length()) if 1 << at <= most)}))
 
 
 def stages(threads: Sequence[int]) -> list[Stage]:
-    """What is measured, the most important first: most threads and one, then what lies between."""
+    """Return the stages, the most important first: most threads and one, then the numbers between."""
     ends = list(dict.fromkeys((max(threads), min(threads))))
     between = [count for count in sorted(threads, reverse=True) if count not in ends]
     found = [Stage("networks", count) for count in ends]
@@ -155,7 +155,7 @@ def stages(threads: Sequence[int]) -> list[Stage]:
     return found + [Stage("networks", count, precision=name) for name in ("bf16", "int8") for count in between]
 
 
-# --- what is needed before -------------------------------------------------------------------------------------------
+# --- preparation -----------------------------------------------------------------------------------------------------
 
 
 def _processes(count: int) -> ProcessPoolExecutor:
@@ -163,12 +163,12 @@ def _processes(count: int) -> ProcessPoolExecutor:
 
 
 def _alone() -> None:
-    """Have a process of many use one core."""
+    """Restrict a worker process to one core."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CPUCONV_COMPILERS": "1"}
 
 
 def make_networks(folder: Path, chosen: Sequence[str], planned: Sequence[Stage], console: Console) -> None:
-    """Make the networks' files that are not there, int8 ones too."""
+    """Make the missing files of networks, int8 ones included."""
     with _processes(len(chosen)) as pool:
         for name, why in zip(chosen, pool.map(_make, [folder] * len(chosen), chosen), strict=True):
             if why:
@@ -176,7 +176,7 @@ def make_networks(folder: Path, chosen: Sequence[str], planned: Sequence[Stage],
 
 
 def _make(folder: Path, name: str) -> str:
-    """A network's files; why one could not be made, or nothing."""
+    """Make a network's files; return why one could not be made, or an empty string."""
     from bench.networks.__main__ import main as make
     from bench.networks.quantized import quantized
 
@@ -184,13 +184,13 @@ def _make(folder: Path, name: str) -> str:
         return "not made"
     try:
         quantized(networks()[name], folder / f"{name}.onnx")
-    except Exception as error:  # of ONNX Runtime, of any kind
+    except Exception as error:  # ONNX Runtime raises many kinds
         return f"no int8 file: {type(error).__name__}: {error}"
     return ""
 
 
 def compile_kernels(folder: Path, chosen: Sequence[str], planned: Sequence[Stage], console: Console) -> None:
-    """Compile what the stages run, each network in processes of its own: kernels are in the user's cache then."""
+    """Compile the kernels of all stages into the user's cache, each network in its own processes."""
     tasks = [(folder, name, stage) for stage in planned if stage.kind == "networks" for name in chosen]
     with _processes(len(tasks)) as pool:
         for done in pool.map(_compile, tasks):
@@ -207,7 +207,7 @@ def _compile(task: tuple[Path, str, Stage]) -> str:
         with problems(folder, asked(folder, name), stage.batch, precision.quantized) as found:
             options: dict[str, Any] = {"precision": precision.ours.get("precision", "float32")}
             cpuconv.compile(found[name].path, threads=stage.threads, **options).run(found[name].feed())
-    except Exception as error:  # the stage says it again
+    except Exception as error:  # the stage reports it again
         return f"{name}, {stage}: {type(error).__name__}: {error}"
     return ""
 
@@ -216,7 +216,7 @@ def _compile(task: tuple[Path, str, Stage]) -> str:
 
 
 def table(stage: Stage, args: argparse.Namespace, paths: Mapping[str, Path]) -> dict[str, Any]:
-    """The engines' times on one stage, as `bench.models` keeps them."""
+    """Measure the engines on one stage; the result has the form of `bench.models.to_dict`."""
     precision, peers = TABLE[stage.precision], tuple(args.peers.split(","))
     common: dict[str, Any] = {"threads": stage.threads, "rounds": args.rounds, "seconds": args.seconds, "roofs": False}
     if stage.kind == "layers":
@@ -238,13 +238,13 @@ def table(stage: Stage, args: argparse.Namespace, paths: Mapping[str, Path]) -> 
 
 
 def profiled(path: Path, threads: Sequence[int]) -> dict[str, Any]:
-    """Where the time of a network goes on the most threads: parts of a run in seconds, and its slowest operators."""
+    """Profile a network on the most threads: parts of a run in seconds, and its slowest operators."""
     import cpuconv
 
     feed = NetworkProblem(path, path.with_suffix(".npz")).feed()
     most = max(threads)
     one, many = (cpuconv.compile(path, threads=count).profile(feed, RUNS, watch=True) for count in (1, most))
-    assert one.watched is not None and many.watched is not None  # they were asked for
+    assert one.watched is not None and many.watched is not None  # because of watch=True
     busy = sum(span.end - span.start for span in one.watched.spans)
     alone = {row.name: row.seconds for row in one.rows}
     rows = [
@@ -255,22 +255,22 @@ def profiled(path: Path, threads: Sequence[int]) -> dict[str, Any]:
 
 
 def parts(profile: Profile, threads: int, busy: float) -> dict[str, float]:
-    """The seconds of a watched run, by what they are spent on; they add up to the run.
+    """Divide the seconds of a watched run into parts, whose sum is the run.
 
     Parameters
     ----------
     profile : Profile
-        With `watched`.
+        A profile with `watched`.
     threads : int
     busy : float
-        Seconds in which one thread does the same work alone.
+        Seconds that one thread takes for the same work.
 
     Returns
     -------
     dict of str to float
-        work: `busy` over the threads. slower: what the same work takes longer on so many threads, as they share memory
-        and caches. imbalance: threads that wait for the last one of an operator. serial: operators that one thread
-        runs. joins: between operators, when nobody works. rows: operators that threads share (a count).
+        work: `busy` over the threads. slower: extra time of the same work because threads share memory and caches.
+        imbalance: threads wait for the last one of an operator. serial: operators that one thread runs. joins: time
+        between operators, when no thread works. rows: number of operators that threads share.
     """
     assert profile.watched is not None
     by_work: dict[int, list[Span]] = {}
@@ -301,7 +301,7 @@ def parts(profile: Profile, threads: int, busy: float) -> dict[str, float]:
 
 
 def callers(path: Path, cores: int, seconds: float) -> dict[str, float]:
-    """Images a second of as many callers as keep all cores busy, by "callers x threads"."""
+    """Return images per second of several callers that use all cores, by "callers x threads"."""
     import cpuconv
 
     feed = NetworkProblem(path, path.with_suffix(".npz")).feed()

@@ -15,7 +15,7 @@ PARTS = ("work", "slower", "imbalance", "serial", "joins")
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """Everything that was measured, as text with tables."""
+    """Return all measurements as text with tables."""
     tables = found["tables"]
     versions = {each["name"]: each["version"] for one in tables for each in one["engines"].values()}
     told = [
@@ -66,7 +66,7 @@ def _medians(one: Table, engine: str) -> dict[str, float]:
 
 
 def _scaling(tables: Sequence[Table], kind: str, precision: str, batch: int) -> str:
-    """A row a line and engine: efficiency on each number of threads."""
+    """Table with a row per line and engine: efficiency on each number of threads."""
     here = [one for one in tables if _kind(one) == (kind, precision, batch)]
     single = next((one for one in here if one["threads"] == 1), None)
     many = sorted((one for one in here if one["threads"] > 1), key=lambda one: one["threads"])
@@ -88,7 +88,7 @@ def _scaling(tables: Sequence[Table], kind: str, precision: str, batch: int) -> 
 
 
 def _parts(profiles: Mapping[str, Any]) -> str:
-    """A row a network: shares of a run; µs of a join."""
+    """Table with a row per network: parts of the run as shares, and µs of a join."""
     rows = []
     for name, one in profiles.items():
         parts = one["parts"]
@@ -105,7 +105,7 @@ def _callers(found: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _milliseconds(one: Table) -> str:
-    """A row a line: each engine's median, and the ratio."""
+    """Table with a row per line: each engine's median, and the ratio."""
     rows = []
     for line in one["lines"]:
         cells = (

@@ -1,8 +1,8 @@
-"""Whole networks: cpuconv beside ONNX Runtime, OpenVINO and MNN: `python -m bench.models --help`.
+"""Compare whole networks in cpuconv, ONNX Runtime, OpenVINO and MNN: `python -m bench.models --help`.
 
-The files are those of `python -m bench.networks DIR`. Engines are asked in turn, each in a process of its own, as
-`bench.compare` does it. They are judged by what the references of a network's operators give; an engine whose output
-is wrong is no peer.
+The files are those of `python -m bench.networks DIR`. Engines run in turn, each in its own process, as in
+`bench.compare`. Outputs are compared with those of the reference operators; an engine whose output is wrong is not
+compared.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from bench.settings import PLAIN, Run, Settings, machine_name, words
 from bench.shapes import Line
 
 PEERS = ("onnxruntime", "openvino", "mnn")
-ALL_PEERS = (*PEERS, "torch")  # PyTorch runs modules that onnx2torch makes, where it can
+ALL_PEERS = (*PEERS, "torch")  # PyTorch runs modules made by onnx2torch, where possible
 LOADED = "resnet50"
-APART = {"load": LOADING, "memory": MEMORY}  # what is asked of new processes, by option: names of the figures
-Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
+APART = {"load": LOADING, "memory": MEMORY}  # measurements in new processes, by option: names of the figures
+Data = Mapping[str, Any]  # the result of `to_dict`, also as read from JSON
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table for each number of images and threads; 1 if nothing was measured, 130 when interrupted."""
+    """Print a table for each batch and number of threads; return 1 if nothing was measured, 130 when interrupted."""
     args = parser().parse_args(argv)
     chosen = asked(args.folder, args.networks or (LOADED if args.apart == "load" else ""))
     found: list[dict[str, Any]] = []
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.models", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
@@ -86,12 +86,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Whole numbers from 1, with commas between them."""
+    """Parse comma-separated positive integers."""
     return tuple(map(positive, text.split(",")))
 
 
 def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
-    """What the options ask for."""
+    """Return the settings of the options."""
     precision = TABLE[args.precision]
     return Settings(
         threads=threads,
@@ -113,15 +113,14 @@ def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
 
 
 def raced(found: Mapping[str, NetworkProblem], run: Settings) -> tuple[dict[str, Any], int]:
-    """Time networks; the figures and the command's result so far."""
+    """Time networks; return the figures and the command's exit code so far."""
     race = Race([Line(problem, name, "") for name, problem in found.items()], run, Console(stderr=True))
     race.go()
     return to_dict(race.results, race.run), INTERRUPTED if race.interrupted else int(not race.results)
 
 
 def apart(found: Mapping[str, NetworkProblem], run: Settings, what: str) -> tuple[dict[str, Any], int]:
-    """Ask for figures (`APART`) in new processes every round; the first, after which kernels are on disk, does not
-    count."""
+    """Measure figures (`APART`) in new processes every round; the first one, which compiles kernels, does not count."""
     console = Console(stderr=True)
     names: dict[str, str] = {}
     lines: list[dict[str, Any]] = []
@@ -149,7 +148,7 @@ def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
-    """Everything as plain data: times in seconds, ratios of the best peer's time to ours."""
+    """Return all figures as plain data: times in seconds, ratios of the best peer's time to cpuconv's."""
     mean = mean_ratio(results, run.peers)
     ratios = [ratio for result in results if (ratio := result.ratio(run.peers))]
     return _described(run.settings) | {
@@ -180,12 +179,12 @@ def _line(result: LineResult, run: Run) -> dict[str, Any]:
 
 
 def _why(result: LineResult, key: str) -> str:
-    """Why an engine has no figure: it was prepared and no output was right, or it was not."""
+    """Return why an engine has no figure: "wrong" if no output was right, "failed" if it was not prepared."""
     return "wrong" if any(key in measurement.forms for measurement in result.runs) else "failed"
 
 
 def table(data: Data) -> str:
-    """A row a network: median and fastest milliseconds of each engine, and the best peer's time over ours."""
+    """Table with a row per network: median and fastest milliseconds of each engine, best peer's time over cpuconv's."""
     rows = []
     for line in data["lines"]:
         cells = [_milliseconds(line["engines"].get(key), line["without"].get(key)) for key in data["engines"]]
@@ -203,7 +202,7 @@ def table(data: Data) -> str:
 
 
 def loads_table(data: Data) -> str:
-    """A row a network and engine: seconds of each part of loading."""
+    """Table with a row per network and engine: seconds of each part of loading."""
     rows = [
         [line["label"], data["engines"][key]["name"], *(f"{seconds:.3f}" for seconds in parts.values())]
         for line in data["lines"]
@@ -213,7 +212,7 @@ def loads_table(data: Data) -> str:
 
 
 def memory_table(data: Data) -> str:
-    """A row a network: megabytes of each engine, most and in the end, and our share of each peer's most."""
+    """Table with a row per network: peak and final megabytes of each engine, cpuconv's peak over each peer's."""
     rows = []
     for line in data["lines"]:
         most = {key: line["engines"][key]["most"] for key in line["engines"]}
@@ -233,7 +232,7 @@ def memory_table(data: Data) -> str:
 
 
 def notes(data: Data) -> list[str]:
-    """What failed or was wrong, in words."""
+    """Return messages on failures and wrong outputs."""
     return [f"{line['label']}: {note}." for line in data["lines"] for note in line["notes"]]
 
 

@@ -1,12 +1,12 @@
-"""Inputs whose sizes all differ, beside ONNX Runtime and OpenVINO: `python -m bench.new_sizes --help`.
+"""Time inputs whose sizes all differ, in cpuconv, ONNX Runtime and OpenVINO: `python -m bench.new_sizes --help`.
 
-Each engine in turn, in a process of its own, runs a network on inputs of different sizes, and then on the same inputs
+The engines run in turn, each in its own process: a network on inputs of different sizes, and then on the same inputs
 again. Networks are the text recogniser and detector of PP-OCRv4, or an ONNX file: sizes along --axes are drawn from
---from to --to. With --memory, processes run random sizes and batches, and tell how much memory they occupy.
+--from to --to. With --memory, processes run random sizes and batches, and report their memory.
 
 Columns: *new* is the mean time of an input in the first pass (in brackets the worst); *again* in later passes; *cost of
 a new size* is the difference of the two for each input, its median (in brackets the worst); *compiled* counts kernels
-in the first pass (in brackets all that came into the cache, by helper processes too).
+in the first pass (in brackets all kernels added to the cache, also by helper processes).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOTHING = "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table; 1 if an engine failed or results differ, 130 when interrupted."""
+    """Print a table; return 1 if an engine failed or results differ, 130 when interrupted."""
     args = parser().parse_args(argv)
     engines = [key for key in words(args.engines, ENGINES, "--engines") or ENGINES if not ENGINES[key].missing]
     console = Console(stderr=True, highlight=False)
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(
         prog="bench.new_sizes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -116,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def networks(args: argparse.Namespace, folder: Path) -> list[SizedNetwork]:
-    """The networks asked for."""
+    """Return the networks that the options name."""
     ocr = ocr_networks() if {*args.models} & {*OCR} else {}
     base, axes = (tuple(map(int, text.split(","))) for text in (args.base, args.axes))
     drawn = args.low, args.high, args.step
@@ -125,7 +125,7 @@ def networks(args: argparse.Namespace, folder: Path) -> list[SizedNetwork]:
 
 
 def measured(args: argparse.Namespace, key: str, threads: int, network: SizedNetwork, folder: Path) -> dict[str, Any]:
-    """The figures of a process; of cpuconv with the kernels that came into its cache."""
+    """Return the figures of a process; for cpuconv with the number of kernels added to its cache."""
     job = Job(key, threads, network, args.again, args.wait, args.compare, str(folder / f"{key}.npz"))
     if args.memory:
         job = replace(job, runs=args.runs, largest_batch=args.batches)
@@ -136,7 +136,7 @@ def measured(args: argparse.Namespace, key: str, threads: int, network: SizedNet
 
 
 def compared(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, float]:
-    """Largest difference of other engines' outputs from ours, by key."""
+    """Return the largest difference of other engines' outputs from cpuconv's, by key."""
     files = {key: str(folder / f"{key}.npz") for key in figures if "wall" in figures[key]}
     return largest_errors(files, OURS) if OURS in files else {}
 
@@ -145,7 +145,7 @@ def compared(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str
 
 
 def summary(figures: Mapping[str, Any], clock: str) -> dict[str, float]:
-    """Milliseconds of one engine: mean and worst of the first pass and of later ones, and costs of a new size."""
+    """Return milliseconds of one engine: mean and worst of the first pass and of later ones, cost of a new size."""
     first, *later = figures[clock]
     again = least(later)
     costs = [new - old for new, old in zip(first, again, strict=True)]
@@ -161,7 +161,7 @@ def summary(figures: Mapping[str, Any], clock: str) -> dict[str, float]:
 
 
 def times_table(data: Mapping[str, Any]) -> str:
-    """A row for each network, number of threads and engine; a last row has the best peer's mean over ours."""
+    """Table with a row per network, number of threads and engine; then the best peer's mean over cpuconv's."""
     rows = []
     for line in data["lines"]:
         found = {k: summary(each, data["clock"]) for k, each in line["engines"].items() if data["clock"] in each}
@@ -181,7 +181,7 @@ def times_table(data: Mapping[str, Any]) -> str:
 
 
 def memory_table(data: Mapping[str, Any]) -> str:
-    """A row for each network, number of threads and engine: memory in 1e6 bytes, and ours over ONNX Runtime's."""
+    """Table with a row per network, number of threads and engine: memory in MB (1e6 bytes), ratio to ONNX Runtime's."""
     parts = ("imported", "made", "first", "all", "peak")
     rows = []
     for line in data["lines"]:
@@ -208,7 +208,7 @@ def _sizes(data: Mapping[str, Any]) -> str:
 
 
 def remarks(data: Mapping[str, Any]) -> list[str]:
-    """Failures, and how results compare."""
+    """Return messages on failures and on differences of results."""
     found = []
     for line in data["lines"]:
         about = f"{line['network']}, {line['threads']} threads"

@@ -1,7 +1,7 @@
-"""Write what ONNX says of its operators as the table that models are checked by: `python -m bench.onnx_operators`.
+"""Write ONNX's operator definitions as the table used to check models: `python -m bench.onnx_operators`.
 
-Run it when the package onnx has a new opset; tests compare the table with the package. Only names, counts, options and
-types are kept, for every version of every operator; `cpuconv.protos.operators` says how.
+Run it when the package onnx has a new opset; tests compare the table with the package. The table has only names,
+counts, options and types, for every version of every operator; `cpuconv.protos.operators` documents its format.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from autotune.files import write_whole
 from cpuconv.protos.operators import TABLE, UNBOUNDED
 
 _OPTIONS = {"Single": "r", "Optional": "o", "Variadic": "v"}
-_ANY = 2**31 - 1  # of inputs or outputs, as the package has it
+_ANY = 2**31 - 1  # the package's value for an unbounded number of inputs or outputs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the table; 0."""
+    """Write the table; return 0."""
     parser = argparse.ArgumentParser(prog="bench.onnx_operators", description=__doc__)
     parser.add_argument("--file", type=Path, default=TABLE, help="where it goes (the package's own)")
     write_whole({parser.parse_args(argv).file: text(made())})
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def made() -> dict[str, dict[str, list[Any]]]:
-    """Versions of each operator, oldest first, by domain and name; see `cpuconv.protos.operators`."""
+    """Return the versions of each operator, oldest first, by domain and name; see `cpuconv.protos.operators`."""
     found: dict[str, dict[str, list[Any]]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         found.setdefault(schema.domain, {}).setdefault(schema.name, []).append(row(schema))
@@ -45,7 +45,7 @@ def made() -> dict[str, dict[str, list[Any]]]:
 
 
 def row(schema: Any) -> list[Any]:
-    """One version of an operator, an `onnx.defs.OpSchema`, whose stubs lack what enumerations have."""
+    """Return the row of one version of an operator, an `onnx.defs.OpSchema` (whose stubs lack enumerations)."""
     attributes = [
         f"{name}{'!' if attribute.required else '='}{int(attribute.type)}"
         for name, attribute in sorted(schema.attributes.items())
@@ -61,8 +61,8 @@ def row(schema: Any) -> list[Any]:
 
 
 def _types(schema: Any) -> str:
-    """The type of each formal input, then of each output: a variable, and at its first place the types that it may be,
-    as the sum of 2 to the power of their numbers, in hexadecimal."""
+    """Encode the types of inputs, then outputs: a type variable, and at its first use its allowed types as a
+    hexadecimal sum of 2 to the power of their numbers."""
     stated: set[str] = set()
     sides = []
     for formals in (schema.inputs, schema.outputs):
@@ -76,13 +76,13 @@ def _types(schema: Any) -> str:
 
 
 def _numbers(types: Iterable[str]) -> set[int]:
-    """The numbers of types such as ``tensor(float)``; 0 of what is no tensor."""
+    """Return the numbers of types such as ``tensor(float)``; 0 for types that are not tensors."""
     found = (re.fullmatch(r"tensor\((\w+)\)", each) for each in types)
     return {0 if each is None else onnx.TensorProto.DataType.Value(each[1].upper()) for each in found}
 
 
 def text(table: dict[str, dict[str, list[Any]]]) -> str:
-    """JSON with a line for each operator."""
+    """Return JSON with a line for each operator."""
     domains = []
     for domain, operators in table.items():
         lines = [f"  {json.dumps(name)}: {json.dumps(rows)}" for name, rows in operators.items()]

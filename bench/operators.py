@@ -1,8 +1,8 @@
-"""Operators that are no convolutions, each a network of its own, beside other engines: `python -m bench.operators`.
+"""Compare operators other than convolutions with other engines, each as a network: `python -m bench.operators`.
 
-Recurrent layers as text recognisers have them, products at batch 1, attention's products and softmaxes; and what
-`bench.chains` lists. They are timed and judged as `bench.models` does it. With --dynamic those that have weights to
-quantise dynamically are run so, beside ours in float32.
+The operators are recurrent layers of text recognisers, matrix multiplications at batch 1, the multiplications and
+softmaxes of attention, and those of `bench.chains`. They are timed and checked as in `bench.models`. With --dynamic,
+operators with weights run with dynamic quantisation, and are compared with cpuconv in float32, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ROWS = ((1, 8, 197, 197), (1, 8, 40, 40), (1, 40, 6625), (3136, 96), (197, 768)
 
 
 def operators() -> Iterator[Network]:
-    """Networks of one operator or a few."""
+    """Yield networks of one or a few operators."""
     for op, steps, batch, size, hidden, directions in _LAYERS:
         name = f"{op} {steps}x{batch}x{size} to {directions}x{hidden}"
         yield Network(name, {"x": (steps, batch, size)}, partial(_layer, op, hidden, directions), {})
@@ -89,7 +89,7 @@ def _linear(columns: int, inputs: Shapes) -> onnx.ModelProto:
 
 
 def _gelu(inputs: Shapes) -> onnx.ModelProto:
-    """x (1 + erf(x / sqrt 2)) / 2, as exporters write it."""
+    """Make the model x (1 + erf(x / sqrt 2)) / 2, as exporters write GELU."""
     numbers = {"root": math.sqrt(0.5), "one": 1.0, "half": 0.5}
     lines = ("Mul x root a", "Erf a b", "Add b one c", "Mul x c d", "Mul d half y")
     nodes = [helper.make_node(op, names, [result]) for op, *names, result in map(str.split, lines)]
@@ -105,7 +105,7 @@ def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: Any) -> onnx.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table for each number of threads; 1 if nothing was measured."""
+    """Print a table for each number of threads; return 1 if nothing was measured."""
     p = argparse.ArgumentParser(prog="bench.operators", description=__doc__)
     p.add_argument("names", nargs="*", default=["*"], metavar="PATTERN", help="of names, as 'LSTM*' (all)")
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def dynamic_problems(
     found: Mapping[str, NetworkProblem], networks: Mapping[str, Network], weights: str
 ) -> Iterator[tuple[str, NetworkProblem]]:
-    """The problems whose weights dynamic quantisation makes bytes of; right is what their own operators give."""
+    """Yield the problems with dynamically quantised weights; the reference is that of their own operators."""
     for name, full in found.items():
         made = dynamic(full.path, weights)
         if made is not None:

@@ -1,4 +1,4 @@
-"""Data and the float64 answer that every engine is held to; no code shared with any engine, ours included."""
+"""Data and the float64 reference for all engines; it shares no code with any engine, cpuconv included."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import numpy as np
 
 from cpuconv.problem.problem import ConvProblem
 
-# Largest error relative to the output's largest value. Ours is held to its accuracy class; a peer's figure counts as
-# long as its result is right at all (one of them runs Winograd tiles large enough to lose three digits), and its
-# worst error is reported.
+# Largest errors relative to the output's largest value. cpuconv must keep its accuracy class. A peer only has to be
+# roughly right (one of them runs Winograd tiles large enough to lose three digits); its worst error is reported.
 OUR_TOLERANCE = 1e-4
 PEER_TOLERANCE = 5e-3
 
 
 def arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Input (N, C, H, W), weights (K, C/g, R, S) and bias (K,): float32, unit normal, the same in every process."""
+    """Make input (N, C, H, W), weights (K, C/g, R, S) and bias (K,): float32, unit normal, equal in every process."""
     rng = np.random.default_rng(seed)
     shapes = (problem.n, problem.c, problem.h, problem.w), problem.weight_shape, (problem.k,)
     x, w, bias = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
@@ -24,7 +23,7 @@ def arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray,
 
 
 def convolve(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """The convolution in float64, (N, K, OH, OW): a sum over kernel positions of matrix products."""
+    """Compute the convolution in float64, (N, K, OH, OW), as a sum of matrix multiplications over kernel taps."""
     p = problem
     (sh, sw), (dh, dw), (top, bottom, left, right) = p.stride, p.dilation, p.pads
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -38,7 +37,7 @@ def convolve(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarra
 
 
 def error(output: np.ndarray, reference: np.ndarray) -> float:
-    """Largest deviation relative to the reference's largest value; infinite when the shapes differ."""
+    """Return the largest deviation relative to the reference's largest value; infinite if the shapes differ."""
     if output.shape != reference.shape:
         return float("inf")
     if not reference.size:
@@ -48,7 +47,7 @@ def error(output: np.ndarray, reference: np.ndarray) -> float:
 
 
 def worst_error(outputs: np.ndarray | Sequence[np.ndarray], references: Sequence[np.ndarray]) -> float:
-    """The largest `error` of some outputs, or of the only one; infinite when there are more or fewer."""
+    """Return the largest `error` of the outputs; infinite if their number differs from that of the references."""
     outputs = [np.asarray(outputs)] if len(references) == 1 and not isinstance(outputs, list) else outputs
     if len(outputs) != len(references):
         return float("inf")

@@ -1,4 +1,4 @@
-"""What a call costs beside the work: `python -m bench.overhead --help`."""
+"""Measure the overhead of a call: `python -m bench.overhead --help`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bench import oracle, shapes
 from bench.engine import sample
 
 SHAPE = (1, 1, 8, 8)
-SECONDS = 0.02  # at each asking
+SECONDS = 0.02  # duration of one timing
 TIMED = ("conv2d(x, w)", "plan(x, out=y)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print µs a call, fastest and median round; then `conv2d` against the plan on the lines of a file."""
+    """Print µs per call, fastest and median round; then `conv2d` against the plan on the lines of a file."""
     args = parser().parse_args(argv)
     calls = subjects(args.threads)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.overhead", description=__doc__)
     p.add_argument("--calls", type=int, default=20_000, help="calls a round (20000)")
     p.add_argument("--rounds", type=int, default=7, help="rounds (7)")
@@ -67,14 +67,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def subjects(threads: int) -> dict[str, Callable[[], object]]:
-    """What is timed: a 3x3 convolution, padding 1, of one channel of 8x8."""
+    """Return the timed calls: a 3x3 convolution with padding 1 of one 8x8 channel."""
     import cpuconv
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal(SHAPE, dtype=np.float32)
     w = rng.standard_normal((1, 1, 3, 3), dtype=np.float32)
     constant = w.copy()
-    constant.setflags(write=False)  # read once, then known by identity
+    constant.setflags(write=False)  # read once, then identified by the object
     out = np.empty(SHAPE, np.float32)
     plan = cpuconv.plan(SHAPE, w, padding=1, threads=threads)
 
@@ -96,7 +96,7 @@ def subjects(threads: int) -> dict[str, Callable[[], object]]:
 
 
 def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, Any]:
-    """Median µs of `conv2d(x, w)` with writable weights and of `plan(x, out=y)` on a line, NCHW, asked in turn."""
+    """Return median µs of `conv2d(x, w)` with writable weights and of `plan(x, out=y)` on a line, NCHW, in turn."""
     import cpuconv
 
     problem = line.problem
@@ -112,7 +112,7 @@ def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, Any]:
     times: list[list[float]] = []
     for turn in range(args.rounds + 1):
         found = [1e6 * statistics.median(sample(call, SECONDS)) for call in calls]
-        if turn:  # the first warms
+        if turn:  # the first is warm-up
             times.append(found)
     one, other = (statistics.median(column) for column in zip(*times, strict=True))
     ratio = statistics.median(a / b for a, b in times)
@@ -120,7 +120,7 @@ def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def microseconds(call: Callable[[], object], times: int) -> float:
-    """µs a call over so many calls, the loop and the lambda around it included."""
+    """Return µs per call over `times` calls, including the loop and the lambda."""
     clock = time.perf_counter
     repeats = range(times)
     start = clock()

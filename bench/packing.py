@@ -1,4 +1,4 @@
-"""What packing weights costs beside copying as many bytes: `python -m bench.packing --help`."""
+"""Compare packing weights with copying as many bytes: `python -m bench.packing --help`."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from cpuconv.problem.reading import sources
 from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE, why_not
 
-SECONDS = 0.02  # of packing a form, and of copying beside it
-LEAST, MOST = 5, 100  # runs of either
-LARGE = 1 << 20  # bytes read and written; with fewer, a call's own microseconds show
+SECONDS = 0.02  # time for the runs of packing a form, and for those of copying
+LEAST, MOST = 5, 100  # bounds of the runs of either
+LARGE = 1 << 20  # bytes read and written; with fewer, the overhead of a call is visible
 MODELS = ("resnet50", "vgg19")
 PLAN_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A solver's first form on one line.
+    """Packing for a solver's first candidate on one line.
 
-    Times are in µs, medians over runs that take turns with the copy, which fills fresh memory, too.
+    Times are medians in µs; packing and the copy run in turn, and both write to fresh memory.
     """
 
     line: str
@@ -56,13 +56,13 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """Time of packing over that of the copy."""
+        """Time of packing over the time of the copy."""
         return self.pack / self.copy
 
 
 @dataclass(frozen=True)
 class Plans:
-    """All plans of a model, kernels compiled, nothing remembered: seconds in all, and of packing timed by itself."""
+    """All plans of a model with compiled kernels and empty caches: total seconds, and seconds of packing alone."""
 
     model: str
     count: int
@@ -85,7 +85,7 @@ def spread(tile, worker, before, part, parts, args):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a row a line and solver, a summary, and the plans of models."""
+    """Print a row per line and solver, a summary, and the plans of models."""
     args = parser().parse_args(argv)
     found = list(figures(shapes.load(pattern=args.pattern), args.threads))
     rows = [
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.packing", description=__doc__)
     p.add_argument("--threads", type=int, default=1, help="threads of packing and of copying (1)")
     p.add_argument("--pattern", default="", help="only lines whose name matches this regular expression; no models")
@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
-    """Every line with every solver that runs it."""
+    """Yield the figures of every line with every solver that runs it."""
     isa = current()
     for line in lines:
         weight = random_weight(line.problem)
@@ -147,12 +147,12 @@ def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
 
 
 def random_weight(problem: ConvProblem, seed: int = 0) -> np.ndarray:
-    """Unit-normal weights of a problem."""
+    """Make unit-normal weights of a problem."""
     return np.random.default_rng(seed).standard_normal(problem.weight_shape, np.float32)
 
 
 def copier(weight: np.ndarray, form: Packing, threads: int) -> Callable[[], object]:
-    """A call that reads the weights and writes as many bytes as packing does, in order and into fresh memory."""
+    """Return a function that reads the weights and writes as many bytes as packing, in order, to fresh memory."""
     lanes = current().lanes
     vectors, written = (-(-size // (4 * lanes)) for size in (weight.nbytes, form.size))
     x = aligned(vectors * lanes)
@@ -169,7 +169,7 @@ def copier(weight: np.ndarray, form: Packing, threads: int) -> Callable[[], obje
 
 
 def in_turn(*calls: Callable[[], object]) -> list[float]:
-    """Median µs of each call; they run in turn."""
+    """Return the median µs of each call; the calls run in turn."""
     clock = time.perf_counter
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
@@ -184,7 +184,7 @@ def in_turn(*calls: Callable[[], object]) -> list[float]:
 
 
 def plans_of(model: str, threads: int) -> Plans:
-    """The plans of one of the light models that come with the package onnx, chosen by the cost model alone."""
+    """Time the plans of a light model of the package onnx, selected by the cost model alone."""
     path = importlib.resources.files("onnx") / f"backend/test/data/light/light_{model}.onnx"
     entries = sources.load(str(path), threads=threads)
     problems = [e.problem for e in entries for _ in range(e.count)]
@@ -193,7 +193,7 @@ def plans_of(model: str, threads: int) -> Plans:
     plans: list[cpuconv.Plan] = []
     for _ in range(1 + PLAN_ROUNDS):  # the first compiles
         plans.clear()
-        cpuconv.clear_cache()  # of packed weights, too
+        cpuconv.clear_cache()  # also of packed weights
         session.current.forget_choices()
         start = time.perf_counter()
         plans = [plan_of(problem, weight) for problem, weight in layers]
@@ -209,7 +209,7 @@ def plans_of(model: str, threads: int) -> Plans:
 
 
 def plan_of(problem: ConvProblem, weight: np.ndarray) -> cpuconv.Plan:
-    """A plan as callers make it."""
+    """Make a plan by the public call."""
     top, bottom, left, right = problem.pads
     padding = (top, bottom), (left, right)
     return cpuconv.plan(

@@ -1,7 +1,7 @@
-"""RapidOCR reads pages that all differ in size and text, beside ONNX Runtime: `python -m bench.pages --help`.
+"""Time RapidOCR on pages that all differ, with cpuconv and ONNX Runtime: `python -m bench.pages --help`.
 
-Each engine reads in a process of its own: all pages for the first time, and then the same pages again. Pages are drawn
-at random, or are image files.
+Each engine reads all pages in its own process, and then the same pages again. Pages are drawn at random, or are image
+files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ mountain reading writing paper printer kitchen station railway harbour weather t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print seconds a page of each engine, and their ratios; 1 if engines or later readings give other words."""
+    """Print seconds per page of each engine, and ratios; return 1 if engines or later readings give other words."""
     args = parser().parse_args(argv)
     if args.engine:
         print(json.dumps(read_pages(args.engine, pages(args), args.threads)))
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.pages", description=__doc__)
     p.add_argument("files", nargs="*", metavar="IMAGE", help="pages to read (some that are drawn)")
     p.add_argument("--pages", type=positive, default=15, help="pages that are drawn (15)")
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ask(engine: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a new process."""
+    """Return the figures of a new process."""
     options = [f"--pages={args.pages}", f"--seed={args.seed}", *(f"--threads={args.threads}",) * bool(args.threads)]
     command = python(str(Path(__file__).resolve()), "--engine", engine, *options, *args.files)
     with caches.environment(args.cache) as variables:
@@ -82,7 +82,7 @@ def ask(engine: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_pages(engine: str, pictures: Sequence[Any], threads: int | None) -> dict[str, Any]:
-    """Times of making the reader, and of each page for the first time and again, by clock; and the words of each page.
+    """Time building the reader, and each page for the first time and again, by clock; return also the words.
 
     "words" is the list of lines of each page, and "changed" the number of pages that had other words again.
     """
@@ -114,7 +114,7 @@ def read_pages(engine: str, pictures: Sequence[Any], threads: int | None) -> dic
 
 
 def table(found: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> str:
-    """Seconds of each engine: of making the reader, of a page for the first time (the worst), and again."""
+    """Return the table of seconds by engine: building the reader, a page for the first time (mean, worst), again."""
     means: dict[str, tuple[float, ...]] = {}
     for engine, runs in found.items():
         times = [run[args.clock] for run in runs]
@@ -136,12 +136,12 @@ def _again(times: dict[str, Any]) -> tuple[float, float]:
 
 
 def pages(args: argparse.Namespace) -> list[Any]:
-    """What is read: paths of files, or drawn pages as arrays."""
+    """Return the pages: paths of files, or drawn pages as arrays."""
     return args.files or [page(args.seed + number) for number in range(args.pages)]
 
 
 def page(seed: int) -> np.ndarray:
-    """A page of random size: lines of some words, dark on light, BGR."""
+    """Draw a page of random size: lines of some words, dark on light, BGR."""
     from PIL import Image, ImageDraw, ImageFont
 
     rng = random.Random(seed)

@@ -1,10 +1,10 @@
-"""Networks as they are laid out, beside other ways to lay them out: `python -m bench.plans --help`.
+"""Compare layout plans of networks: `python -m bench.plans --help`.
 
-A network runs as `compile` makes it; with every operator in channel blocks as far as it can be; the same in planes
-(NCHW); by the greedy plan; and as planned where nothing is tuned. All are programs of one process, and whole runs are
-timed in turn, by the tuner's rounds. Beside that stands the sum of what its layers take alone: convolutions as the
-store has them with cold weights, other products as long as their weights take to be read from memory. Where a layer is
-not tuned there is no sum. What the other operators take is listed by kind.
+A network runs as compiled by `compile`; with as many operators as possible in channel blocks; with as many as possible
+in NCHW; by the greedy plan; and as planned without tuned results. All are programs of one process, and whole runs are
+timed in turn, in the tuner's rounds. They are compared with the sum of the layers alone: tuned times of convolutions
+with cold weights, and for matrix multiplications the time to read their weights from memory. Without tuned results for
+a layer there is no sum. The times of the other operators are listed by kind.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
 
 PLANNED, UNTUNED = "planned", "untuned"
-WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # beside the plan: what is not tuned, and rules of plans
+WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # plans to compare with: untuned, and by other rules
 PRODUCTS = ("Linear", "Gemm", "MatMul")
-RUNS, MOST = 15, 6  # of an operator alone; kinds of operators that are listed
-SAME = "same"  # a way that gives the very program of the plan
+RUNS, MOST = 15, 6  # runs of an operator alone; kinds of operators that are listed
+SAME = "same"  # mark of a way whose plan is the selected one
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.plans", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
@@ -81,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
 def compared(
     path: Path, feed: Mapping[str, np.ndarray], threads: int, ways: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
-    takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
+    """Return a network's plan, its seconds, each way's time over the plan's (centre, low, high), the plan's time over
+    the sum of its layers alone, and the seconds of other operators by kind."""
     from cpuconv.conv.choice.target import Target
     from cpuconv.network.running.building import build
     from cpuconv.network.running.packed import Packed
@@ -122,7 +122,7 @@ def compared(
 
 
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
-    """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
+    """Return seconds of operators other than convolutions by kind, longest first; each is timed alone, in turn."""
     from cpuconv.network.reports.timing import time_works
 
     took: dict[str, float] = {}
@@ -135,12 +135,12 @@ def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[
 
 
 def problem_of(node_plan: NodePlan) -> ConvProblem | None:
-    """What a node asks solvers for, if it does."""
+    """Return the convolution problem of a node, or None."""
     return getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
 
 
 def alone(network_plan: NetworkPlan, threads: int) -> float | None:
-    """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
+    """Return the sum of the seconds of convolutions and matrix multiplications alone; None if one is not tuned."""
     from cpuconv.conv.choice.target import IN_NETWORK
 
     total, known = 0.0, roofs(threads)
@@ -152,7 +152,7 @@ def alone(network_plan: NetworkPlan, threads: int) -> float | None:
             times = [row.median for row in cold if chosen is not None and row.candidate == chosen.row.candidate]
             if chosen is None or known is None:
                 return None
-            total += times[0] if times else chosen.row.median  # of a shipped table, with warm weights
+            total += times[0] if times else chosen.row.median  # a shipped table has only warm weights
         elif each.node.op in PRODUCTS and known is not None:
             weights = [
                 network_plan.graph.constants[name].nbytes
@@ -164,7 +164,7 @@ def alone(network_plan: NetworkPlan, threads: int) -> float | None:
 
 
 def table(found: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> str:
-    """A row a network: milliseconds, ratios, and what they are in the middle."""
+    """Table with a row per network: milliseconds and ratios; below it, geometric means."""
     lines = [
         [
             line["network"], line["batch"], line["threads"], line["plan"], f"{1e3 * line['seconds']:.2f}",

@@ -1,4 +1,4 @@
-"""In what precision engines run whole networks: a row for each, which peers have it, and how they are asked for it."""
+"""Precisions in which engines run whole networks: the peers that support each, and the options that select it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass, field
 from bench.oracle import OUR_TOLERANCE
 from bench.peers import OURS, OWN_F32
 
-PEER_TOLERANCE = 1e-3  # of float32
-ROUNDED = 0.5  # such an error, relative to the largest value, random weights may make of rounding: it tells of no fault
+PEER_TOLERANCE = 1e-3  # for float32, relative to the largest value
+ROUNDED = 0.5  # the same for low precision: with random weights, rounding alone may cause such errors
 Options = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """One way to run networks.
+    """A precision in which networks run.
 
     Attributes
     ----------
     peers : Mapping[str, Options]
-        Other engines that have it, and keyword arguments of their classes.
+        Other engines that support it, and keyword arguments of their classes.
     ours : Options
-        Keyword arguments of our own.
+        Keyword arguments of cpuconv's class.
     own_float32 : bool
-        Whether ours in float32 is timed beside it.
+        Whether cpuconv in float32 is timed, too.
     quantized : bool
-        Whether files of integers are run in place of the networks' own.
+        Whether int8 files run instead of the networks' own.
     tolerance, own_tolerance : float
-        The largest errors, of peers and of ours, at which figures count.
+        The largest errors, of peers and of cpuconv, with which figures count.
     """
 
     peers: Mapping[str, Options]
@@ -39,11 +39,11 @@ class Precision:
     own_tolerance: float = OUR_TOLERANCE
 
     def options(self) -> dict[str, Options]:
-        """Keyword arguments of all engines, by key."""
+        """Return the keyword arguments of all engines, by key."""
         return {OURS: self.ours, **self.peers}
 
     def asked(self, peers: tuple[str, ...]) -> tuple[str, ...]:
-        """Of those peers the ones that have it, with ours in float32 before them where it is wanted."""
+        """Return the peers that support it, after cpuconv in float32 if `own_float32`."""
         return (*([OWN_F32] if self.own_float32 else []), *(key for key in peers if key in self.peers))
 
 
@@ -61,5 +61,5 @@ TABLE: Mapping[str, Precision] = {
         {"onnxruntime": {}, "openvino": {"precision": None}, "mnn": {"precision": "normal"}}, tolerance=ROUNDED
     ),
 }
-"""float32 is held to by all; "default" is what each engine does unasked: OpenVINO rounds to bfloat16 where the CPU
-multiplies it. MNN and ONNX Runtime have no bfloat16 on x86, and MNN reads no such files of integers."""
+"""In "float32" all engines are forced to float32. "default" has no precision option: OpenVINO then computes in bfloat16
+if the CPU has instructions for it. MNN and ONNX Runtime have no bfloat16 on x86, and MNN does not read QDQ files."""

@@ -1,4 +1,4 @@
-"""Whole runs over the lines: engines are started, asked in turn on each line, and ended."""
+"""Whole runs over the lines: start the engines, run them in turn on each line, and end them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench.settings import OWN, Run, Settings
 from bench.shapes import Line
 from cpuconv.problem.types import ALL_F32
 
-HOPELESS = 2.0  # a form this many times slower than its engine's best in the first round is not timed again
+HOPELESS = 2.0  # a form that is this many times slower than its engine's best in the first round is not timed again
 
 
 class Race:
-    """A comparison of the engines on some lines: `go` fills `results` and `run`."""
+    """A comparison of engines on some lines; `go` fills `results` and `run`."""
 
     def __init__(self, lines: Sequence[Line], settings: Settings, console: Console) -> None:
         self.lines, self.settings, self.console = lines, settings, console
@@ -30,7 +30,7 @@ class Race:
         self.interrupted = False
 
     def go(self) -> None:
-        """All runs, with a progress bar. Ctrl-C ends them: whole runs stay, or what there is of the first."""
+        """Do all runs, with a progress bar. On Ctrl-C complete runs remain, or the partial first one."""
         self.results = [LineResult(line) for line in self.lines]
         steps = len(self.lines) * self.settings.rounds
         found: list[Measurement] = []
@@ -69,7 +69,7 @@ class Race:
                 measurement.roofs = before.best(after) if before and after else before
 
     def _roofs(self, engines: Sequence[Engine]) -> Roofs | None:
-        """Measured in our engine's process while the others are stopped; None without ours, or if not asked for."""
+        """Measure the roofs in cpuconv's process while the others are stopped; None without cpuconv or if disabled."""
         ours = next((engine for engine in engines if engine.key == OURS and self.settings.roofs), None)
         try:
             return ours.roofs() if ours else None
@@ -83,7 +83,7 @@ _TOLD = ("name", "version")
 
 @contextlib.contextmanager
 def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
-    """The engines that are installed, ours first; a missing one gets a word."""
+    """Start the installed engines, cpuconv first; report the missing ones by `say`."""
     own = {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}
     engines: list[Engine] = []
     try:
@@ -102,7 +102,7 @@ def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engin
 def measure(
     result: Measurement, line: Line, engines: Sequence[Engine], settings: Settings, step: Callable[[], object]
 ) -> None:
-    """Time every engine on one line, in turn, filling `result`; a failing engine leaves a note and loses the line."""
+    """Time every engine on one line, in turn, and fill `result`; a failing engine gets a note and no figure."""
     for engine in engines:
         with _noting(result, engine):
             engine.revive()
@@ -117,7 +117,7 @@ def measure(
             ]
             result.forms[engine.key] = [Timing(f.form, f.algorithm, f.detail, f.error) for f in right]
     for turn in range(settings.rounds):
-        shift = turn % max(1, len(engines))  # no engine always follows the same one
+        shift = turn % max(1, len(engines))  # so that no engine always runs after the same one
         for engine in (*engines[shift:], *engines[:shift]):
             with _noting(result, engine):
                 for timing in _worth_timing(result.forms.get(engine.key, []), turn):
@@ -126,7 +126,7 @@ def measure(
 
 
 def _limit(key: str, settings: Settings) -> float:
-    """The largest error of an engine whose figure counts."""
+    """Return the largest error with which an engine's figure counts."""
     if settings.types != ALL_F32:
         return typed.limit(settings.types, key, key == OURS)
     return settings.own_tolerance if key in OWN else settings.tolerance
@@ -140,7 +140,7 @@ def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:
 
 
 class _noting:
-    """Turns an engine's failure into a note, and takes its figures off the line."""
+    """Context that turns an engine's failure into a note and removes its figures for the line."""
 
     def __init__(self, result: Measurement, engine: Engine) -> None:
         self.result, self.engine = result, engine

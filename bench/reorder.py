@@ -1,9 +1,9 @@
-"""How fast `cpuconv.reorder` is beside `np.copyto`, for every pair of layouts: `python -m bench.reorder --help`.
+"""Compare `cpuconv.reorder` with `np.copyto` for every pair of layouts: `python -m bench.reorder --help`.
 
-The yardstick is `np.copyto` between two contiguous arrays that exist already, of as many bytes as the larger of source
-and result has. Two shares of its speed are measured: that of a reorder into existing memory (`out=`), and that of one
-that makes its result. Beside them stands the speed of `out=` over that of NumPy's own conversion by strides. Elements
-are of the type `--element`, and become those of `--to`.
+The baseline is `np.copyto` between two existing contiguous arrays with as many bytes as the larger of source and
+result. Two shares of its speed are measured: a reorder into existing memory (`out=`), and one that allocates its
+result. A third column has the speed of `out=` over that of NumPy's own strided conversion. Elements have the type
+`--element`, and are converted to that of `--to`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import layouts
 from bench.overhead import microseconds
 from cpuconv.elements import F32, TABLE, Element
 
-SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill their blocks and that do not
+SHAPES = (  # (N, C, H, W): planes of 7 to 224, 0.2 to 51 MB, full and partial channel blocks
     (1, 1024, 7, 7),
     (8, 250, 7, 7),
     (1, 512, 14, 14),
@@ -44,12 +44,12 @@ SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill th
 SMALL = (1, 64, 7, 7)
 PAIRS = tuple(itertools.product(layouts.NAMES, layouts.NAMES))
 WORST = ("worst ", "mean ")
-SECONDS = 0.002  # a sample lasts at least so long
-CALLS = 2000  # of a small reorder a sample
+SECONDS = 0.002  # minimum duration of a sample
+CALLS = 2000  # calls of a small reorder per sample
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line a pair: µs of a small call; speed of `np.copyto` reached, worst and geometric mean over sizes."""
+    """Print a row per pair: µs of a small call; shares of `np.copyto`'s speed, worst and geometric mean over sizes."""
     import cpuconv
 
     args = parser().parse_args(argv)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.reorder", description=__doc__)
     p.add_argument("--threads", type=int, default=1, help="threads of the reorder; np.copyto has one (1)")
     p.add_argument("--rounds", type=int, default=5, help="rounds (5)")
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """(N, C, H, W) from the command line."""
+    """Parse (N, C, H, W)."""
     sizes = tuple(map(int, text.split("x")))
     if len(sizes) != 4:
         raise argparse.ArgumentTypeError(f"{text!r} must be NxCxHxW")
@@ -90,27 +90,27 @@ def shape(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Types of elements: those that are read, and those that they become."""
+    """Element types of source and result."""
 
     read: Element = F32
     written: Element = F32
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `cpuconv.reorder` is told of them."""
+        """Arguments of `cpuconv.reorder` for these types."""
         if self.read == self.written:
             return {}
         scaled = self.read.integer != self.written.integer
         return {"dtype": self.written.label, **({"scale": 1 / 255} if scaled else {})}
 
     def source(self, shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
-        """Random numbers as a C-contiguous array of that layout."""
+        """Make a random C-contiguous array of a layout."""
         drawn = np.random.default_rng(0).random(layouts.get(layout).shape(*shape), np.float32)
         return (100 * drawn if self.read.integer else drawn).astype(self.read.outside)
 
 
 def small_call(kind: Kind, src: Any, dst: Any, rounds: int, calls: int = CALLS) -> float:
-    """µs of a call on a small array."""
+    """Return µs of a call on a small array."""
     import cpuconv
 
     x = kind.source(SMALL, src)
@@ -121,9 +121,9 @@ def small_call(kind: Kind, src: Any, dst: Any, rounds: int, calls: int = CALLS) 
 def measure(
     kind: Kind, pair: tuple[Any, Any], shape: tuple[int, int, int, int], rounds: int, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
+    """Measure µs per call and shares of the speed of copies; medians of rounds in which all calls run in turn.
 
-    Shares are of the plain copy and of NumPy's strided one (None where channels do not fill their blocks).
+    Shares refer to the plain copy and to NumPy's strided one (None if channels do not fill their blocks).
     """
     import cpuconv
 
@@ -156,7 +156,7 @@ def measure(
 
 
 def by_channel(x: np.ndarray, layout: str, pair: tuple[str, str]) -> np.ndarray:
-    """A view of `x` with axes n, blocks of the coarser layout, of the finer in one, channels of those, h, w."""
+    """View `x` with axes n, blocks of the coarser layout, finer blocks in each, channels in each of these, h, w."""
     fine, coarse = sorted(layouts.get(name).block for name in pair)
     known = layouts.get(layout)
     n, h, w = (x.shape[known.axes.index(axis)] for axis in "nhw")
@@ -165,12 +165,12 @@ def by_channel(x: np.ndarray, layout: str, pair: tuple[str, str]) -> np.ndarray:
         split = x.reshape([size for axis in known.axes for size in shape[axis]])
         return split if known.name == "NCHW" else split.transpose(0, 3, 4, 5, 1, 2)
     split = x.reshape(n, -1, coarse // known.block, h, w, known.block // fine, fine)
-    joined = split.transpose(0, 1, 2, 5, 6, 3, 4)  # of axes 2 and 3, one has a single element
+    joined = split.transpose(0, 1, 2, 5, 6, 3, 4)  # one of the axes 2 and 3 has a single element
     return joined[:, :, 0] if joined.shape[2] == 1 else joined[:, :, :, 0]
 
 
 def table(small: dict[tuple[str, str], float], large: list[dict[str, Any]], everything: bool) -> str:
-    """A line a pair and shape, or a pair."""
+    """Table with a row per pair and shape, or per pair."""
     rows = []
     for pair in PAIRS:
         of = [line for line in large if line["pair"] == list(pair)]
@@ -185,7 +185,7 @@ def table(small: dict[tuple[str, str], float], large: list[dict[str, Any]], ever
 
 
 def shares(lines: list[dict[str, Any]]) -> list[str]:
-    """Worst and geometric mean of each share over these lines; of a single line, itself."""
+    """Return worst and geometric mean of each share over these lines; for a single line, its share."""
     cells = []
     for share in ("into_of_copyto", "reorder_of_copyto", "into_of_numpy"):
         values = [line[share] for line in lines if line[share] is not None]

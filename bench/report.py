@@ -1,4 +1,4 @@
-"""The figures as text, Markdown and JSON, and their place between the markers of a page."""
+"""Figures as text, Markdown and JSON, and their insertion between the markers of a page."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cpuconv.problem.types import ALL_F32
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NOTHING = "–"
 FLOAT32 = "fp32"
-Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
-MOST_SHARE = 1.03  # of a roof: measurements differ by so much; more is not possible
+Data = Mapping[str, Any]  # the result of `to_dict`, also as read from JSON
+MOST_SHARE = 1.03  # largest plausible share of a roof: 1, plus the noise of measurements
 
 
 def lines_table(data: Data, style: str = "pipe") -> str:
-    """A row per line: GFLOP/s of each engine (of the direct sum), the roof that binds ours, the ratios to groups."""
+    """Table with a row per line: GFLOP/s of direct convolution by engine, the roof that binds, the ratios to groups."""
     groups = _groups(data)
     headers = ["layer", *(engine["name"] for engine in data["engines"].values()), "bound by"]
     rows = []
@@ -37,7 +37,7 @@ def lines_table(data: Data, style: str = "pipe") -> str:
 
 
 def headlines_table(tables: Sequence[tuple[str, Data]], style: str = "pipe") -> str:
-    """A row per table, by its device: geometric means over all lines, and on how many lines a peer is faster."""
+    """Table with a row per table: device, geometric means over all lines, number of lines on which a peer is faster."""
     titles = list(dict.fromkeys(title for _, data in tables for title in _groups(data)))
     rows = []
     for device, data in tables:
@@ -48,7 +48,7 @@ def headlines_table(tables: Sequence[tuple[str, Data]], style: str = "pipe") -> 
 
 
 def families_table(data: Data, style: str = "pipe") -> str:
-    """A row for all lines and for each family: geometric means of our ratios."""
+    """Table with a row for all lines and for each family: geometric means of the ratios."""
     everything = {"family": "all", "count": len(data["lines"]), "geomean": data["geomean"]}
     titles = list(data["geomean"])
     rows = []
@@ -59,7 +59,7 @@ def families_table(data: Data, style: str = "pipe") -> str:
 
 
 def details_table(results: Sequence[LineResult], run: Run, style: str = "pipe") -> str:
-    """A row per line and engine: its best form, milliseconds, GFLOP/s, error, and what ran."""
+    """Table with a row per line and engine: its best form, milliseconds, GFLOP/s, error, and the algorithm."""
     rows = []
     for result in results:
         for key, name in run.names.items():
@@ -73,7 +73,7 @@ def details_table(results: Sequence[LineResult], run: Run, style: str = "pipe") 
 
 
 def roofs_table(data: Data, style: str = "pipe") -> str:
-    """A row per line that ours ran: algorithm, layouts, time, the roof that binds, every ratio."""
+    """Table with a row per line that cpuconv ran: algorithm, layouts, time, the roof that binds, every ratio."""
     titles = list(data["geomean"])
     rows = []
     for line in data["lines"]:
@@ -88,7 +88,7 @@ def roofs_table(data: Data, style: str = "pipe") -> str:
 
 
 def roofs_text(data: Data) -> str:
-    """The roofs of each run, and the lines that pass one, in words; empty if none was measured."""
+    """Describe the roofs of each run, and the lines that exceed one; empty if none was measured."""
     texts = []
     for roofs in data["roofs"]:
         levels = ", ".join(f"{level['name']} {level['gbs']:.0f} GB/s" for level in roofs["levels"])
@@ -102,7 +102,7 @@ def roofs_text(data: Data) -> str:
 
 
 def targets_table(results: Sequence[LineResult], run: Run, style: str = "pipe") -> str:
-    """A row per target: what it asks for, the lowest figure, whether it is met, and what falls short."""
+    """Table with a row per target: required and lowest figure, whether it is met, lines that miss it."""
     rows = [
         [v.name, v.wanted, v.reached, "met" if v.met else "not met", "; ".join(v.short)]
         for v in targets.check(results, run)
@@ -111,7 +111,7 @@ def targets_table(results: Sequence[LineResult], run: Run, style: str = "pipe") 
 
 
 def caption(data: Data) -> str:
-    """One paragraph: the machine, the engines, the method."""
+    """Describe the machine, the engines and the method in one paragraph."""
     engines = ", ".join(f"{engine['name']} {engine['version']}" for engine in data["engines"].values())
     forms = "form that takes and gives NCHW" if set(data["layouts"]) == {PLAIN} else "form"
     types = f", {FLOAT32}" if data.get("types", FLOAT32) == FLOAT32 else ""
@@ -125,7 +125,7 @@ def caption(data: Data) -> str:
 
 
 def remarks(data: Data) -> list[str]:
-    """Lines on which ours is slower than the best peer, each engine's worst error, and what was left out."""
+    """List the lines on which the best peer is faster, each engine's worst error, and omissions."""
     beside = [(line["best_peer"]["ratio"], line) for line in data["lines"] if line["best_peer"]]
     slower = sorted((pair for pair in beside if pair[0] < 1.0), key=lambda pair: pair[0])
     texts = []
@@ -145,12 +145,12 @@ def remarks(data: Data) -> list[str]:
 
 
 def summary(data: Data) -> str:
-    """The families of one table, its method and remarks."""
+    """Return the families of one table, its method and remarks."""
     return "\n\n".join((caption(data), families_table(data), *remarks(data))) + "\n"
 
 
 def markdown(results: Sequence[LineResult], run: Run, with_targets: bool = False) -> str:
-    """The whole report of what was measured."""
+    """Return the whole report of the measurements."""
     data = to_dict(results, run)
     parts = [caption(data), families_table(data), lines_table(data), *remarks(data)]
     if with_targets:
@@ -160,7 +160,7 @@ def markdown(results: Sequence[LineResult], run: Run, with_targets: bool = False
 
 
 def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
-    """Everything as plain data: times in seconds, a median per round; ratios by column title."""
+    """Return all figures as plain data: times in seconds, a median per round; ratios by column title."""
     asked = run.settings
     families = dict.fromkeys(result.line.family for result in results)
     roofs = dict.fromkeys(one.roofs for result in results for one in result.runs if one.roofs is not None)
@@ -218,12 +218,12 @@ def timing_dict(timing: Timing) -> dict[str, Any]:
 
 
 def replaced(path: Path, text: str, marks: str = "bench") -> str:
-    """A page with `text` in place of what stands between its two markers of that name.
+    """Return a page with `text` between its two markers of that name.
 
     Raises
     ------
     ValueError
-        If the file does not hold each marker once, in order.
+        If the file does not contain each marker once, in order.
     """
     first, last = f"<!-- {marks}:begin -->", f"<!-- {marks}:end -->"
     head, begin, rest = path.read_text(encoding="utf-8").partition(first)
@@ -234,7 +234,7 @@ def replaced(path: Path, text: str, marks: str = "bench") -> str:
 
 
 def _measure(data: Data) -> str:
-    """What errors are measured against, and in what."""
+    """Describe the reference of errors and their unit."""
     if data.get("types", FLOAT32).rpartition(":")[2] in _WHOLE:
         return "the exact integers, in units of the last place"
     return "float64, relative to the largest output"
@@ -244,7 +244,7 @@ _WHOLE = ("u8", "s8", "s32")
 
 
 def _groups(data: Data) -> list[str]:
-    """The titles of groups of peers, and ours in float32; those of peers where no group was asked for."""
+    """Return the titles of groups and of cpuconv in float32; if no group was selected, those of peers."""
     peers = {engine["name"] for key, engine in data["engines"].items() if key != OWN_F32}
     return [title for title in data["geomean"] if title not in peers] or list(data["geomean"])
 

@@ -1,4 +1,4 @@
-"""The roofs over the lines of the benchmark: the library's own roofline, measured in the engine's process."""
+"""Roofs for the lines of the benchmark: cpuconv's own roofline, measured in the engine's process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cpuconv.tuning.probes import probe
 
 
 def measure(threads: int) -> Roofs:
-    """The roofs of so many threads, measured by the library's own probes in about a second."""
+    """Measure the roofs of `threads` threads by cpuconv's own probes, in about a second."""
     return Roofs.of(dict(probe(threads)), dict(fingerprint().caches), threads)
 
 
 def shares(problem: ConvProblem, algorithm: str, roofs: Roofs, seconds: float) -> dict[str, float]:
-    """How much of each roof a run that took `seconds` reaches; the roof that binds has the largest share.
+    """Return the share of each roof that a run of `seconds` reaches; the roof that binds has the largest share.
 
-    `algorithm` is a candidate as `plan.algorithm` names it.
+    `algorithm` is the name of a candidate, as in `plan.algorithm`.
     """
     found = bounds(work(problem, Candidate.parse(algorithm)), roofs)
     return {name: bound / seconds for name, bound in found.items()}

@@ -1,13 +1,13 @@
-"""What more cores than this machine has would bring, computed: `python -m bench.scaling --help`.
+"""Predict the speed on more cores than this machine has: `python -m bench.scaling --help`.
 
-For every number of workers, a convolution or network is planned as it would be there and its kernel calls are cut as
-their drivers cut them. `bench.loads` gives the share of the worker that ends last. Its work at the model's speed of one
-core gives the time, or the roofs of so many cores where they take longer, and a barrier for each call that workers
-share. Nothing is run and nothing compiled.
+For every number of workers, a convolution or network is planned as on such a machine, and its kernel calls are divided
+as their drivers divide them. `bench.loads` computes the work of the worker that ends last. The time is that work at the
+cost model's speed of one core, or the bound by the roofs of that many cores if it is longer, plus one barrier per
+shared call. Nothing is run or compiled.
 
-Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
-each core alike; memory serves all cores as fast as `--memory-cores` of them. What a barrier costs is measured for two
-workers; for more, who are asked one after another, it is assumed (`cpuconv.kernels.binding.processor`).
+Roofs are those of one thread from `autotune doctor --measure`, else the model's. Private caches and L3 scale with the
+cores; memory is as fast as `--memory-cores` cores. The cost of a barrier is measured for two workers. For more workers,
+which are signalled one after another, it is assumed (`cpuconv.kernels.binding.processor`).
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from cpuconv.reading.onnx_reader import read
 
 WORKERS = (4, 8, 16, 32, 64)
 MEMORY_CORES = 4
-LEAST = {8: 0.75, 16: 0.55}  # of the work that cores could do meanwhile, for each convolution
+LEAST = {8: 0.75, 16: 0.55}  # minimum balance of each convolution, by workers
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What a machine of any number of cores would have: the roofs of one core, and what does not grow with cores."""
+    """Roofs for any number of cores: those of one core, and the number of cores that saturate memory."""
 
     one: Roofs
     memory_cores: int
 
     def roofs(self, workers: int) -> Roofs:
-        """Of all of them together."""
+        """Return the combined roofs of `workers` cores."""
         levels = tuple(
             Level(
                 level.name,
@@ -89,22 +89,22 @@ class Predicted:
     label, algorithm : str
     workers : int
     share : float
-        Of the worker that ends last, in the cycles of all.
+        Cycles of the worker that ends last, over those of all.
     balance : float
-        Cycles of one worker alone over those that all workers could do until the last ends: 1 where nothing waits and
-        nothing is done twice.
+        Cycles of one worker alone over the cycles that all workers have until the last one ends: 1 if no worker waits
+        and no work is done twice.
     bytes : dict
-        From each level of memory, by name.
+        Bytes read from each level of memory, by name.
     barriers : int
     single, seconds : float
-        Seconds on one worker, and on all.
+        Time on one worker, and on all, in seconds.
     speed_up, efficiency : float
     bound_by : str
         "work", a roof, or "barriers".
     ends : tuple[float, ...]
-        Seconds after which each worker turns to what runs beside the operator.
+        Times, in seconds, when each worker starts the next operator of the same set.
     is_shared : bool
-        Whether workers share it, or what runs beside it.
+        Whether workers share it or another operator of the same set.
     """
 
     label: str
@@ -122,21 +122,21 @@ class Predicted:
 
     @property
     def speed_up(self) -> float:
-        """Over one worker."""
+        """Speed-up over one worker."""
         return self.single / self.seconds
 
     @property
     def efficiency(self) -> float:
-        """Of that, each worker's."""
+        """Speed-up divided by the number of workers."""
         return self.speed_up / self.workers
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the fields as plain values."""
         return asdict(self) | {"speed_up": self.speed_up, "efficiency": self.efficiency}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the tables; 1 if a convolution is less balanced than `--check` asks for."""
+    """Print the tables; return 1 if a convolution is less balanced than `--check` requires."""
     args = parser().parse_args(argv)
     machines = Machines(one_core(), args.memory_cores)
     lines = [each for line in shapes.load(args.shapes, args.lines) for each in line_on(line, args.workers, machines)]
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.scaling", description=__doc__)
     p.add_argument(
         "folder", nargs="?", type=Path, metavar="DIR", help="where bench.networks put files (none: lines only)"
@@ -174,12 +174,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def too_short(each: Predicted) -> bool:
-    """Whether a convolution that is worth several workers is less balanced than asked for."""
+    """Whether a convolution on several workers is less balanced than required."""
     return each.barriers > 0 and each.balance < LEAST.get(each.workers, 0.0)
 
 
 def one_core() -> Roofs:
-    """The roofs of one core: as measured, else of the model."""
+    """Return the roofs of one core: measured ones, else the model's."""
     known = measured_roofs(1)
     if known is not None:
         return known
@@ -196,7 +196,7 @@ def one_core() -> Roofs:
 
 
 def line_on(line: shapes.Line, workers: Sequence[int], machines: Machines) -> Iterator[Predicted]:
-    """A line of the benchmark in the instruction set's blocks, on each number of workers."""
+    """Predict a line of the benchmark in the instruction set's blocked layouts, for each number of workers."""
     problem = line.problem
     forms = favourite_layouts(problem.c)[0], favourite_layouts(problem.k)[0]
     problem = replace(problem, in_layout=forms[0], out_layout=forms[1])
@@ -214,8 +214,8 @@ def convolution_on(
     label: str, problem: ConvProblem, single: float, machines: Machines,
     workers: int | None = None, before: Predicted | None = None,
 ) -> Predicted:  # fmt: skip
-    """A convolution on the problem's threads, of so many workers, beside the operator `before`; it takes `single`
-    seconds on one."""
+    """Predict a convolution on the problem's threads out of `workers`, concurrent with the operator `before`; it takes
+    `single` seconds on one worker."""
     candidate = _choice(problem).candidate
     alone = replace(problem, threads=1)
     steps = [replace(step, parts=step.parts * (problem.threads > 1)) for step in assemble(problem, candidate).steps]
@@ -229,7 +229,7 @@ def _predicted(
     label: str, algorithm: str, workers: int, alone: Sequence[Step], steps: Sequence[Step], least: Least,
     seconds: float, single: float, machines: Machines, before: Predicted | None,
 ) -> Predicted:  # fmt: skip
-    """An operator whose steps take `seconds` on one worker, where the best ones for one worker take `single`."""
+    """Predict an operator: its steps take `seconds` on one worker, the best steps for one worker take `single`."""
     cycles = sum(load(step).total for step in alone) or 1.0
     starts = [end * cycles / seconds for end in before.ends] if before else [0.0] * workers
     loads = [shared(load(step), workers, step.parts, starts) for step in steps]
@@ -260,7 +260,7 @@ def _predicted(
 
 
 def _from_levels(loads: Sequence[Shared], least: Least, roofs: Roofs) -> dict[str, float]:
-    """Bytes from each level: all that workers read, past the caches of all of them, and past the shared one."""
+    """Return bytes from each level: all reads of workers, less those that private and shared caches serve."""
     once = float(least.inputs + least.weights)
     left = max(sum(each.bytes for each in loads), once)
     found: dict[str, float] = {}
@@ -274,14 +274,14 @@ def _from_levels(loads: Sequence[Shared], least: Least, roofs: Roofs) -> dict[st
 
 
 class _Unpacked(Packed):
-    """Constants that nobody reads: nothing is packed."""
+    """Placeholder constants: nothing is packed, because nothing runs."""
 
     def get(self, array: np.ndarray, form: Any, make: Any) -> np.ndarray:
         return np.zeros(1, np.float32)
 
 
 def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predicted]:
-    """Every operator of a network on so many workers."""
+    """Predict every operator of a network on `workers` workers."""
     graph = read(path)
     sizes: dict[str, Any] = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
     graph = prepared(graph, sizes, Rewriting())[0]
@@ -300,7 +300,7 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
 def _work_on(
     work: CompiledNode, alone: CompiledNode, workers: int, machines: Machines, before: Predicted | None
 ) -> Predicted | None:
-    """An operator of a network beside another one; None where its reference runs."""
+    """Predict an operator of a network, concurrent with another one; None if its reference runs."""
     node, offer, single = work.node_plan.node, work.node_plan.offer, alone.node_plan.offer
     if offer is None or single is None:
         return None
@@ -319,7 +319,7 @@ def _work_on(
 
 
 def table(rows: Sequence[Predicted], workers: Sequence[int]) -> str:
-    """A row an operator: for each number of workers balance and predicted speed-up."""
+    """Table with a row per operator: balance and predicted speed-up for each number of workers."""
     labels = list(dict.fromkeys(each.label for each in rows))
     found = {(each.label, each.workers): each for each in rows}
     body = []
@@ -334,7 +334,7 @@ def table(rows: Sequence[Predicted], workers: Sequence[int]) -> str:
 
 
 def networks_table(found: dict[str, list[Predicted]], workers: Sequence[int]) -> str:
-    """A row a network: predicted speed-up, and the shares of its time that barriers take and that workers wait."""
+    """Table with a row per network: predicted speed-up, share of time that workers wait, number of barriers."""
     body = []
     for name, rows in found.items():
         cells = []

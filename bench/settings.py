@@ -1,4 +1,4 @@
-"""What a comparison is asked for, which engines take part, and the groups of engines that cpuconv is compared with."""
+"""Settings of a comparison, its engines, and the groups of engines that cpuconv is compared with."""
 
 from __future__ import annotations
 
@@ -14,54 +14,59 @@ from cpuconv.problem.types import ALL_F32, Types
 
 ALL = "all-five"
 OWN = (OURS, OWN_F32)
-GROUPS: dict[str, tuple[str, ...]] = {  # each gets a column: ours against the best of the group
+GROUPS: dict[str, tuple[str, ...]] = {  # each has a column: cpuconv against the best of the group
     "main-three": ("torch", "onnxruntime", "openvino"),
     ALL: tuple(key for key in PEERS if key not in OWN),
-    "reordering-four": ("onnxruntime", "openvino", "ncnn", "mnn"),  # what reorders NCHW around its own layout
+    "reordering-four": (
+        "onnxruntime",
+        "openvino",
+        "ncnn",
+        "mnn",
+    ),  # engines that reorder NCHW to and from their own layout
 }
-TYPED = ("torch", "onnxruntime", "openvino")  # those that are compared in other types than float32
+TYPED = ("torch", "onnxruntime", "openvino")  # peers that are compared in other types than float32
 PLAIN = "NCHW"
 _NAMES = {"nchw": PLAIN, "nhwc": "NHWC"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a comparison measures.
+    """Settings of a measurement.
 
     Attributes
     ----------
     threads : int
         Threads of each engine.
     rounds : int
-        Times that each engine is asked on a line.
+        Rounds per line; each engine is timed once in a round.
     seconds : float
-        Seconds spent at each asking.
+        Duration of one timing, in seconds.
     runs : int
-        Whole runs, with new processes.
+        Number of whole runs, with new processes.
     layouts : tuple[str, ...]
         Layouts of cpuconv.
     strategy, call : str
-        How cpuconv chooses, and how it is called.
+        cpuconv's selection strategy, and the call that is timed.
     peers : tuple[str, ...]
         Keys of the other engines.
     groups : tuple[str, ...]
-        Keys of `GROUPS` that get a column; none: the usual ones.
+        Keys of `GROUPS` that have a column; empty: the defaults.
     batch : int | None
         Replaces the batch of every line.
     timeout : float
-        Seconds after which an engine is given up.
+        Seconds to wait for an engine.
     tolerance : float
         Error of a peer, relative to the output's largest value, above which its figure does not count.
     roofs : bool
         Whether to measure the machine's roofs.
     types : Types
-        Of every line.
+        Types of every line.
     w_bits : int
-        Bits of the numbers of weights that are integers.
+        Bits of integer weights.
     own_tolerance : float
-        Error of ours above which its figure does not count, of lines in float32 and of networks.
+        Error of cpuconv above which its figure does not count, for float32 lines and networks.
     options : Mapping[str, Mapping[str, object]]
-        More keyword arguments of engines, by key.
+        Further keyword arguments of engines, by key.
     """
 
     threads: int = 1
@@ -84,17 +89,17 @@ class Settings:
 
     @property
     def plain(self) -> bool:
-        """Whether input and output are NCHW. Then other engines' forms count only if they are NCHW, too."""
+        """Whether input and output are NCHW. If so, forms of other engines count only if they are NCHW, too."""
         return set(self.layouts) == {PLAIN}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The groups that get a column."""
+        """Groups that have a column."""
         return self.groups or (("reordering-four" if self.plain else "main-three"), ALL)
 
     @property
     def title(self) -> str:
-        """What tells one table from another, as in "2 threads, layouts auto, batch 8"."""
+        """Title of the table, as in "2 threads, layouts auto, batch 8"."""
         parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
         parts += [] if self.call == "plan" else [f"call {self.call}"]
         parts += [] if self.types == ALL_F32 else [f"types {self.types}"]
@@ -104,7 +109,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """The engines of a comparison (`names` and `versions` by key, ours first) and its settings."""
+    """Engines of a comparison (`names` and `versions` by key, cpuconv first) and its settings."""
 
     names: Mapping[str, str]
     versions: Mapping[str, str]
@@ -112,12 +117,12 @@ class Run:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The keys of the others."""
+        """Keys of the other engines."""
         return tuple(key for key in self.names if key not in OWN)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Column title to the engines compared with: the groups asked for, then each peer; none without ours."""
+        """Engines to compare with, by column title: the selected groups, then each peer; empty without cpuconv."""
         if OURS not in self.names:
             return {}
         found: dict[str, tuple[str, ...]] = {}
@@ -130,12 +135,12 @@ class Run:
 
 
 def machine_name() -> str:
-    """The processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     return fingerprint().model or platform.machine()
 
 
 def words(text: str, valid: Collection[str], option: str) -> tuple[str, ...]:
-    """The comma-separated words of an option, in order.
+    """Parse the comma-separated words of an option, in order.
 
     Raises
     ------
@@ -149,5 +154,5 @@ def words(text: str, valid: Collection[str], option: str) -> tuple[str, ...]:
 
 
 def layout_names(text: str) -> tuple[str, ...]:
-    """The comma-separated layouts of an option, in their own spelling."""
+    """Parse the comma-separated layouts of an option, with their normal spelling."""
     return tuple(_NAMES.get(name.lower(), name) for name in text.split(","))

@@ -1,10 +1,10 @@
-"""What a shape that was never seen costs: its choice, and the plan of a second size of a known layer.
+"""Measure the cost of new shapes: algorithm selection, and the plan of a second size of a known layer.
 
     python -m bench.shapes_new [--json FILE]
 
-Every choice is of another problem. What solvers remember of tiles is cleared when a list begins ("list"), or before
-every choice ("alone"). Another size of a known layer finds its kernels on disk; it is measured once, in a process of
-its own, as it happens once in a program.
+Every selection is of another problem. The solvers' caches of tiles are cleared at the start of a list ("list"), or
+before every selection ("alone"). Another size of a known layer finds its kernels on disk; it is measured once, in its
+own process, because it happens once in a program.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from cpuconv.tuning.workload import workload
 
 CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"
 DRAWN, SEED = 200, 31
-ROWS, ROWS_A_PROBLEM = 1000, 8  # of a store that holds none of the problems
-LAYERS = (  # channels in and out, kernel, and three sizes
+ROWS, ROWS_A_PROBLEM = 1000, 8  # size of a store that has none of the problems
+LAYERS = (  # input and output channels, kernel size, three plane sizes
     (64, 128, 3, (56, 60, 50)),
     (64, 64, 3, (56, 50, 62)),
     (256, 64, 1, (56, 44, 60)),
     (3, 64, 7, (224, 200, 240)),
     (48, 64, 5, (35, 41, 30)),
 )
-ROUNDS = 5  # of choices; each problem's time is its median
-RUNS = 9  # of a call whose time is taken off that of the first
+ROUNDS = 5  # rounds of selections; each problem's time is the median
+RUNS = 9  # warm calls, whose median is subtracted from the first call's time
 
 
 def lists(threads: int) -> dict[str, list[ConvProblem]]:
-    """The problems, NCHW in and out."""
+    """Return the problems by list, NCHW in and out."""
     lines = [line for line in CANONICAL.read_text().splitlines() if line and not line.startswith("#")]
     canonical = [ConvProblem.parse(line, threads=threads) for line in lines]
     drawn = [replace(each, in_layout="NCHW", out_layout="NCHW") for each in draw(DRAWN, SEED, threads)]
@@ -65,7 +65,7 @@ def lists(threads: int) -> dict[str, list[ConvProblem]]:
 
 
 def forget() -> None:
-    """Empty what solvers remember, choices, and answers of the store."""
+    """Clear the caches of solvers, selections and store queries."""
     solvers = [sys.modules[solver.module] for solver in TABLE]
     for module in (*solvers, blocked, lanewise, tiling, transformed):
         for value in vars(module).values():
@@ -75,7 +75,7 @@ def forget() -> None:
 
 
 def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, float]]:
-    """Microseconds of choices: geometric mean and longest, by list and by what is remembered."""
+    """Time selections in microseconds: geometric mean and worst, by list and by cached state."""
     limits = Limits(accuracy)
 
     def choose(problem: ConvProblem) -> None:
@@ -93,7 +93,7 @@ def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, flo
             alone.append([])
             for problem in problems:
                 forget()
-                tuned.best(problem, Limits(workspace=0))  # the layers are open
+                tuned.best(problem, Limits(workspace=0))  # opens the tiers of wisdom
                 alone[-1].append(_seconds(choose, replace(problem)))
         found[name] = _summary(_medians(together))
         found[f"{name}, alone"] = _summary(_medians(alone))
@@ -101,12 +101,12 @@ def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, flo
 
 
 def _medians(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The median of the rounds, for each problem."""
+    """Return the median over the rounds for each problem."""
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def stored() -> dict[str, dict[str, float]]:
-    """`choices` of strategy "cached" with stores that know none of the problems."""
+    """Run `choices` with strategy "cached" and stores that have none of the problems."""
     found = {}
     before = os.environ.get(VARIABLE)
     for rows in (0, ROWS):
@@ -135,7 +135,7 @@ def _rows(count: int) -> list[Row]:
 
 
 def sizes() -> dict[str, dict[str, float]]:
-    """Milliseconds of a second size of each layer through `conv2d`, beyond its run, and of the parts for a third."""
+    """Time a second size of each layer by `conv2d`, less its run, and the parts for a third size, in milliseconds."""
     found = {}
     for c, k, kernel, (first, second, third) in LAYERS:
         weight = np.ones((k, c, kernel, kernel), np.float32)
@@ -172,7 +172,7 @@ def _parts(shape: tuple[int, ...], weight: np.ndarray, padding: int) -> dict[str
 
 
 def first() -> float:
-    """Milliseconds of the first choice of a process, all imports made."""
+    """Time the first selection of a process after all imports, in milliseconds."""
     problem = ConvProblem(1, 64, 56, 56, 128, 3, 3, pads=(1, 1, 1, 1))
     return 1e3 * _seconds(lambda: select.choose(problem, "cached", Limits()))
 
@@ -192,13 +192,13 @@ _PARTS = {"first": first, "sizes": sizes}
 
 
 def _apart(part: str) -> Any:
-    """The result of a part in a process of its own."""
+    """Run a part in its own process and return its result."""
     command = python("-m", "bench.shapes_new", "--part", part)
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
-    """Measure, print, and write what was found."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--part", choices=_PARTS, help=argparse.SUPPRESS)
@@ -206,7 +206,7 @@ def main() -> None:
     if options.part:
         print(json.dumps(_PARTS[options.part]()))
         return
-    _apart("sizes")  # its kernels are on disk now
+    _apart("sizes")  # compiles its kernels to disk
     found: dict[str, Any] = {"first choice of a process, ms": _apart("first"), "another size, ms": _apart("sizes")}
     for accuracy in ("standard", "exact"):
         for layout, auto in (("NCHW", False), ("auto", True)):

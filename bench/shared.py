@@ -1,8 +1,8 @@
-"""A call on a machine that others use, beside ONNX Runtime: `python -m bench.shared --help`.
+"""Time calls on a shared machine, in cpuconv and ONNX Runtime: `python -m bench.shared --help`.
 
-Two questions, for a few of the canonical lines. How much longer does a call on two threads take while one other process
-computes? And under a control group's quota of 1.5 cores: one thread or two? Each engine runs in a process of its own;
-the states alternate in rounds, and the other process is stopped while the machine is to be quiet.
+Two measurements on a few canonical lines: calls on two threads while another process computes, and calls on one and two
+threads under a control group's quota of 1.5 cores. Each engine runs in its own process. Quiet and busy states alternate
+in rounds; the other process is stopped in the quiet state.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ LINES = (
     "yolov3:32_64s2",
 )
 ENGINES = (OURS, "onnxruntime")
-QUOTA, PERIOD = 1.5, 100_000  # cores; µs of the period in which they are granted
-_REST = 3e-6 * PERIOD  # seconds between engines in a group: none pays for the time that the one before has used
+QUOTA, PERIOD = 1.5, 100_000  # cores; length of the quota's period in µs
+_REST = 3e-6 * PERIOD  # seconds between engines in a group, so that none is throttled for the previous one
 _BUSY = "while True: pass"
-_ENDING = 50  # looks, a tenth of a second apart, whether a group's processes have ended
+_ENDING = 50  # attempts, a tenth of a second apart, to remove a group after its processes end
 
 Figures = dict[str, float]
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.shared", description=__doc__)
     p.add_argument("--lines", default="", help="regular expression of canonical lines (six of them)")
     p.add_argument("--threads", type=int, default=2, help="threads of the calls beside another process (2)")
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: float) -> dict[str, Figures]:
-    """By engine: the quiet median, and what calls take beside another process."""
+    """Return figures by engine: the quiet median, and calls while another process computes."""
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(busy_process())
         engines = {key: stack.enter_context(contextlib.closing(Engine(key, threads))) for key in ENGINES}
@@ -98,7 +98,7 @@ def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: f
 
 
 def compared(quiet: Sequence[float], busy: Sequence[float]) -> Figures:
-    """Milliseconds and ratios of the seconds of calls on a quiet and on a busy machine."""
+    """Return milliseconds and ratios from the seconds of calls on a quiet and on a busy machine."""
     level = statistics.median(quiet)
     return {
         "quiet ms": 1e3 * level,
@@ -110,12 +110,12 @@ def compared(quiet: Sequence[float], busy: Sequence[float]) -> Figures:
 
 
 def under_quota(problem: ConvProblem, group: Path, rounds: int, seconds: float) -> Figures:
-    """Milliseconds of our calls on one thread and on two in a group with a quota."""
+    """Return milliseconds of cpuconv's calls on one thread and on two in a group with a quota."""
     times: dict[int, list[float]] = {1: [], 2: []}
     with contextlib.ExitStack() as stack:
         engines = {n: stack.enter_context(contextlib.closing(Engine(OURS, n))) for n in times}
         forms = {n: engine.prepare(problem)[0].form for n, engine in engines.items()}
-        for engine in engines.values():  # only now: in the group, two threads would be refused
+        for engine in engines.values():  # after the start: within the group, two threads would be refused
             (group / "cgroup.procs").write_text(str(engine.pid))
         for _ in range(rounds):
             for n, engine in engines.items():
@@ -133,13 +133,13 @@ def _spread(times: Sequence[float]) -> Mapping[str, float]:
 
 
 def percentile(times: Sequence[float], share: float) -> float:
-    """The least of `times` that is not below `share` of them."""
+    """Return the smallest of `times` that at least `share` of them do not exceed."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 @contextlib.contextmanager
 def busy_process() -> Iterator[subprocess.Popen]:
-    """Another process that computes without end, stopped until it is told to go on."""
+    """Start another process that computes endlessly; it is stopped until SIGCONT."""
     process = subprocess.Popen(python("-c", _BUSY))
     os.kill(process.pid, signal.SIGSTOP)
     try:
@@ -151,14 +151,14 @@ def busy_process() -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def quota_group(quota: float, root: Path) -> Iterator[Path]:
-    """A new control group, of version 1 or 2, whose processes together get `quota` cores' worth of time.
+    """Create a control group, version 1 or 2, whose processes get the time of `quota` cores in total.
 
-    `root`: where the system's groups are.
+    `root` is the folder of the system's groups.
 
     Raises
     ------
     OSError
-        This process may not make one, or there are no control groups.
+        If this process may not create one, or there are no control groups.
     """
     first = root / "cpu"
     group = (first if first.is_dir() else root) / f"cpuconv-bench-{os.getpid()}"

@@ -1,10 +1,9 @@
-"""Networks under load, for hours if need be: `python -m bench.soak --help`.
+"""Stress test of networks with concurrent callers: `python -m bench.soak --help`.
 
-Threads run six small networks on feeds of random sizes, and keep few programs, so that these are made again and again.
-Some runs are ended at a random moment, some get a feed that must be refused, and in some the k-th allocation or node
-that a reference computes fails, for every k from the first on. All other results must have the bits that they had when
-nothing else ran, and in the end the process must take no more memory than in the beginning, but for a tenth. Memory
-comes in chunks, so that it goes up and down; what counts is the least that it comes down to.
+Threads run six small networks on feeds of random sizes. Few programs are cached, so that programs are rebuilt often.
+Some runs are stopped at a random moment, some get a feed that must be refused, and in some the k-th allocation or
+reference-computed node fails, for every k from 0 on. All other results must have the bits of an undisturbed run. At the
+end the process may use at most a tenth more memory than at the start. Memory fluctuates, so minima are compared.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from cpuconv.errors import CpuconvError, RunStopped, SourceError
 from cpuconv.memory import aligned, large_pages
 from cpuconv.network import interpret
 
-CASES = 16  # feeds of a network
-ROUNDS = 20  # after each of which memory is looked at: what a quarter of them leaves at least, from the second on
-PATIENCE = 60.0  # seconds for the last run of a thread
+CASES = 16  # feeds per network
+ROUNDS = 20  # memory is measured after each; the minima of the second and the last quarter are compared
+PATIENCE = 60.0  # seconds to wait for the last run of a thread
 STUCK = "a run did not end"
-_SHOWN = 10  # problems of a kind
+_SHOWN = 10  # different problems that are printed
 _KINDS, _SHARES = ("plain", "failing", "stopped", "bad"), (0.4, 0.4, 0.1, 0.1)
-_MOST_ASKED = 12  # times that a run is asked before it is ended
+_MOST_ASKED = 12  # maximum calls of `stop` before a run is stopped
 
 
 class Injected(MemoryError):
-    """A failure that was made."""
+    """An injected failure."""
 
 
 class Failures:
@@ -55,7 +54,7 @@ class Failures:
 
     @contextmanager
     def armed(self, left: int) -> Iterator[Callable[[], bool]]:
-        """Let so many points pass, and then one fail; gives what says whether it has."""
+        """Let `left` points pass and the next one fail; yield a function that tells whether it has failed."""
         self._mine.left, self._mine.fired = left, False
         try:
             yield lambda: self._mine.fired
@@ -63,7 +62,7 @@ class Failures:
             self._mine.left = None
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, as a point that may fail."""
+        """Wrap a function as a point that may fail."""
 
         def call(*arguments: Any, **options: Any) -> Any:
             left = getattr(self._mine, "left", None)
@@ -78,7 +77,7 @@ class Failures:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Make points of all that allocates memory or computes a node by its reference, wherever it was imported."""
+        """Replace all functions that allocate memory or compute a node by its reference, in all modules, by points."""
         points = {id(each): self.wrapped(each) for each in (aligned.aligned, large_pages.large, interpret.run)}
         replaced = [
             (vars(module), name, value)
@@ -98,16 +97,16 @@ class Failures:
 
 @dataclass
 class Report:
-    """What came of it.
+    """Result of a stress test.
 
     Attributes
     ----------
     runs : Counter
-        By kind: "plain", "failing" (where the failure came), "stopped", "bad".
+        Number of runs by kind: "plain", "failing" (with an injected failure), "stopped", "bad".
     points : int
-        Most points of a run at which a failure was made.
+        Maximum number of points of a run that have failed.
     before, after : int
-        Bytes resident.
+        Resident bytes.
     problems : list of str
     """
 
@@ -126,7 +125,7 @@ class Report:
 
 
 class Soak:
-    """Networks that are ready, and what their feeds give; their memory may grow by the part `growth`."""
+    """Compiled networks with feeds and expected outputs; memory may grow by the fraction `growth`."""
 
     growth = 0.10
 
@@ -139,15 +138,15 @@ class Soak:
         self._expected = [
             [model.run(feed) for feed in feeds] for model, feeds in zip(self.models, self._feeds, strict=True)
         ]
-        for model in self.models:  # room for some of its programs
+        for model in self.models:  # caches only some of its programs
             model._programs.resize(model.nbytes // 3)
         self._failures = Failures()
-        self._places = [itertools.count() for _ in networks]  # of the next failures
+        self._places = [itertools.count() for _ in networks]  # next points to fail, by network
         self._lock = threading.Lock()
         self.report = Report()
 
     def run(self, seconds: float, threads: int, patience: float = PATIENCE) -> Report:
-        """Load the networks for so long, and look at memory meanwhile."""
+        """Run the networks for `seconds`, and measure memory meanwhile."""
         taken = []
         with self._failures.installed():
             for _ in range(ROUNDS):
@@ -182,11 +181,11 @@ class Soak:
             )
             try:
                 self._request(at, case, str(kind), rng)
-            except BaseException as error:  # whatever it is, it is told
+            except BaseException as error:  # every failure is reported
                 self._problem(f"{self.networks[at].name}, {kind}: {type(error).__name__}: {error}")
 
     def _request(self, at: int, case: int, kind: str, rng: np.random.Generator) -> None:
-        """One run; what it gives, or how it ends, must be as it has to be."""
+        """Do one run and check its result or its error."""
         model, feed, network = self.models[at], self._feeds[at][case], self.networks[at]
         if kind == "bad" and network.bad is not None:
             feed = network.bad(rng)
@@ -202,7 +201,7 @@ class Soak:
                     raise AssertionError("a run failed of itself")
             if fired():
                 self.report.points = max(self.report.points, 1 + place)
-            else:  # the run has no more places than that
+            else:  # the run has no more points
                 self._places[at], kind = itertools.count(), "plain"
         else:
             kind = "plain"
@@ -218,7 +217,7 @@ class Soak:
         raise AssertionError("a run was not refused")
 
     def _ended(self, at: int, case: int, errors: Any, stop: Callable[[], bool] | None = None) -> bool:
-        """Whether a run ended with one of these errors; else its results are compared."""
+        """Run a network; return whether it ended with one of these errors, else compare its results."""
         feed: Feed = self._feeds[at][case]
         try:
             results = self.models[at].run(feed, stop=stop)
@@ -235,7 +234,7 @@ class Soak:
 
 
 def resident() -> int:
-    """Bytes of this process in memory, without what Python and the C library keep for later."""
+    """Return resident bytes of this process, after Python and the C library have released free memory."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -245,7 +244,7 @@ def resident() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what was run; 1 if something is not as it has to be."""
+    """Print the report; return 1 if there are problems."""
     args = parser().parse_args(argv)
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     report = Soak(seed=args.seed).run(60 * args.minutes, args.threads)
@@ -256,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="how long (10)")
     p.add_argument("--threads", type=positive, default=8, help="callers at once (8)")

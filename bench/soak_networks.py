@@ -1,4 +1,4 @@
-"""Small networks of open sizes for `bench.soak`: kernels, references, loops, and sizes found while they run."""
+"""Small networks with open sizes for `bench.soak`: kernels, references, loops, and sizes known only at run time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Network:
     name, text : str
         `text` is the graph in ONNX's textual form, without its weights.
     weights : mapping of str to tuple of int
-        Their shapes.
+        Shapes of the weights.
     draw : callable
-        A feed of random sizes.
+        Function that draws a feed of random sizes.
     bad : callable or None
-        A feed that a run must refuse.
+        Function that draws a feed that a run must refuse.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Network:
     bad: Draw | None = None
 
     def model(self) -> bytes:
-        """The ONNX model, with weights that are always the same."""
+        """Make the ONNX model, with fixed random weights."""
         import onnx.parser
         from onnx import numpy_helper
 
@@ -46,7 +46,7 @@ class Network:
         return made.SerializeToString()
 
 
-_ROWS = 5000  # of the table
+_ROWS = 5000  # rows of the lookup table
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:

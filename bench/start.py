@@ -1,9 +1,8 @@
-"""What the first result of a process takes, beside ONNX Runtime and OpenVINO: `python -m bench.start --help`.
+"""Measure the first result of a process, in cpuconv, ONNX Runtime and OpenVINO: `python -m bench.start --help`.
 
-Every figure is of a new process that imports nothing else (`bench/first.py`). Engines start in turn; a round before the
-first, after which files lie in memory and modules are compiled to byte code (as pip does when it installs them), does
-not count. With an empty cache folder nothing of ours is on disk but the installed package; the engines beside it keep
-nothing there.
+Every figure is of a new process that imports nothing else (`bench/first.py`). Engines start in turn. An extra first
+round does not count: it reads files into memory and compiles modules to byte code, as pip does at installation. With an
+empty cache folder, only the installed package of cpuconv is on disk; the other engines store nothing there.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ NOTHING = "–"
 
 
 class Start(NamedTuple):
-    """One way to start.
+    """A kind of start.
 
     Attributes
     ----------
     what : str
-        That `bench.first` is asked for.
+        Argument of `bench.first`.
     label : str
     engines : tuple of str
     empty : bool
-        Whether the cache folder is a new one, which only concerns cpuconv.
+        Whether the cache folder is a new one, which only affects cpuconv.
     """
 
     what: str
@@ -69,7 +68,7 @@ STARTS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a row for each start and engine; 1 if an engine failed, 130 when interrupted."""
+    """Print a row for each start and engine; return 1 if an engine failed, 130 when interrupted."""
     args = parser().parse_args(argv)
     engines = words(args.engines, NAMES, "--engines") or tuple(NAMES)
     starts = words(args.starts, STARTS, "--starts") or tuple(STARTS)
@@ -98,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.start", description=__doc__)
     p.add_argument("model", type=Path, metavar="MODEL", help="an ONNX file of fixed sizes and inputs of float32")
     p.add_argument("--starts", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(STARTS)} (all)")
@@ -122,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
 def measure(
     args: argparse.Namespace, starts: Sequence[Start], engines: Sequence[str], folder: Path, data: dict[str, Any]
 ) -> None:
-    """Start all engines in turn, and put medians into `data` as they come; `folder` is empty."""
+    """Start all engines in turn, and store medians in `data` as they come; `folder` is empty."""
     console = Console(stderr=True, highlight=False)
     cache = folder / "cache"
     failed: dict[str, str] = data["failed"]
@@ -148,13 +147,13 @@ def measure(
 def _start(
     args: argparse.Namespace, engine: str, what: str, saved: Path, cache: Path, failed: dict[str, str]
 ) -> dict[str, float] | None:
-    """The figures of one start, or None, of an engine that failed before too."""
+    """Return the figures of one start, or None if the engine failed, now or before."""
     if engine in failed:
         return None
     environ = {**os.environ, VARIABLE: str(cache), "OMP_NUM_THREADS": str(args.threads)}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if args.python is not None:
-        environ.pop("PYTHONPATH", None)  # what is installed there is measured
+        environ.pop("PYTHONPATH", None)  # measure what is installed there
     else:
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environ["PYTHONPYCACHEPREFIX"] = str(saved.parent / "bytecode")
@@ -175,7 +174,7 @@ def _start(
 
 
 def _medians(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The median of each figure, None where one is unknown."""
+    """Return the median of each figure, None if one is unknown."""
     columns = {part: [each[part] for each in figures] for part in figures[0]}
     known = {part: [figure for figure in column if figure is not None] for part, column in columns.items()}
     return {part: statistics.median(known[part]) if len(known[part]) == len(figures) else None for part in columns}
@@ -183,7 +182,7 @@ def _medians(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float |
 
 # --- figures --------------------------------------------------------------------------------------------------------
 
-COLUMNS = {  # by figure: its title, and how many of its units one of what is measured is
+COLUMNS = {  # by figure: column title, and factor from the measured unit; 0: a count
     "import": ("import s", 1.0),
     "ready": ("ready s", 1.0),
     "run": ("run s", 1.0),
@@ -197,7 +196,7 @@ COLUMNS = {  # by figure: its title, and how many of its units one of what is me
 
 
 def table(data: Mapping[str, Any]) -> str:
-    """A row for each start and engine."""
+    """Return the table with a row for each start and engine."""
     rows = [
         [label, NAMES[engine], *(_cell(figures.get(key), scale) for key, (_, scale) in COLUMNS.items())]
         for label, engines in data["starts"].items()

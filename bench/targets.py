@@ -1,7 +1,7 @@
-"""The speed that the project holds itself to, as data, and which of it a comparison reaches.
+"""Speed targets of the project as data, and the check which of them a comparison meets.
 
-Ratios are medians against the best of all peers of the run on each line. A target's lines are decided from the problem
-alone.
+Ratios are medians against the best of all peers of the run on each line. The problem alone decides which targets a line
+belongs to.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from bench.shapes import family
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 
-Least = tuple[float, float]  # with one thread, and with more
+Least = tuple[float, float]  # lower bounds with one thread, and with more
 Belongs = Callable[[ConvProblem], bool]
 BINDING = "the binding roof"
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A geometric mean over all lines: against the best peer or, with `each`, against every peer alone."""
+    """Target for the geometric mean over all lines: against the best peer or, with `each`, against each peer."""
 
     name: str
     ratio: Least
     each: bool = False
-    against: tuple[str, ...] = ()  # engines in place of all peers
+    against: tuple[str, ...] = ()  # engines instead of all peers
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Every line of the target reaches the ratio or, where given, that share of a roof."""
+    """Target for every line of a group: the ratio or, where given, the share of a roof."""
 
     name: str
     belongs: Belongs
@@ -46,7 +46,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Share:
-    """A geometric mean of the shares of the roof of the arithmetic, over the lines on which some solvers are chosen."""
+    """Target for the geometric mean of the shares of the FMA roof, over the lines for which `solvers` are selected."""
 
     name: str
     least: float
@@ -55,7 +55,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a target asks for, what is reached, and the lines or peers that fall short."""
+    """Result of a target: the required figure, the lowest one, and the lines or peers that miss it."""
 
     name: str
     wanted: str
@@ -64,17 +64,17 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """Whether nothing falls short."""
+        """Whether nothing misses the target."""
         return not self.short
 
 
 def of(*names: str, more: Belongs = lambda problem: True) -> Belongs:
-    """Problems of some of the families of `bench.shapes`, with a further condition."""
+    """Return a predicate for problems of some families of `bench.shapes`, with a further condition."""
     return lambda problem: family(problem) in names and more(problem)
 
 
 def _plane(least: int, most: float, channels: int = 1) -> Belongs:
-    """Output planes whose shorter side is from `least` to `most`, and at least so many channels in and out."""
+    """Return a predicate: the shorter side of the output is `least` to `most`, and C and K are at least `channels`."""
     return lambda p: least <= min(p.oh, p.ow) <= most and min(p.c, p.k) >= channels
 
 
@@ -115,14 +115,14 @@ TYPED: dict[str, tuple[Mean | Lines | Share, ...]] = {
 
 
 def targets_of(types: Types) -> tuple[Mean | Lines | Share, ...]:
-    """The targets of comparisons in some types; none of types that have none."""
+    """Return the targets of comparisons in some types; empty if the types have none."""
     if types == ALL_F32:
         return TARGETS
     return next((targets for name, targets in TYPED.items() if typed.NAMES[name] == types), ())
 
 
 def check(results: Sequence[LineResult], run: Run) -> list[Verdict]:
-    """A verdict on each target that something in these results is subject to."""
+    """Return a verdict for each target that applies to these results."""
     return [
         verdict for target in targets_of(run.settings.types) for verdict in _CHECKS[type(target)](target, results, run)
     ]

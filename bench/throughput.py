@@ -1,8 +1,8 @@
-"""Images a second with several callers: `python -m bench.throughput --help`.
+"""Measure images per second with several callers: `python -m bench.throughput --help`.
 
-The same cores, used in two ways: one caller whose model runs on all of them, and a Python thread for each core, which
-runs a model of one thread. Both are asked in turn. Callers share one model: its packed weights are there once, and each
-run has memory of its own. A run holds the interpreter's lock while it checks its arrays, and lets go of it in kernels.
+The same cores are used in two ways: one caller whose model runs on all cores, and one Python thread per core, each
+running a model on one thread. Both are timed in turn. Callers share one model with one copy of the packed weights; each
+run has its own arena. A run holds the interpreter's lock while it checks its arrays, and releases it in kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cpuconv.runtime.threads import maximum_threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a row a network."""
+    """Print a row per network."""
     args = parser().parse_args(argv)
     rows = []
     with problems(args.folder, asked(args.folder, args.networks), 1) as found:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.throughput", description=__doc__)
     p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
@@ -58,12 +58,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measured(name: str, problem: NetworkProblem, callers: int, rounds: int, seconds: float) -> dict[str, float | str]:
-    """Images a second of one network both ways, and how many times as many separate callers make."""
+    """Return images per second of one network in both ways, and the ratio of separate callers to one caller."""
     feed = problem.feed()
     models = {count: cpuconv.compile(problem.path, threads=count) for count in (1, callers)}
     ways = {"together": (models[callers], 1), "apart": (models[1], callers)}
     found: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(-1, rounds):  # the first settles kernels, pages and caches
+    for turn in range(-1, rounds):  # the first is warm-up: kernels, pages and caches
         for way, (model, count) in ways.items():
             rate = images_a_second(model, feed, count, seconds)
             if turn >= 0:
@@ -73,7 +73,7 @@ def measured(name: str, problem: NetworkProblem, callers: int, rounds: int, seco
 
 
 def images_a_second(model: cpuconv.Model, feed: dict[str, np.ndarray], callers: int, seconds: float) -> float:
-    """Of so many Python threads that run one model for so long."""
+    """Return images per second of `callers` Python threads that run one model for `seconds`."""
     counts = [0] * callers
     ready = threading.Barrier(callers + 1)
     end = 0.0
@@ -89,7 +89,7 @@ def images_a_second(model: cpuconv.Model, feed: dict[str, np.ndarray], callers: 
     for thread in threads:
         thread.start()
     begun = time.perf_counter()
-    end = begun + 3600.0  # nobody stops before all have begun
+    end = begun + 3600.0  # no thread stops before all have begun
     ready.wait()
     begun = time.perf_counter()
     end = begun + seconds

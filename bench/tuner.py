@@ -1,6 +1,6 @@
-"""What the tuner reaches, beside its targets: `python -m bench.tuner --help`.
+"""Measure the tuner against its targets: `python -m bench.tuner --help`.
 
-Everything happens in temporary stores; compiled kernels come from the usual cache and stay there.
+All stores are temporary; compiled kernels are read from and written to the usual cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS: dict[str, Callable[[Session], Iterator[Figure]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the figures; 1 if one falls short of its target."""
+    """Print the figures; return 1 if one misses its target."""
     options = parser().parse_args(argv)
     figures: list[Figure] = []
     with (
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         drawn = draw(options.shapes, options.seed, options.threads)
         problems = [Problem(p.key, p.shape_key, 1, float(p.flops), "drawn", p.threads) for p in drawn]
         session = Session(options, problems, Path(folder), bar)
-        with contextlib.suppress(KeyboardInterrupt):  # what is known is printed
+        with contextlib.suppress(KeyboardInterrupt):  # print the figures so far
             for part in options.parts:
                 figures.extend(PARTS[part](session))
     if options.json:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.tuner", description=__doc__.splitlines()[0])
     p.add_argument("--parts", metavar="PART,PART", type=_some(PARTS), default=tuple(PARTS), help=f"of {_all(PARTS)}")
     p.add_argument("--shapes", type=int, default=40, help="shapes drawn at random (40)")
@@ -92,7 +92,7 @@ def _all(names: Iterable[str]) -> str:
 
 
 def _some(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Read names with commas between them, in the order of `known`."""
+    """Return a parser of comma-separated names, which orders them as in `known`."""
 
     def read(text: str) -> tuple[str, ...]:
         asked = text.split(",")

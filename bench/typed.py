@@ -1,8 +1,8 @@
-"""Data of convolutions in other types than float32, the exact answer, and how far an engine may be from it.
+"""Data of convolutions in other types than float32, the reference output, and the allowed errors.
 
-Integers by int64 sums, and what makes them bytes in the very order of float32 operations that ONNX Runtime has:
-`clip(rint((sums + bias) * (x_scale * w_scale / y_scale)) + y_zero_point)`; no code shared with any engine, ours
-included. Half precision by float64 sums over operands that are rounded once.
+Integer references are exact int64 sums, requantised in ONNX Runtime's order of float32 operations:
+`clip(rint((sums + bias) * (x_scale * w_scale / y_scale)) + y_zero_point)`. References of bfloat16 and float16 are
+float64 sums over operands that are rounded once. No code is shared with any engine, cpuconv included.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ NAMES = {
     "bf16": Types.parse("bf16"),
     "f16": Types.parse("f16"),
     "int8": Types.parse("u8:s8:u8"),
-}  # beside x:w:y
+}  # abbreviations of x:w:y
 RANGES = {U8: (0, 255), S8: (-128, 127)}
-X_ZEROS = {U8: 121, S8: -7}  # no power of two, so that a forgotten one shows
+X_ZEROS = {U8: 121, S8: -7}  # no powers of two, so that an omitted zero point is noticed
 Y_ZEROS = {U8: 131, S8: 5}
-W_BITS = 8  # of weights that are integers, unless said
+W_BITS = 8  # default bits of integer weights
 X_SCALE, W_SCALES = np.float32(0.05), (0.01, 0.02)
-SPREAD = 3.5  # standard deviations of the output that its bytes hold: a few sums saturate
-BF16_LIMITS = (4.2e-3, 8e-3)  # ours and a peer's, relative to the largest value: half a last place is up to 3.9e-3
-F16_LIMITS = (6e-4, 5e-3)  # likewise, where it is up to 4.9e-4; peers may add float16
-SUM_LIMITS = (1e-4, 5e-3)  # of float32 outputs
-STEP_LIMITS = (0, 1)  # of integer outputs, in units of their last place
-EXACT = ("onnxruntime",)  # peers that are held to every bit of an integer as ours is
+SPREAD = 3.5  # range of an 8-bit output, in standard deviations of the sums: a few saturate
+BF16_LIMITS = (4.2e-3, 8e-3)  # cpuconv's and a peer's, relative to the largest value: half a last place is up to 3.9e-3
+F16_LIMITS = (6e-4, 5e-3)  # the same; half a last place is up to 4.9e-4, and peers may sum in float16
+SUM_LIMITS = (1e-4, 5e-3)  # for float32 outputs
+STEP_LIMITS = (0, 1)  # for integer outputs, in units of their last place
+EXACT = ("onnxruntime",)  # peers whose integer outputs must be exact, like cpuconv's
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What integers mean: `scale * (integer - zero)`; weights have a scale for each output channel, and no zero."""
+    """Quantisation, `scale * (integer - zero)`; weights have a scale per output channel and no zero point."""
 
     x_scale: np.float32
     x_zero: int
@@ -47,7 +47,7 @@ class Scales:
 
     @property
     def sums(self) -> np.ndarray:
-        """What one of a sum stands for, by output channel, float32."""
+        """Scale of the integer sums, by output channel, float32."""
         return self.x_scale * self.w_scale
 
 
@@ -55,7 +55,7 @@ class Scales:
 class Data:
     """Input (N, C, H, W), weights (K, C/g, R, S) and bias (K,), as arrays of the elements' NumPy dtypes.
 
-    The bias is int32 where sums are, else float32 of few enough bits for bfloat16.
+    The bias is int32 for integer sums, else float32 with values that bfloat16 represents exactly.
     """
 
     x: np.ndarray
@@ -65,17 +65,17 @@ class Data:
 
 
 def types_of(text: str) -> Types:
-    """The types of a name, or of x:w:y."""
+    """Parse types from a name or from x:w:y."""
     return NAMES.get(text) or Types.parse(text)
 
 
 def data(problem: ConvProblem, w_bits: int = W_BITS) -> Data:
-    """Data of a problem, the same in every process; weights that are integers have `w_bits` bits.
+    """Make the data of a problem, equal in every process; integer weights have `w_bits` bits.
 
     Raises
     ------
     ValueError
-        Of types that are not compared.
+        If the types are not supported.
     """
     types = problem.types
     if types.x in RANGES and types.w == S8 and types.y in (*RANGES, F32, S32):
@@ -87,7 +87,7 @@ def data(problem: ConvProblem, w_bits: int = W_BITS) -> Data:
 
 
 def answer(problem: ConvProblem, given: Data) -> np.ndarray:
-    """The output (N, K, OH, OW): whole numbers as int64, others as float64."""
+    """Compute the reference output (N, K, OH, OW): int64 for integer types, else float64."""
     x, w = (numbers(array) for array in (given.x, given.w))
     if given.scales is None:
         return oracle.convolve(problem, x, w, given.bias)
@@ -102,17 +102,17 @@ def answer(problem: ConvProblem, given: Data) -> np.ndarray:
 
 
 def quantized(steps: np.ndarray, zero: int, element: Element) -> np.ndarray:
-    """Numbers in units of the scale as integers of an element, to the nearest, ties to even, as int64."""
+    """Quantise values in units of the scale to an integer type: nearest, ties to even; the result is int64."""
     return np.clip(np.rint(steps) + zero, *RANGES[element]).astype(np.int64)
 
 
 def numbers(array: np.ndarray) -> np.ndarray:
-    """An array of an element's dtype as float64."""
+    """Convert an array of an element's dtype to float64."""
     return (widened(array) if array.dtype == BF16.dtype else array).astype(np.float64)
 
 
 def error(problem: ConvProblem, output: np.ndarray, reference: np.ndarray) -> float:
-    """How far an output is from the answer: integers in units of the last place, else relative to the largest value."""
+    """Return an output's error: in units of the last place for integers, else relative to the largest value."""
     output = np.asarray(output)
     if output.shape != reference.shape or output.dtype != problem.types.y.dtype:
         return float("inf")
@@ -122,7 +122,7 @@ def error(problem: ConvProblem, output: np.ndarray, reference: np.ndarray) -> fl
 
 
 def limit(types: Types, key: str, ours: bool) -> float:
-    """The largest `error` of an engine whose figure counts."""
+    """Return the largest `error` with which an engine's figure counts."""
     limits = STEP_LIMITS if types.y.integer else SUM_LIMITS
     for element, its in ((F16, F16_LIMITS), (BF16, BF16_LIMITS)):
         limits = its if element in (types.x, types.w, types.y) else limits
@@ -130,7 +130,7 @@ def limit(types: Types, key: str, ours: bool) -> float:
 
 
 def dequantized(given: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Input, weights and bias as the float32 numbers that they mean."""
+    """Dequantise input, weights and bias to float32."""
     if given.scales is None:
         x, w, bias = numbers(given.x), numbers(given.w), given.bias
     else:

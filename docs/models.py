@@ -12,7 +12,7 @@ PAGE = Path(__file__).with_suffix(".md")
 
 
 def operators() -> str:
-    """A line for each family of operators."""
+    """Return a table row for each family of operators."""
     lines = ["| | with kernels | rewritten into others, or by NumPy |", "|---|---|---|"]
     for family in FAMILIES:
         known = [op for op in family.OPS if op.name not in OWN]
@@ -23,7 +23,7 @@ def operators() -> str:
 
 
 def rewrites() -> str:
-    """A line for each rewrite, in order; those that run twice where they run first."""
+    """Return a table row for each rewrite, in the order of their first runs."""
     texts = {name: getattr(run, "text", None) or inspect.getmodule(run).__doc__ for name, run in reversed(PASSES)}
     return "\n".join(
         ["| rewrite | what it does |", "|---|---|", *(f"| `{name}` | {_purpose(texts[name])} |" for name in NAMES)]
@@ -31,7 +31,7 @@ def rewrites() -> str:
 
 
 def _purpose(text: str | None) -> str:
-    """The first paragraph of a text."""
+    """Return the first paragraph of a text."""
     return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
@@ -39,7 +39,7 @@ TABLES = {"operators": operators, "rewrites": rewrites}
 
 
 def filled(page: str) -> str:
-    """The page with each table between its marks."""
+    """Return the page with each table between its marks."""
     for name, table in TABLES.items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         head, _, rest = page.partition(begin)

@@ -1,4 +1,4 @@
-"""The networks that whole models are tried and timed on: what each is, what it needs and how it is made."""
+"""Networks of the benchmarks: definitions, required packages, and how to make their models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Network:
-    """One network. Its model takes any number of images.
+    """A network of the benchmarks. Its model accepts any number of images.
 
     Attributes
     ----------
     name : str
         Name of its file, without ``.onnx``.
     inputs : Mapping[str, tuple[int, ...]]
-        Shape of each input for one image; images are counted by the first axis.
+        Shape of each input for one image; the first axis is the batch.
     make : Callable[[Shapes], onnx.ModelProto]
-        Makes the model, for inputs of these shapes.
+        Function that makes the model for inputs of these shapes.
     needs : Mapping[str, str]
-        What must be installed: modules, and pip's arguments for them.
+        Required modules, and pip's arguments to install them.
     small : Mapping[str, tuple[int, ...]]
-        Smaller shapes that it takes too; none where it takes no others.
+        Smaller shapes that the model also accepts; empty if there are none.
     reads : bool
-        Whether it looks for text.
+        Whether it detects or reads text.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Network:
     reads: bool = False
 
     def feed(self, inputs: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
-        """Arrays of float32 for inputs of these shapes: noise, or random letters for a network that reads."""
+        """Make float32 arrays for inputs of these shapes: noise, or random letters for a text network."""
         from bench.networks import feeds
 
         return (feeds.page if self.reads else feeds.feed)(inputs, seed)
 
     def missing(self) -> str | None:
-        """How to install what is not there, or None."""
+        """Return the pip command for missing packages, or None."""
         found = dict.fromkeys(pip for module, pip in self.needs.items() if importlib.util.find_spec(module) is None)
         return f"pip install {' '.join(found)}" if found else None
 
 
 def networks() -> dict[str, Network]:
-    """All networks by name, whether or not they can be made here."""
+    """Return all networks by name, whether or not they can be made here."""
     from bench.networks import light, packaged, vision
 
     found = (*light.NETWORKS, *vision.NETWORKS, *packaged.NETWORKS)

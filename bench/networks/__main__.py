@@ -18,7 +18,7 @@ from bench.settings import words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the files; 1 if one that was asked for could not be made."""
+    """Make the files; return 1 if one of those named could not be made."""
     known = networks()
     args = parser().parse_args(argv)
     console = Console(stderr=True, highlight=False)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.networks", description=__doc__)
     p.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="where the files go; without it, a list")
     p.add_argument("--only", default="", metavar="NAMES", help="some networks, comma-separated")
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def table(known: Iterable[Network]) -> str:
-    """A line a network: its inputs for one image, and whether it can be made."""
+    """Table with a row per network: its inputs for one image, and whether it can be made."""
     rows = [
         (each.name, ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in each.inputs.items()), state)
         for each in known

@@ -1,4 +1,4 @@
-"""Random inputs of networks; nothing but NumPy is imported, as processes that measure memory draw inputs too."""
+"""Random inputs of networks; imports only NumPy, because processes that measure memory use it too."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-_LETTER, _DOT = (7, 4), 3  # dots of a letter, rows and columns; pixels of a dot's side
+_LETTER, _DOT = (7, 4), 3  # rows and columns of dots in a letter; pixels per side of a dot
 
 
 def feed(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays of float32 for inputs of these shapes, unit normal."""
+    """Make unit-normal float32 arrays for inputs of these shapes."""
     rng = np.random.default_rng(seed)
     return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
 
 
 def page(inputs: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays like those of `feed`, of lines of random letters: on noise, a network that reads sees nothing."""
+    """Make arrays as `feed` does, but with lines of random letters: a text network finds nothing in noise."""
     rng = np.random.default_rng(seed)
     pages = {}
     for name, (n, c, h, w) in inputs.items():

@@ -1,4 +1,4 @@
-"""The networks of the package onnx, whose files hold shapes in place of weights, with random weights."""
+"""Networks of the package onnx with random weights; its files have shapes instead of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IR_VERSION = 8
 
 
 def model(name: str, inputs: Shapes) -> onnx.ModelProto:
-    """The network of a file, with the random weights."""
+    """Load the network of a file, with random weights."""
     made = onnx.load(FOLDER / f"light_{name}.onnx")
     resize(made, inputs)
     fill(made, np.random.default_rng(0))
@@ -29,7 +29,7 @@ def model(name: str, inputs: Shapes) -> onnx.ModelProto:
 
 
 def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
-    """Put random weights in the place of the nodes that make them of one number."""
+    """Replace the nodes that fill weights with one value by random weights."""
     shapes = {name: array.tolist() for name, array in constants(model).items()}
     fillers = [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
     for node in fillers:
@@ -38,7 +38,7 @@ def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def free_batch(model: onnx.ModelProto) -> None:
-    """Have reshapes keep the number of images, which the files state as one; those of weights are carried out."""
+    """Open the batch of reshapes, which is 1 in the files; reshapes of weights are evaluated."""
     known = constants(model)
     for node in [node for node in model.graph.node if node.op_type == "Reshape"]:
         data, shape = node.input
@@ -50,9 +50,9 @@ def free_batch(model: onnx.ModelProto) -> None:
 
 
 def modernise(model: onnx.ModelProto, inputs: Iterable[str]) -> None:
-    """Leave out constants that no node reads, and have no constant among the inputs.
+    """Remove constants that no node reads, and constants from the inputs.
 
-    The files are of a time when constants had to be inputs; an engine must then expect another value in every run.
+    The files are from a time when constants had to be inputs; an engine must then expect another value in every run.
     """
     model.ir_version = IR_VERSION
     read = {name for node in model.graph.node for name in node.input}

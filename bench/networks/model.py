@@ -1,4 +1,4 @@
-"""ONNX models in memory: other sizes of inputs, and random weights that keep every tensor in its bounds."""
+"""Changes of ONNX models in memory: input sizes, and random weights with normal activations."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cpuconv.network.interpret import run
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.reading.onnx_reader import read
 
-Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
-_BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one
-_SPREAD = (0.5, 1.5)  # of scales
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # their inputs: data, weights, and biases or none
+Sizes = Mapping[str, Sequence[int | str]]  # open sizes are symbols
+_BIAS = 0.1  # standard deviation of biases and shifts; that of a layer's output is one
+_SPREAD = (0.5, 1.5)  # range of scales
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators with the inputs data, weights and optional biases
 
 
 def batched(inputs: Sizes, batch: int | str) -> dict[str, tuple[int | str, ...]]:
-    """The shapes with as many images, which the first axis of every input counts."""
+    """Return the shapes with another batch, the first axis of every input."""
     return {name: (batch, *shape[1:]) for name, shape in inputs.items()}
 
 
 def resize(model: onnx.ModelProto, inputs: Sizes) -> None:
-    """Have the model take inputs of exactly these shapes; what it said of other tensors' shapes is left out."""
+    """Set the shapes of the model's inputs, and remove the shapes of other tensors."""
     del model.graph.value_info[:]
     for info in model.graph.input:
         if info.name in inputs:
@@ -42,12 +42,12 @@ def resize(model: onnx.ModelProto, inputs: Sizes) -> None:
 
 
 def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """The initialisers by name."""
+    """Return the initialisers by name."""
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
 def replace(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Give the model these initialisers, in place of those of the same names."""
+    """Set initialisers of the model, replacing those with the same names."""
     there = {tensor.name: tensor for tensor in model.graph.initializer}
     for name, array in arrays.items():
         tensor = there.get(name) or model.graph.initializer.add()
@@ -55,18 +55,18 @@ def replace(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def drawn(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Kernels and matrices (outputs first) are normal, of He's variance; vectors are biases."""
+    """Draw random weights: kernels and matrices (outputs first) with He's variance; vectors are biases."""
     scale = math.sqrt(2 / math.prod(shape[1:])) if len(shape) > 1 else _BIAS
     return rng.standard_normal(tuple(shape), np.float32) * np.float32(scale)
 
 
 def settle(model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]], seed: int = 0) -> None:
-    """Change the weights so that random inputs make tensors of ordinary size, as those of a trained network do.
+    """Rescale the weights so that random inputs give tensors of normal magnitude, as in a trained network.
 
-    Layer by layer, on unit normal inputs of these shapes: weights are multiplied so that what they make has a standard
-    deviation of one (Mishkin and Matas, "All you need is a good init", 2016), and statistics of batch normalisations
-    become those of their inputs. Without that, a softmax at the end of a deep network of random weights is one class
-    whatever the input is, and one after saturating activations is the same for all classes.
+    This is done layer by layer, on unit-normal inputs of these shapes. Weights are scaled so that their output has a
+    standard deviation of one (Mishkin and Matas, "All you need is a good init", 2016), and statistics of batch
+    normalisations are set to those of their inputs. Otherwise the softmax of a deep random network selects one class
+    for every input or, after saturating activations, gives all classes the same value.
     """
     rng = np.random.default_rng(seed)
     graph, weights = specialise(read(model), inputs), constants(model)
@@ -90,7 +90,7 @@ def settle(model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]], seed: in
 
 
 def _statistics(node: Node, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Scales, shifts, means and variances for a batch normalisation of `x`."""
+    """Make scales, shifts, means and variances for a batch normalisation of `x`."""
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     least, most = _SPREAD
     scale = rng.uniform(least, most, (x.shape[1],)).astype(np.float32)
@@ -98,7 +98,7 @@ def _statistics(node: Node, x: np.ndarray, rng: np.random.Generator) -> dict[str
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write the model to a file that is whole or not there."""
+    """Write the model to a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         onnx.save(model, part)

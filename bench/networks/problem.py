@@ -1,4 +1,4 @@
-"""A network in a file with what it is fed and what it must give: what engines are asked to run."""
+"""A network for engines to run: an ONNX file, its inputs and its expected outputs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class NetworkProblem:
     path : Path
         An ONNX file for `batch` images.
     arrays : Path
-        What `keep` wrote, for one image.
+        The file that `keep` wrote, for one image.
     batch : int
-        Images, all alike: what is right for one is right for all.
+        Number of images, which are all equal, so that all outputs are equal.
     full : NetworkProblem or None
-        The network in float32, where this is one of integers.
+        The float32 network, if this is an int8 one.
     """
 
     path: Path
@@ -40,11 +40,11 @@ class NetworkProblem:
     full: NetworkProblem | None = None
 
     def feed(self) -> dict[str, np.ndarray]:
-        """Inputs by name."""
+        """Return the inputs by name."""
         return {name: np.repeat(array, self.batch, 0) for name, array in self._read(_FED).items()}
 
     def outputs(self) -> list[np.ndarray]:
-        """The right outputs, in order."""
+        """Return the expected outputs, in order."""
         return [np.repeat(array, self.batch, 0) for array in self._read(_GIVEN).values()]
 
     def _read(self, prefix: str) -> dict[str, np.ndarray]:
@@ -53,7 +53,7 @@ class NetworkProblem:
 
 
 def keep(network: Network, path: Path) -> Path:
-    """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
+    """Write a random image and the outputs of the reference operators for it next to a network's file."""
     from cpuconv.network.interpret import interpret
     from cpuconv.network.sizes.specialise import specialise
     from cpuconv.reading.onnx_reader import read
@@ -68,12 +68,12 @@ def keep(network: Network, path: Path) -> Path:
 
 
 def asked(folder: Path, names: str) -> dict[str, Network]:
-    """The networks in a folder that the words of the option --networks name; all that are there, where it has none.
+    """Return the networks in a folder that the option --networks names; all of them if it is empty.
 
     Raises
     ------
     SystemExit
-        None is there, or not one that is named.
+        If the folder has no network, or lacks a named one.
     """
     there = {name: each for name, each in networks().items() if (folder / f"{name}.onnx").is_file()}
     if not there:
@@ -85,16 +85,16 @@ def asked(folder: Path, names: str) -> dict[str, Network]:
 def problems(
     folder: Path, chosen: Mapping[str, Network], batch: int, integers: bool = False
 ) -> Iterator[dict[str, NetworkProblem]]:
-    """The networks in a folder as problems, by name; files for other batches are there as long as the context.
+    """Yield the networks in a folder as problems, by name; files for other batches exist within the context.
 
-    With `integers` those that `quantized` makes of them, whose right outputs are those of their own operators.
+    With `integers` they are the int8 networks of `quantized`; expected outputs are those of their own operators.
 
     Raises
     ------
     FileNotFoundError
-        A network's file is not there.
+        If a network's file is missing.
     ModuleNotFoundError
-        ONNX Runtime, which makes files of integers, is not installed, and one is not there.
+        If an int8 file is missing, and ONNX Runtime, which makes it, is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
         found = {}
@@ -108,7 +108,7 @@ def problems(
 
 
 def _problem(network: Network, path: Path, batch: int, other: Path) -> NetworkProblem:
-    """The network in a file, which is written to another folder where it is to take more images."""
+    """Return the network of a file; for a larger batch, write a resized file to the folder `other`."""
     import onnx
 
     from bench.networks.model import batched, resize, save

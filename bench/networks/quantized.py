@@ -1,7 +1,7 @@
-"""Networks of integers, as onnxruntime.quantization makes them.
+"""Quantised networks, made by onnxruntime.quantization.
 
-`quantized`: QDQ, uint8 tensors, int8 weights by output channel. `dynamic`: weights of bytes, and what they multiply
-becomes bytes at run time.
+`quantized`: QDQ, uint8 tensors, int8 weights per output channel. `dynamic`: int8 or uint8 weights; activations are
+quantised at run time.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import onnx.version_converter
 
 from bench.networks import Network
 
-OPSET = 17  # at least 13, as scales by output channel need
-FEEDS = 4  # random inputs that ranges are taken from
+OPSET = 17  # scales per output channel need at least 13
+FEEDS = 4  # random inputs for calibration
 
 
-WEIGHTS = ("s8", "u8")  # of dynamic quantisation
+WEIGHTS = ("s8", "u8")  # weight types of dynamic quantisation
 
 
 def quantized(network: Network, path: Path) -> Path:
-    """The file of integers beside a network's own; made where it is not there, or older.
+    """Return the int8 file next to a network's own; make it if it is missing or older.
 
     Raises
     ------
     ModuleNotFoundError
-        It is to be made, and ONNX Runtime is not installed.
+        If it must be made, and ONNX Runtime is not installed.
     """
     made = path.with_suffix(".int8.onnx")
     if made.is_file() and made.stat().st_mtime_ns >= path.stat().st_mtime_ns:
@@ -72,12 +72,12 @@ def quantized(network: Network, path: Path) -> Path:
 
 
 def dynamic(path: Path, weights: str) -> Path | None:
-    """The file beside a network's own whose weights are bytes (`WEIGHTS`); None where it has none to make bytes of.
+    """Make the file with dynamically quantised weights (`WEIGHTS`) next to a network's own; None without such weights.
 
     Raises
     ------
     ModuleNotFoundError
-        ONNX Runtime is not installed.
+        If ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise ModuleNotFoundError("onnxruntime, which makes networks of integers, is not installed")

@@ -23,10 +23,10 @@ IMAGE = (1, 3, 224, 224)
 
 
 def torchvision() -> ModuleType:
-    """The package torchvision.
+    """Import the package torchvision.
 
-    Its compiled operators are only loaded by the very build of PyTorch that they were made with, often not by one for
-    CPUs, and then its import ends at two names of operators that PyTorch has not heard of. No network here uses them.
+    Its compiled operators only load with the PyTorch build they were made for, often not with a CPU build. Then the
+    import fails at two operators that PyTorch does not know; they are defined here. No network here uses them.
     """
     import torch
 
@@ -40,26 +40,26 @@ def torchvision() -> ModuleType:
             library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
         import torchvision
 
-        torchvision._names = library  # they go when it goes
+        torchvision._names = library  # keeps the definitions alive
     return torchvision
 
 
 def exported(build: Callable[[], torch.nn.Module], inputs: Shapes) -> onnx.ModelProto:
-    """A network with random weights as a model with the input ``x`` and the output ``y``."""
+    """Export a network with random weights as a model with the input ``x`` and the output ``y``."""
     import torch
 
     (shape,) = inputs.values()
     torch.manual_seed(0)
     network = build().eval()
     for layer in network.modules():
-        if isinstance(layer, torch.nn.BatchNorm2d):  # as they begin, they would do nothing
+        if isinstance(layer, torch.nn.BatchNorm2d):  # initial values would make it an identity
             for scale, shift in ((layer.weight, layer.bias), (layer.running_var, layer.running_mean)):
                 torch.nn.init.uniform_(scale, 0.5, 1.5)
                 torch.nn.init.normal_(shift, std=0.1)
     file = io.BytesIO()
     names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "N"}}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the exporter before dynamo; the other needs onnxscript
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the old exporter; the dynamo exporter needs onnxscript
         torch.onnx.export(network, (torch.zeros(shape),), file, opset_version=OPSET, dynamo=False, **names)
     model = onnx.load_from_string(file.getvalue())
     settle(model, inputs)
@@ -75,7 +75,7 @@ def _segmenter(name: str) -> torch.nn.Module:
 
 
 def u_net(depth: int = 4, width: int = 32, classes: int = 2) -> torch.nn.Module:
-    """A U-Net (Ronneberger et al. 2015), padded, with batch normalisation."""
+    """Build a U-Net (Ronneberger et al. 2015) with padding and batch normalisation."""
     import torch
     from torch import nn
 
@@ -131,7 +131,11 @@ NETWORKS = (
             ("regnet_y_400mf", "regnet_y_400mf", {}),
             ("shufflenet_v2", "shufflenet_v2_x1_0", {}),
             ("densenet121_torch", "densenet121", {}),
-            ("convnext_tiny", "convnext_tiny", {"layer_scale": 1.0}),  # as it begins, blocks would do nothing
+            (
+                "convnext_tiny",
+                "convnext_tiny",
+                {"layer_scale": 1.0},
+            ),  # with the initial value, blocks would be identities
         )
     ),
     _network("fcn_resnet50", functools.partial(_segmenter, "fcn_resnet50")),

@@ -1,1 +1,1 @@
-"""Kernel packs are made here: what is compiled for every class of CPUs, and how (`python -m bench.packs --help`)."""
+"""Builder of kernel packs: kernels to compile for every class of CPUs (`python -m bench.packs --help`)."""

@@ -1,8 +1,8 @@
-"""Build kernel packs, a file for all classes of CPUs of an architecture: `python -m bench.packs --help`.
+"""Build kernel packs, one file per architecture for all its classes of CPUs: `python -m bench.packs --help`.
 
-Code of a class is compiled and not run (`bench.packs.dry`), so that any x86-64 machine builds all of them, those of Arm
-too. What was compiled is kept, and an interrupted build goes on where it was. The same sources, versions of Numba and
-networks give the same bytes, wherever they are built.
+Code is compiled and not run (`bench.packs.dry`), so any x86-64 machine can build all classes, Arm included. Compiled
+kernels are stored, and an interrupted build continues where it stopped. Equal sources, versions of Numba and networks
+give equal bytes on any machine.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.code.sources import parsed, stamp
 from cpuconv.runtime.target import target
 
-NATIVE = "native"  # for the name of a class
+NATIVE = "native"  # instead of the name of a class
 SHAPES, NETWORKS = 20, 80
-PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed")  # options of the process that compiles
-MOST_BYTES = 18_000_000  # of all packs together, in a wheel of 20 MB at most
+PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed")  # options of the compiling process
+MOST_BYTES = 18_000_000  # maximum size of all packs, for a wheel of 20 MB at most
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build the packs of the classes that were asked for; 1 if one could not be, or they are too large together."""
+    """Build the packs of the selected classes; return 1 if one failed, or if they are too large together."""
     options = parser().parse_args(argv)
     words(options.types, TYPES, "--types")
     words(options.closed, CLOSED, "--closed")
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.packs", description=__doc__.partition("\n")[0], allow_abbrev=False)
     names = f"comma-separated, of {', '.join(BY_NAME)}; or {NATIVE}, the one that serves this CPU best (all)"
     p.add_argument("--classes", default="", metavar="NAMES", help=names)
@@ -100,14 +100,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def classes(names: str) -> list[CpuClass]:
-    """What the option `--classes` names; none where the CPU's own is asked for and there is none."""
+    """Return the classes that the option `--classes` names; empty for "native" if no class serves this CPU."""
     if names == NATIVE:
         return serving.fitting()[:1]
     return [BY_NAME[name] for name in words(names, BY_NAME, "--classes") or BY_NAME]
 
 
 def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | None:
-    """The kernels of a class; None if they could not be compiled."""
+    """Compile the kernels of a class; return None if that failed."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-packs-") as folder:
         kept = Path(folder) if options.kept is None else options.kept.absolute() / cpu.name
@@ -127,7 +127,7 @@ def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | N
 
 
 def collected(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The kernels of those names in a cache folder, as packs hold them."""
+    """Return the kernels of these names in a cache folder, in the form of packs."""
     files = {path.stem: path for path in folder.glob("kernels/*/*.o")}
     kernels = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""Compiling for another architecture than this machine's: LLVM generates its code, and our loader and
-LLVM's place it in memory, where nobody calls it.
+"""Cross-compilation: LLVM generates code for another architecture; it is loaded into memory, but never called.
 
-No kernel knows of it: what they ask for the target (`runtime.target`, llvmlite's triples) is told the other one.
+Kernels need no changes: the functions that return the target (`runtime.target`, llvmlite's triples) return the other
+one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 
 def begin(cpu: CpuClass) -> None:
-    """Generate code for the architecture of that class from now on; to be called before any is."""
+    """Generate code for the architecture of a class from now on; call it before anything is compiled."""
     own = platform.machine()
     if cpu.machine == own:
         return

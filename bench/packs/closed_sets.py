@@ -1,7 +1,7 @@
-"""The kernels, beside GEMM strips, of networks with open sizes: few of each kind, that serve planes of every size.
+"""Kernels of networks with open sizes, other than GEMM strips: a few of each kind, for planes of every size.
 
-What a network asks for beyond these follows from the network, not from its sizes: kernels of rare windows, activations
-and expressions.
+The other kernels of a network depend on the network, not on its sizes: those of rare windows, activations and
+expressions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE, HALF, LINES_HALF, PIXELS_HALF = (1, 1), (2, 2), (2, 1), (1, 2)
 DEPTHWISE: tuple[tuple[int, tuple[int, int], tuple[Activation | None, ...]], ...] = (  # kernel, stride, activations
     (3, ONE, (RELU, RELU6, HARD_SWISH, SILU)),
     (3, HALF, (RELU, RELU6, HARD_SWISH, SILU)),
-    (3, LINES_HALF, (HARD_SWISH,)),  # of text recognisers
+    (3, LINES_HALF, (HARD_SWISH,)),  # in text recognisers
     (3, PIXELS_HALF, (HARD_SWISH,)),
     (5, ONE, (HARD_SWISH,)),
     (5, HALF, (HARD_SWISH, None)),
@@ -48,7 +48,7 @@ LINES: tuple[tuple[str, dict[str, float]], ...] = (
 
 
 def float32(isa: Isa) -> Iterator[MicroRef]:
-    """All of them for float32."""
+    """Yield all these kernels for float32."""
     for size, stride, activations in DEPTHWISE:
         for activation in activations:
             for lane in lane_set.lane_tiles(isa, size, size, stride, activation):
@@ -64,7 +64,7 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
 
 
 def drivers(isa: Isa) -> Iterator[Wanted]:
-    """Drivers that take longest to compile, of those that a new size may be the first to call."""
+    """Yield the drivers that take longest to compile, among those that a new size may need first."""
     blocks, channels = RowTile(isa.lanes, BLOCKED), RowTile(isa.lanes, CHANNELS)
     for rows, load, residual in itertools.product((blocks, channels), (IN_LINES, VECTORS), (False, True)):
         yield im2col, Im2colTile(isa.lanes, load, residual, rows is blocks, rows, rows)

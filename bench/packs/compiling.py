@@ -1,7 +1,7 @@
-"""A process that compiles what a pack holds: `python -m bench.packs` starts one for each class of CPUs.
+"""A process that compiles the kernels of a pack: `python -m bench.packs` starts one for each class of CPUs.
 
-The CPU is named by Numba's variables, the folder that kernels are kept in by CPUCONV_CACHE_DIR. The names of all
-kernels that were asked for go to a file.
+Numba's environment variables name the CPU, CPUCONV_CACHE_DIR the folder of kernels. The names of all requested kernels
+are written to a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.runtime.code.cache import noting
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
-_STRATEGY: Any = "heuristic"  # what was tuned on the machine that builds must not decide
+_STRATEGY: Any = "heuristic"  # independent of tuned results on the building machine
 _SAY_SECONDS = 10.0
 
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dry.begin(BY_NAME[options.cpu])
     orders.begin(BY_NAME[options.cpu])
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
-    vars(device)["caches_of"] = lambda: levels  # those of the class, not of the machine that builds
+    vars(device)["caches_of"] = lambda: levels  # caches of the class, not of the building machine
     features = BY_NAME[options.cpu].features
     closed_types = options.closed.split(",") if options.closed else []
     calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current()) if closed_types]
@@ -95,7 +95,7 @@ def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
 
 
 def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
-    """A call as on a device that a table is shipped for: rows of problems that are like its own decide."""
+    """Make a call as on a device with a shipped table, which then decides."""
     here, session.current = session.current, session.Session(attended=False, device=key)
     try:
         with described.on(machine):
@@ -105,7 +105,7 @@ def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
 
 
 def _called(problem: ConvProblem, strategy: Any = "cached") -> None:
-    """The function that users call, which fingerprints, packs and launches."""
+    """Call the public function, which also compiles the kernels for fingerprints, packing and launching."""
     x = np.ones((problem.n, problem.c, problem.h, problem.w), np.float32)
     w = np.ones((problem.k, problem.c // problem.groups, problem.r, problem.s), np.float32)
     top, bottom, left, right = problem.pads
@@ -124,7 +124,7 @@ def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
 
 
 def _tabled_network(path: Path, precision: Any, threads: int) -> None:
-    with suppress(CpuconvError):  # which the model's choice has met, and said
+    with suppress(CpuconvError):  # already reported by `_network`
         cpuconv.compile(path, threads=threads, precision=precision)
 
 
@@ -143,7 +143,7 @@ def _network(path: Path, precision: Any, threads: int) -> None:
 
 
 def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
-    """Each as it is, and as by tables; every other one in each narrow type that is asked for on this class."""
+    """Yield random networks: by the model, by shipped tables, and every other one in each supported narrow type."""
     narrow = [each for each in wanted.NARROW if wanted.computes(each, features)]
     for number in range(count):
         yield partial(_drawn_network, number, strategy=_STRATEGY)
@@ -154,7 +154,7 @@ def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
 
 
 def _drawn_network(number: int, precision: Any = "float32", strategy: Any = "cached") -> None:
-    from bench.packs import quantised_networks, random_networks  # which need the package onnx
+    from bench.packs import quantised_networks, random_networks  # imported here: they need the package onnx
 
     model = random_networks.drawn(number, wanted.SEED)
     if precision == "int8":

@@ -1,11 +1,11 @@
-"""Compiling for a CPU that this process does not run on: what was compiled is kept, and nothing of it is ever called.
+"""Dry runs: compile for a CPU other than this machine's and store the code, but never call it.
 
-Compiled code is entered in few places: the launcher, which goes through the rows of a program, and the lives and the
-pauses of threads. All of them take a C function from `Code.function`; here it is one of the C library that does
-nothing. Memory that kernels would have filled is zero instead of undefined, so that whoever reads it decides alike on
-every machine, and so do counts of threads.
+Compiled code is entered in few places: the launcher, which runs the rows of a program, and the main loops and waits of
+threads. All of them get a C function from `Code.function`; here it is a harmless function of the C library. Memory that
+kernels would fill is zero instead of undefined, and the number of threads is fixed, so that builds do not depend on the
+machine.
 
-This is for the processes of `bench.packs`: nothing in the package knows of it, and it cannot be undone.
+This is for the processes of `bench.packs`: the package does not depend on it, and it cannot be undone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 
 def begin(cpu: CpuClass) -> None:
-    """Run nothing from now on; to be called before anything is compiled."""
+    """Run no compiled code from now on; call it before anything is compiled."""
     abroad.begin(cpu)
     read = Fingerprinter._read
     granted = "amx-tile" in cpu.features
@@ -52,5 +52,5 @@ def _idle(code: cache.Code, prototype: Any) -> Any:
 
 
 def _digest(head: bytes, array: np.ndarray) -> bytes:
-    """What tells arrays apart, where the kernel that is asked for has read nothing."""
+    """Hash an array in NumPy, because the fingerprint kernel does not run."""
     return hashlib.blake2b(head + array.tobytes(), digest_size=16).digest()

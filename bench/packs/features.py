@@ -1,4 +1,4 @@
-"""What code of a class of CPUs may use, as Numba's variables state it: its features, and none that its name implies."""
+"""CPU features for the code of a class, in the form of Numba's variables, without others that the name implies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from autotune.machine import host_cpu
 from cpuconv.runtime.code.packs.cpu_classes import ARM, X86, CpuClass
 
-# By architecture, what LLVM's names of CPUs may imply and code may use. Arm's are those of our classes (the source:
+# By architecture, the features that LLVM's names of CPUs may imply. Arm's are those of the pack's classes (source:
 # LLVM's AArch64 back end).
 KNOWN = {
     X86: host_cpu.features_of_x86(),
@@ -22,12 +22,12 @@ KNOWN = {
 
 
 def stated(cpu: CpuClass) -> str:
-    """Those of a class with a plus, and all others with a minus."""
+    """Return the features of a class with a plus, and all others with a minus."""
     return host_cpu.flat({name: name in cpu.features for name in KNOWN[cpu.machine] | cpu.features})
 
 
 def lacking(cpu: CpuClass) -> list[str]:
-    """What this machine lacks to run code of a class."""
+    """Return the features that this machine lacks to run code of a class."""
     if cpu.machine != platform.machine():
         return [f"architecture {cpu.machine}"]
     there = host_cpu.host().features

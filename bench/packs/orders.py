@@ -1,10 +1,9 @@
-"""The CPU whose order of instructions the code of a class has, where it is not the class's own.
+"""Instruction scheduling of a class's code for another CPU than its own.
 
-Cores that reorder instructions themselves lose little by another CPU's order, and what several classes ask for is one
-kernel in a pack if it has one order. LLVM's order for Apple's M1 spills least of those for such cores
-(decision 20). It is the order alone: features, the cost model and names of kernels are the
-class's own. On x86-64 the package's own micro-kernels have one order (decision 5). Cortex-A55 runs
-instructions in order, and keeps its own.
+Out-of-order cores lose little by another CPU's instruction order, and with one order, several classes share one kernel
+in a pack. LLVM's order for Apple's M1 has the fewest spills of those for out-of-order cores (decision 20). Only the
+order changes: features, the cost model and names of kernels are the class's own. On x86-64 the package's own
+micro-kernels have one order (decision 5). Cortex-A55 runs instructions in order, and has its own schedule.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ORDERS = dict.fromkeys(("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1"
 
 
 def begin(cpu: CpuClass) -> None:
-    """Have what is compiled from now on that order; to be called before anything is."""
+    """Schedule all code from now on for that CPU; call it before anything is compiled."""
     if (order := ORDERS.get(cpu.name)) is None:
         return
     optimised = machine_code._optimised
@@ -27,7 +26,7 @@ def begin(cpu: CpuClass) -> None:
 
 
 def with_order(text: str, order: str) -> str:
-    """A module of LLVM IR whose function has the instruction order of another CPU."""
+    """Return a module of LLVM IR whose function is scheduled for another CPU."""
     head, found, rest = text.partition("\n{\n")
     if not found:
         raise ValueError("the module defines no function")

@@ -1,7 +1,7 @@
-"""Networks in the form that quantisation writes: bytes between operators, by QuantizeLinear and DequantizeLinear.
+"""Networks in QDQ form: int8 between operators, by QuantizeLinear and DequantizeLinear.
 
-Scales are made up, as no kernel depends on them: nothing is run. Where bytes lie and which operators are left out is as
-`onnxruntime.quantization.quantize_static` has it, with uint8 activations and int8 weights by channel.
+Scales are arbitrary, because no kernel depends on them and nothing is run. Quantised tensors and removed operators are
+those of `onnxruntime.quantization.quantize_static`, with uint8 activations and int8 weights per channel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 _WITH_WEIGHTS = ("Conv", "Gemm")
-_LEFT_OUT = ("Relu", "Clip")  # what they cut off lies outside what bytes stand for
+_LEFT_OUT = ("Relu", "Clip")  # the range of the quantised output already clips the same values
 _OPERATORS = frozenset(
     (*_WITH_WEIGHTS, *_LEFT_OUT, "Add", "AveragePool", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool")
     + ("Mul", "Resize", "Sigmoid", "Softmax")
@@ -22,7 +22,7 @@ _SCALE, _WEIGHT_SCALE = 0.05, 0.01
 
 
 def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with bytes between those of its operators that quantisation knows; its weights are constants."""
+    """Return the network with quantised tensors around its supported operators; its weights are constants."""
     graph = model.graph
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     form = _Form(constants)
@@ -41,7 +41,7 @@ def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Form:
-    """Nodes and constants of the form, and by the name of a value of floats that of the one that stands for it."""
+    """Nodes and constants of the QDQ form, and the dequantised value by the name of its float original."""
 
     def __init__(self, constants: dict[str, np.ndarray]) -> None:
         self.constants = dict(constants)
@@ -49,7 +49,7 @@ class _Form:
         self.now: dict[str, str] = {}
 
     def add(self, node: onnx.NodeProto) -> None:
-        """A node, between bytes where quantisation knows it."""
+        """Add a node, between quantised tensors if it is supported."""
         known = node.op_type in _OPERATORS
         inputs = [self._input(node, at, name, known) for at, name in enumerate(node.input)]
         if node.op_type in _LEFT_OUT and inputs[0].endswith("_bytes"):
@@ -63,7 +63,7 @@ class _Form:
             self.bytes_of(node.output[0])
 
     def bytes_of(self, name: str) -> str:
-        """The name of the value that stands for one of floats, after it was bytes."""
+        """Return the name of the quantised and dequantised form of a value."""
         if name not in self.now:
             self.nodes.append(helper.make_node("QuantizeLinear", [name, *self._scale(_SCALE, np.uint8)], [name + "_q"]))
             self._back(name + "_q", name + "_bytes", self._scale(_SCALE, np.uint8))
@@ -90,7 +90,7 @@ class _Form:
         return back
 
     def _scale(self, scale: float, kind: type, count: int = 0) -> list[str]:
-        """A scale and a zero point, or so many."""
+        """Return the names of a scale and a zero point, or of `count` of them per channel."""
         names = [f"{part}_{np.dtype(kind).name}_{count}" for part in ("scale", "zero")]
         shape = (count,) if count else ()
         self.constants[names[0]] = np.full(shape, scale, np.float32)

@@ -1,6 +1,6 @@
-"""Networks drawn at random from what networks are built of: stems, stages of blocks of one kind, pooling, heads.
+"""Random networks of usual components: stems, stages of equal blocks, pooling, heads.
 
-Packs hold their kernels, so that networks that nobody named find most of theirs.
+Packs have their kernels, so that most kernels of other networks are in a pack, too.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SIZES = ((224, 224),) * 6 + (
     (240, 320),
     (48, 320),
 )
-WIDTHS = (16, 24, 32, 40, 48, 64)  # of the first stage
+WIDTHS = (16, 24, 32, 40, 48, 64)  # channels of the first stage
 ACTIVATIONS = ("Relu",) * 6 + ("Relu6",) * 2 + ("HardSwish",) * 2 + ("Silu",) * 3 + ("LeakyRelu", "Gelu", "Sigmoid")
-KERNELS = (3, 3, 3, 5, 7)  # of depthwise convolutions
+KERNELS = (3, 3, 3, 5, 7)  # kernel sizes of depthwise convolutions
 CLASSES = (10, 100, 365, 1000, 1000)
-_DEPTH = (1, 3)  # blocks of a stage
+_DEPTH = (1, 3)  # range of the blocks per stage
 _STAGES = (3, 4)
 _MOST_CHANNELS = 1024
 
 
 def drawn(number: int, seed: int) -> onnx.ModelProto:
-    """The network of that number, the same for the same seed."""
+    """Draw the network with a number, equal for equal seeds."""
     return _Drawing(random.Random(f"{seed} {number}")).network()
 
 
@@ -43,7 +43,7 @@ def _eight(channels: float) -> int:
 
 
 class _Drawing:
-    """A network that grows: nodes, weights, and the channels of the values that are there."""
+    """A network under construction: nodes, weights, and the channels of its values."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.weights = rng, np.random.default_rng(rng.randrange(1 << 30))
@@ -53,7 +53,7 @@ class _Drawing:
         self.activation = rng.choice(ACTIVATIONS)
 
     def network(self) -> onnx.ModelProto:
-        """Stem, stages and head."""
+        """Draw stem, stages and head, and return the model."""
         rng = self.rng
         high, wide = rng.choice(SIZES)
         block = rng.choice(BLOCKS)
@@ -133,7 +133,7 @@ class _Drawing:
         return self.node(kind, x, channels=self.channels[x], kernel_shape=[size] * 2, strides=[2, 2], pads=pads)
 
     def gate(self, x: str) -> str:
-        """Squeeze and excitation."""
+        """Add squeeze and excitation."""
         c = self.channels[x]
         mean = self.node("GlobalAveragePool", x, channels=c)
         less = self.conv(mean, _eight(c / 4), 1, act="Relu")
@@ -150,7 +150,7 @@ class _Drawing:
         return self.node("Softmax", value, channels=k) if self.rng.random() < 0.4 else value
 
     def maps(self, x: str) -> str:
-        """As large as a stage before: what segments and detects."""
+        """Add a head for segmentation or detection, with upsampled maps."""
         for _ in range(2):
             c = self.channels[x]
             scales = self.constant(np.array([1, 1, 2, 2]))

@@ -1,4 +1,4 @@
-"""Variables of a process that compiles for a class of CPUs."""
+"""Environment variables of a process that compiles for a class of CPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpuconv.runtime.code import together
 from cpuconv.runtime.code.packs import serving
 from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
-# No packs, no wisdom, no other processes; and as many threads as are wanted at most, whatever the user says.
+# No packs, no wisdom, no helper processes; a fixed number of threads, whatever the user's environment says.
 _ALONE = {
     serving.VARIABLE: serving.OFF,
     PINNED: "",
@@ -19,5 +19,5 @@ _ALONE = {
 
 
 def environment(cpu: CpuClass) -> dict[str, str]:
-    """The class, as Numba reads it, and nothing of what the user or the machine has."""
+    """Return variables that name the class to Numba, independent of the user and the machine."""
     return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated(cpu), **_ALONE}

@@ -1,4 +1,4 @@
-"""What the kernels of a pack are compiled for: convolutions, and networks."""
+"""Convolutions and networks for which the kernels of a pack are compiled."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from cpuconv.runtime.threads import maximum_threads
 SEED = 37
 THREADS = (1, 2, 4)
 TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
-CLOSED = {**TYPES, "s8": Types.parse("s8"), "u8:f32": Types.parse("u8:s8:f32")}  # of strips of the closed set
-PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
-NARROW = ("bfloat16", "int8")  # of networks drawn at random, beside float32
-BF16 = frozenset(("avx512bf16", "bf16"))  # without one of these features, bfloat16 is widened, and slower than float32
+CLOSED = {**TYPES, "s8": Types.parse("s8"), "u8:f32": Types.parse("u8:s8:f32")}  # types of closed GEMM strips
+PRECISIONS = ("float32", "bfloat16")  # precisions of networks; int8 files need no option
+NARROW = ("bfloat16", "int8")  # further precisions of random networks
+BF16 = frozenset(("avx512bf16", "bf16"))  # without these features bfloat16 is converted, and slower than float32
 
 
 def threads() -> list[int]:
-    """Counts of threads that networks are compiled for: those that this machine has the cores for."""
+    """Return the numbers of threads for which networks are compiled, at most the cores of this machine."""
     return [each for each in THREADS if each <= maximum_threads()]
 
 
 def computes(name: str, features: Set[str]) -> bool:
-    """Whether a CPU with these features has instructions for a type or a precision, so that somebody asks for it."""
+    """Whether a CPU with these features has instructions for a type or a precision."""
     return not name.startswith("bf") or not BF16.isdisjoint(features)
 
 
 def convolutions(lines: Path, drawn: int, types: Sequence[Types]) -> Iterator[tuple[ConvProblem, Candidate]]:
-    """Those of a file and so many drawn at random, as the cost model chooses; and rows of shipped tables."""
+    """Yield the convolutions of a file and random ones with the model's candidates, and those of shipped tables."""
     known = [problem for problem, *_ in sources.load(str(lines))]
     for problem in (*known, *draw(drawn, SEED)):
         for each in types:
@@ -58,30 +58,30 @@ def convolutions(lines: Path, drawn: int, types: Sequence[Types]) -> Iterator[tu
 
 
 def closed_strips(names: Sequence[str], features: Set[str]) -> list[ClosedTile]:
-    """Every GEMM strip of the closed set for those types, which networks with open sizes choose from."""
+    """Return every GEMM strip of the closed set, for networks with open sizes, in the given types."""
     asked = (CLOSED[name] for name in names if computes(name, features))
     return list(dict.fromkeys(tile for types in asked for tile in closed_set.strips(current(), types)))
 
 
 def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
-    """What the model chooses in the problem's layouts, and in those that it likes best."""
+    """Yield the model's selections in the problem's layouts, and in the layouts that it selects."""
     for layouts in ((problem.in_layout, problem.out_layout), (AUTO, AUTO)):
         try:
             asked = select.resolve_layouts(problem, *layouts, Limits())
             model.check_types(asked)
             yield asked, select.untuned(asked, Limits()).candidate
-        except CpuconvError:  # types that this CPU has no product for, or layouts of others
+        except CpuconvError:  # types or layouts that this CPU does not support
             continue
 
 
 def _tabled() -> Iterator[tuple[ConvProblem, Candidate]]:
-    """The fastest candidate of each problem in the tables of devices that this class serves."""
+    """Yield the fastest candidate of each problem in the tables of this class's devices."""
     for _, _, rows in _tables():
         yield from _fastest(rows)
 
 
 def devices() -> dict[str, Machine]:
-    """The devices that a table is shipped for and this class of CPUs serves: their keys, and what they are."""
+    """Return the devices of this class of CPUs with a shipped table: machines by key."""
     return {key: _machine(fields) for key, fields, _ in _tables()}
 
 
@@ -91,7 +91,7 @@ def _machine(fields: Mapping[str, Any]) -> Machine:
 
 
 def _tables() -> Iterator[tuple[str, Mapping[str, Any], Iterator[dict]]]:
-    """The key of each device in shipped tables that this class of CPUs serves, its fields, and its rows."""
+    """Yield key, fields and rows of each device of this class of CPUs in shipped tables."""
     for path in sorted(TABLES.glob("*.json")):
         document = json.loads(path.read_text())
         columns = document["columns"]["rows"]
@@ -101,7 +101,7 @@ def _tables() -> Iterator[tuple[str, Mapping[str, Any], Iterator[dict]]]:
 
 
 def _serves(fields: Mapping[str, str]) -> bool:
-    """Whether a device's kernels come from the pack of this CPU's class first."""
+    """Whether this CPU's class is the first choice for a device."""
     name = microarchitecture(fields["cpu_name"], fields["features"])
     there = (feature[1:] for feature in fields["features"].split(",") if feature.startswith("+"))
     return [each.name for each in fitting(fields["machine"], name, there)][:1] == [target()[1]]
@@ -124,5 +124,5 @@ def _fastest(rows: Iterator[dict]) -> Iterator[tuple[ConvProblem, Candidate]]:
 
 
 def networks(folder: Path) -> list[Path]:
-    """The networks' files in a folder, in a fixed order."""
+    """Return the files of networks in a folder, in a fixed order."""
     return sorted(folder.glob("*.onnx"))

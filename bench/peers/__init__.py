@@ -1,4 +1,4 @@
-"""The engines, one file each; they are imported only in the process that runs them."""
+"""The engines, one file each; an engine is imported only in the process that runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 from bench.peers.base import Peer
 
 OURS = "cpuconv"
-OWN_F32 = "own-fp32"  # ours in float32 beside ours in other types: no peer, but a ratio of its own
+OWN_F32 = "own-fp32"  # cpuconv in float32, in comparisons of other types: not a peer, but with its own ratio
 
 PEERS = {
     OURS: "bench.peers.cpuconv_peer:CpuconvPeer",
@@ -21,6 +21,6 @@ PEERS = {
 
 
 def make(key: str, **options: object) -> Peer:
-    """The peer of a key in `PEERS`, or of `module:Class`, made with its options."""
+    """Make the peer of a key in `PEERS`, or of `module:Class`, with options."""
     module, _, name = PEERS.get(key, key).partition(":")
     return getattr(importlib.import_module(module), name)(**options)

@@ -1,4 +1,4 @@
-"""What a peer is: prepacked forms of one convolution that can be run and timed."""
+"""Interface of a peer: it prepares forms of a convolution or network that can be run and timed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from cpuconv.problem.problem import ConvProblem
 
 @dataclass
 class Form:
-    """One way in which an engine runs a convolution or a network, with everything prepared.
+    """A variant in which an engine runs a convolution or a network, completely prepared.
 
     Attributes
     ----------
     name : str
     run : Callable[[], object]
-        One execution; it is what is timed.
+        Function that runs once; the timed call.
     output : Callable[[], np.ndarray | list[np.ndarray]]
-        The last result: of a convolution as NCHW, of a network a list of its outputs in order.
+        Returns the last result: NCHW for a convolution, a list of the outputs in order for a network.
     plain : bool
-        Whether it reads NCHW and leaves NCHW.
+        Whether input and output are NCHW.
     algorithm, detail : str
-        What runs, where the engine tells.
+        Algorithm and details, if the engine reports them.
     keep : object
-        What must live as long as the form, such as an array whose memory the engine only borrows.
+        Objects that the form needs, such as an array whose memory the engine borrows.
     sample : Callable[[float], list[float]] | None
-        Times in seconds, measured by the engine itself within about so many seconds, in place of those of `run`.
+        Function that replaces the timing of `run`: the engine's own measurement of about the given seconds, as a
+        list of times in seconds.
     """
 
     name: str
@@ -47,24 +48,24 @@ class Form:
 
 
 class Peer(Protocol):
-    """One engine. A peer is made and used inside the engine's own process."""
+    """An engine. A peer is created and used inside the engine's own process."""
 
     name: str
     package: str
 
     def available(self) -> str | None:
-        """The reason why this engine cannot run here, or None."""
+        """Return the reason why this engine cannot run here, or None."""
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
-        """The engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
+        """Prepare the engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
 
 
 @runtime_checkable
 class TypedPeer(Peer, Protocol):
-    """One engine that computes in other types, too."""
+    """An engine that also supports other types than float32."""
 
     def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
-        """The engine's forms of a problem that is not all float32; none where it lacks its types.
+        """Prepare the engine's forms of a problem in other types; empty if it does not support them.
 
         Outputs are NCHW, of the NumPy dtype of the output's element.
         """
@@ -72,25 +73,25 @@ class TypedPeer(Peer, Protocol):
 
 @runtime_checkable
 class NetworkPeer(Protocol):
-    """One engine that runs whole networks."""
+    """An engine that runs whole networks."""
 
     name: str
     package: str
 
     def converted(self, path: Path, folder: Path) -> Path:
-        """What the engine loads in place of the ONNX file `path`: itself, or a file that is made in `folder`."""
+        """Return the file that the engine loads for the ONNX file `path`: `path`, or a converted file in `folder`."""
 
     def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
-        """Load what `converted` gave, for inputs like these; its forms, first the one with arrays of NumPy."""
+        """Load the file of `converted` for inputs like `feed`; return the forms, that with NumPy arrays first."""
 
 
 def missing(module: str) -> str | None:
-    """A word on a module that is not installed, or None."""
+    """Return a message if a module is not installed, else None."""
     return None if importlib.util.find_spec(module) else f"{module} is not installed"
 
 
 def version(package: str) -> str:
-    """The installed version of a distribution, or 'unknown'."""
+    """Return the installed version of a distribution, or 'unknown'."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -98,7 +99,7 @@ def version(package: str) -> str:
 
 
 def symmetric_pads(problem: ConvProblem) -> tuple[int, int] | None:
-    """(ph, pw) when padding both sides alike gives the very same output, as most networks write it; else None."""
+    """Return (ph, pw) if symmetric padding gives the same output, as in most networks; else None."""
     p = problem
     top, bottom, left, right = p.pads
     oh = (p.h + 2 * top - (p.r - 1) * p.dilation[0] - 1) // p.stride[0] + 1

@@ -1,4 +1,4 @@
-"""cpuconv as a peer: what `plan` makes, or `conv2d` as users write it; networks by `compile`."""
+"""cpuconv as an engine: `plan`, or `conv2d` as users call it; networks by `compile`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ CALLS = ("plan", "conv2d")
 
 
 class CpuconvPeer:
-    """One form for each layout.
+    """cpuconv, with one form for each layout.
 
     Parameters
     ----------
     layouts : Sequence[str]
-        Layouts of input and output; "auto": the plan chooses.
+        Layouts of input and output; "auto": the plan selects them.
     strategy : str
-        Of the plan, call or model.
+        Strategy of the plan, call or model.
     call : str
-        "plan": a plan with an output of its own. "conv2d": the one call, with writable weights and a new output.
+        "plan": a plan with a preallocated output. "conv2d": a single call with writable weights and a new output.
     precision : str
-        Of networks.
+        Precision of networks.
     """
 
     name = "cpuconv"
@@ -131,10 +131,10 @@ class CpuconvPeer:
 
 
 class OwnFloat32Peer(CpuconvPeer):
-    """cpuconv in float32 on the numbers that the typed operands mean: what low precision is to be faster than."""
+    """cpuconv in float32 on the dequantised operands: the baseline of low precision."""
 
     name = "own fp32"
-    full = True  # of networks of integers it runs those that they were made of
+    full = True  # for int8 networks it runs their float32 originals
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         return []
@@ -146,7 +146,7 @@ class OwnFloat32Peer(CpuconvPeer):
 
 
 def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> Callable[[], np.ndarray]:
-    """The float32 output in the type that the problem has."""
+    """Wrap `output` to convert its float32 result to the problem's output type."""
 
     def converted() -> np.ndarray:
         y, element = output(), problem.types.y
@@ -160,5 +160,5 @@ def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> 
 
 
 def outside(array: np.ndarray) -> np.ndarray:
-    """An array as users have it: bfloat16 of the package ml_dtypes."""
+    """Return an array with the dtype that users pass: bfloat16 of the package ml_dtypes."""
     return array.view(BF16.outside) if array.dtype == BF16.dtype else array

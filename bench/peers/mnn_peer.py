@@ -1,4 +1,4 @@
-"""MNN: converted from ONNX, on host NCHW arrays or in MNN's own layout."""
+"""MNN: models converted from ONNX, with host NCHW arrays or in MNN's own layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class MnnPeer:
-    """MNN.Interpreter sessions on the CPU backend; `precision` is theirs."""
+    """MNN.Interpreter sessions on the CPU backend; `precision` is MNN's option."""
 
     name = "MNN"
     package = "MNN"
@@ -29,11 +29,11 @@ class MnnPeer:
         return convolution(self, problem, x, w, bias, threads)
 
     def converted(self, path: Path, folder: Path) -> Path:
-        import _tools  # the converter's extension module; MNN.tools around it reports each use to its makers
+        import _tools  # the converter's extension module; its wrapper MNN.tools reports each use to the vendor
 
         made = folder / f"{path.stem}.mnn"
         arguments = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made), "--bizCode", "bench"]
-        _tools.mnnconvert(["mnnconvert", *arguments, "--keepInputFormat", "1"])  # left out, the model is slower
+        _tools.mnnconvert(["mnnconvert", *arguments, "--keepInputFormat", "1"])  # slower without this option
         if not made.is_file():
             raise RuntimeError("MNN's converter made no model")
         return made
@@ -54,10 +54,10 @@ class MnnPeer:
         ]
 
         def run() -> None:
-            # The session may write over its input, and a run after that computes on what it left: as much work.
+            # The session may overwrite its input; the next run then computes on other values, which takes as long.
             interpreter.runSession(session)
 
-        def run_plain() -> None:  # a session's own tensors are in channel blocks: NCHW goes in and out by copies
+        def run_plain() -> None:  # a session's own tensors are in channel blocks: NCHW needs copies
             for source, array in sources:
                 source.copyFrom(array)
             run()

@@ -1,4 +1,4 @@
-"""ncnn: a network of one layer written as text and raw weights, float32, Winograd and packing on."""
+"""ncnn: a network of one layer, as text and raw weights; float32, with Winograd and packed layouts enabled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NcnnPeer:
         with tempfile.TemporaryDirectory() as folder:
             param, weights = Path(folder) / "conv.param", Path(folder) / "conv.bin"
             param.write_text(param_text(problem))
-            # A zero word says that float32 weights follow.
+            # Four zero bytes mark float32 weights.
             weights.write_bytes(b"\0\0\0\0" + w.tobytes() + bias.tobytes())
             if net.load_param(str(param)) or net.load_model(str(weights)):
                 raise RuntimeError("ncnn did not load the layer")
@@ -49,7 +49,7 @@ class NcnnPeer:
 
 
 def param_text(problem: ConvProblem) -> str:
-    """The layer in ncnn's param format."""
+    """Return the layer in ncnn's param format."""
     p = problem
     top, bottom, left, right = p.pads
     values = {
@@ -75,7 +75,7 @@ def param_text(problem: ConvProblem) -> str:
 
 
 def _form(net, name: str, images: list, keep_packing: int) -> Form:
-    """`keep_packing` 1 leaves the result in ncnn's blocked layout, 0 has it unpacked."""
+    """Make a form; with `keep_packing` 1 the result stays in ncnn's blocked layout, with 0 it is unpacked."""
     import ncnn
 
     last = [None] * len(images)

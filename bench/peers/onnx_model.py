@@ -1,4 +1,4 @@
-"""A convolution as an ONNX file of one node, for peers that take whole networks."""
+"""A convolution as an ONNX file of one node, for peers that run whole networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpuconv.problem.problem import ConvProblem
 def convolution(
     peer: NetworkPeer, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int
 ) -> list[Form]:
-    """The peer's forms of a convolution, which is a network of one node to it."""
+    """Prepare a peer's forms of a convolution, as a network of one node."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "conv.onnx"
         path.write_bytes(conv_model(problem, w, bias))
@@ -30,7 +30,7 @@ def _first(outputs: Callable[[], np.ndarray | list[np.ndarray]]) -> Callable[[],
 
 
 def conv_model(problem: ConvProblem, w: np.ndarray, bias: np.ndarray) -> bytes:
-    """The serialized model: input 'x', output 'y', weights and bias as initializers."""
+    """Return the serialized model: input 'x', output 'y', weights and bias as initializers."""
     p = problem
     top, bottom, left, right = p.pads
     if pads := symmetric_pads(p):
@@ -52,7 +52,7 @@ def conv_model(problem: ConvProblem, w: np.ndarray, bias: np.ndarray) -> bytes:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [p.n, p.k, p.oh, p.ow])],
         [numpy_helper.from_array(w, "w"), numpy_helper.from_array(bias, "b")],
     )
-    # An old enough opset and format that every engine reads it.
+    # Every engine reads this opset and format version.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     checker.check_model(model)
     return model.SerializeToString()

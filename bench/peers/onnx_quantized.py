@@ -18,7 +18,7 @@ CHANNELS_LAST = (0, 2, 3, 1)  # axes of an NHWC array in NCHW
 
 
 def qlinear(problem: ConvProblem, given: Data, channels_last: bool) -> bytes:
-    """One QLinearConv; with `channels_last` that of ONNX Runtime, which takes and gives NHWC."""
+    """Return a model of one QLinearConv; with `channels_last` ONNX Runtime's own variant in NHWC."""
     scales = _scales(given)
     attributes = _attributes(problem) | ({"channels_last": 1} if channels_last else {})
     inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
@@ -28,7 +28,7 @@ def qlinear(problem: ConvProblem, given: Data, channels_last: bool) -> bytes:
 
 
 def dequantized(problem: ConvProblem, given: Data) -> bytes:
-    """A Conv whose operands are dequantized, and whose output is quantized unless it is float32."""
+    """Return a model of a Conv with dequantized operands; its output is quantized unless it is float32."""
     scales, count = _scales(given), problem.k
     constants = _constants(problem, scales) | {"w": given.w, "wz": np.zeros(count, np.int8)}
     constants |= {"b": given.bias, "bs": scales.sums, "bz": np.zeros(count, np.int32)}

@@ -1,4 +1,4 @@
-"""ONNX Runtime on int8: QLinearConv in NCHW, and its own one in NHWC as it lies within a network."""
+"""ONNX Runtime in int8: QLinearConv in NCHW, and its own NHWC variant as used within a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def forms(problem: ConvProblem, given: Data, network: Callable[[bytes, dict[str, np.ndarray]], Form]) -> list[Form]:
-    """The forms; `network` makes one of a model's bytes and its inputs. None of float types: it has no bfloat16."""
+    """Return the forms; `network` makes one from a model's bytes and inputs. Empty for float types (no bfloat16)."""
     if given.scales is None or not problem.types.y.integer or problem.types.y.bytes > 1:
         return []
     plain = network(qlinear(problem, given, False), {"x": given.x})

@@ -1,4 +1,4 @@
-"""OpenVINO: compiled for latency, inputs and outputs in arrays of ours."""
+"""OpenVINO: compiled for latency, with inputs and outputs in NumPy arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OpenVinoPeer:
     Parameters
     ----------
     precision : str or None
-        That it is held to, as its hint of that name states it; None: what it chooses itself.
+        The inference precision hint; None: OpenVINO's default.
     """
 
     name = "OpenVINO"

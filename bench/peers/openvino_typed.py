@@ -1,8 +1,8 @@
 """OpenVINO in low precision: a model of one layer, and the layer alone by OpenVINO's own counters.
 
-A model's inputs and outputs are reordered around the layer, within a network they are not. So the figure that counts is
-what OpenVINO's profiling says of the node of the convolution. The counter is the mean of all runs of a compiled model,
-in whole microseconds: a sample is that of a newly compiled model over a few runs, less those that warm it up.
+A single layer is surrounded by reorders, which it does not have within a network. So the time that counts is that of
+the convolution's node in OpenVINO's profiling. The counter is the mean of all runs of a compiled model, in whole
+microseconds. A sample is therefore taken from a newly compiled model over a few runs, less its warm-up runs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 
 BFLOAT16 = Types(BF16, BF16, y=BF16)
-SETTLING, FEWEST, MOST = 10, 10, 100  # runs of a newly compiled model: those that do not count, and those that do
+SETTLING, FEWEST, MOST = 10, 10, 100  # runs of a newly compiled model: warm-up, and bounds of the counted ones
 CHANNELS_FIRST = (0, 3, 1, 2)
 KINDS = ("Convolution", "GroupConvolution")
-HALF = 0.5e-6  # what a mean in whole microseconds is short of, on average
+HALF = 0.5e-6  # seconds; average error of a mean that is truncated to microseconds
 
 
 def forms(problem: ConvProblem, given: Data, threads: int) -> list[Form]:
-    """The forms of a problem; none where OpenVINO has none."""
+    """Return the forms of a problem; empty if OpenVINO does not support its types."""
     if problem.types == BFLOAT16:
         return _Layer(_bfloat16(problem, given), "bf16", given.x, threads, channels_last=True).forms()
     if problem.types.x == U8 and problem.types.y == U8:
@@ -46,7 +46,7 @@ def _model(onnx: bytes) -> Any:
 
 
 def _bfloat16(problem: ConvProblem, given: Data) -> Any:
-    """A float32 convolution with bfloat16 at both ends, in NHWC: with that no reorders are left around the layer."""
+    """A float32 convolution with bfloat16 input and output in NHWC, so that no reorders surround the layer."""
     import openvino
     from openvino.preprocess import PrePostProcessor
 
@@ -59,7 +59,7 @@ def _bfloat16(problem: ConvProblem, given: Data) -> Any:
 
 
 class _Layer:
-    """A model of one layer, compiled again for every sample."""
+    """A model of one layer that is compiled again for every sample."""
 
     def __init__(self, model: Any, precision: str, x: np.ndarray, threads: int, channels_last: bool = False) -> None:
         self.model, self.channels_last = model, channels_last
@@ -98,7 +98,7 @@ class _Layer:
         return data.transpose(CHANNELS_FIRST) if self.channels_last else data
 
     def sample(self, seconds: float) -> list[float]:
-        """Means over some runs of the layer, each of a model compiled anew; one at least."""
+        """Return mean times of the layer, each from a newly compiled model; at least one."""
         found: list[float] = []
         clock = time.perf_counter
         end = clock() + seconds
@@ -112,7 +112,7 @@ class _Layer:
 
 
 def run_of(request: Any) -> Callable[[], None]:
-    """A run of a request that was prepared."""
+    """Return a function that runs a prepared request."""
 
     def run() -> None:
         request.start_async()
@@ -122,7 +122,7 @@ def run_of(request: Any) -> Callable[[], None]:
 
 
 def counted(request: Any, runs: int, earlier: int = 0) -> tuple[float, str]:
-    """Run so often; seconds of the layer in all runs, `earlier` ones among them, and what ran."""
+    """Run `runs` times; return the layer's seconds in all runs, `earlier` ones included, and the kernel type."""
     run = run_of(request)
     for _ in range(runs):
         run()

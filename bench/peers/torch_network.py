@@ -14,16 +14,16 @@ from bench.peers.base import Form
 
 
 def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Form]:
-    """The forms of an ONNX file, for inputs like these; without those that PyTorch does not take.
+    """Return the forms of an ONNX file for inputs like `feed`, without those that PyTorch does not support.
 
     Raises
     ------
     ModuleNotFoundError
-        onnx2torch is not installed.
+        If onnx2torch is not installed.
     """
     import torch
 
-    torchvision()  # which onnx2torch imports
+    torchvision()  # onnx2torch imports it
     import onnx2torch
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -32,13 +32,13 @@ def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Fo
     last = [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in inputs]
     found = [_form("eager", module, inputs)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is said to be deprecated, and what tracing takes for constants
+        warnings.simplefilter("ignore")  # warnings about deprecated TorchScript and traced constants
         for make in (lambda: _frozen(module, inputs), lambda: _form("channels_last", _to_last(module), last)):
             try:
                 made = make()
                 made.run()
                 found.append(made)
-            except Exception:  # an operator that it does not trace, or a view of another order of axes
+            except Exception:  # an operator that cannot be traced, or a view with another axis order
                 continue
     return found
 

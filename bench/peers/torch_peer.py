@@ -14,12 +14,12 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class TorchPeer:
-    """torch.nn.functional.conv2d and torch.mkldnn_convolution; networks as modules that onnx2torch makes.
+    """torch.nn.functional.conv2d and torch.mkldnn_convolution; networks as modules made by onnx2torch.
 
     Parameters
     ----------
     precision : str
-        Of networks: "float32" or "bf16".
+        Precision of networks: "float32" or "bf16".
     """
 
     name = "PyTorch"
@@ -41,7 +41,7 @@ class TorchPeer:
             _functional(problem, "nchw", *tensors),
             _functional(problem, "channels_last", *tensors, memory_format=torch.channels_last),
         ]
-        # oneDNN's tensors cannot be padded, so a problem that needs an explicit pad has no such form.
+        # oneDNN's tensors cannot be padded, so a problem with asymmetric padding has no such form.
         if torch.backends.mkldnn.is_available() and (pads := symmetric_pads(problem)):
             forms += _mkldnn(problem, pads, *tensors)
         return forms
@@ -88,7 +88,7 @@ def _functional(problem: ConvProblem, name: str, x, w, bias, *, memory_format=No
 
 
 def _mkldnn(problem: ConvProblem, pads: tuple[int, int], x, w, bias) -> list[Form]:
-    """Prepacked weights on a plain input, and on an input left in oneDNN's blocked layout by a layer before."""
+    """Forms with prepacked weights: on a plain input, and on an input in oneDNN's blocked layout."""
     import torch
 
     p = problem
@@ -98,7 +98,7 @@ def _mkldnn(problem: ConvProblem, pads: tuple[int, int], x, w, bias) -> list[For
     bias, plain = bias.to_mkldnn(), x.to_mkldnn()
     identity = torch.eye(p.c).reshape(p.c, p.c, 1, 1).to_mkldnn()
     inputs = {"mkldnn": plain}
-    if p.c >= 8:  # a layer with fewer channels is a network's first and gets an image
+    if p.c >= 8:  # with fewer channels it is a network's first layer, whose input is a plain image
         zeros = torch.zeros(p.c).to_mkldnn()
         inputs["mkldnn blocked"] = torch.mkldnn_convolution(plain, identity, zeros, (0, 0), (1, 1), (1, 1), 1)
 

@@ -13,12 +13,12 @@ from cpuconv.elements import BF16, F16, U8
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 
-ENGINES = ("x86", "fbgemm")  # of quantized tensors; x86 takes oneDNN or FBGEMM, as it finds better
+ENGINES = ("x86", "fbgemm")  # engines of quantized tensors; x86 selects oneDNN or FBGEMM itself
 BFLOAT16, FLOAT16 = Types(BF16, BF16, y=BF16), Types(F16, F16, y=F16)
 
 
 def forms(problem: ConvProblem, given: Data) -> list[Form]:
-    """The forms of a problem; none where PyTorch has none."""
+    """Return the forms of a problem; empty if PyTorch does not support its types."""
     if problem.types == BFLOAT16:
         return _bfloat16(problem, given)
     if problem.types == FLOAT16:
@@ -29,7 +29,7 @@ def forms(problem: ConvProblem, given: Data) -> list[Form]:
 
 
 def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
-    """Channels last, weights packed by oneDNN before; as float16 where oneDNN has no bfloat16 for this CPU."""
+    """Form in channels_last with weights packed by oneDNN; unpacked, like float16, without oneDNN bfloat16 here."""
     import torch
 
     p, pads = problem, symmetric_pads(problem)
@@ -53,7 +53,7 @@ def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
 
 
 def _float16(problem: ConvProblem, given: Data) -> list[Form]:
-    """oneDNN packs no weights where the CPU has no instructions for float16."""
+    """Forms with unpacked weights: oneDNN packs none if the CPU has no float16 instructions."""
     import torch
 
     x, w, bias = (torch.from_numpy(array).to(torch.float16) for array in (given.x, given.w, given.bias))
@@ -61,7 +61,7 @@ def _float16(problem: ConvProblem, given: Data) -> list[Form]:
 
 
 def _unpacked(problem: ConvProblem, x, w, bias) -> list[Form]:
-    """Plain and channels last, weights as they are."""
+    """Forms in NCHW and channels_last with unpacked weights."""
     import torch
 
     p, pads = problem, symmetric_pads(problem)
@@ -83,7 +83,7 @@ def _unpacked(problem: ConvProblem, x, w, bias) -> list[Form]:
 
 
 def _output(y) -> np.ndarray:
-    """An array of the element's dtype, which NumPy has not for bfloat16."""
+    """Return a NumPy array; bfloat16 becomes uint16, as NumPy has no such dtype."""
     import torch
 
     y = y.contiguous()
@@ -91,12 +91,12 @@ def _output(y) -> np.ndarray:
 
 
 def _quantized(problem: ConvProblem, given: Data, scales: Scales) -> list[Form]:
-    """`torch.ops.quantized.conv2d` with prepacked weights, of each engine that there is."""
+    """Forms of `torch.ops.quantized.conv2d` with prepacked weights, for each supported engine."""
     import torch
 
     p, pads = problem, symmetric_pads(problem)
     x, bottom_right = given.x, (0, 0)
-    if pads is None:  # quantized tensors are padded by hand, with the zero point
+    if pads is None:  # quantized tensors are padded in NumPy, with the zero point
         top, bottom, left, right = p.pads
         wide = ((0, 0), (0, 0), (top, bottom), (left, right))
         x, pads = np.pad(x, wide, constant_values=scales.x_zero), bottom_right
@@ -107,7 +107,7 @@ def _quantized(problem: ConvProblem, given: Data, scales: Scales) -> list[Form]:
         if engine not in torch.backends.quantized.supported_engines:
             continue
         torch.backends.quantized.engine = engine
-        with warnings.catch_warnings():  # PyTorch will do without such tensors some day
+        with warnings.catch_warnings():  # deprecation warnings of quantized tensors
             warnings.simplefilter("ignore")
             source = torch._make_per_tensor_quantized_tensor(torch.from_numpy(x), float(scales.x_scale), scales.x_zero)
             kernel = torch._make_per_channel_quantized_tensor(*weights, 0)

@@ -1,4 +1,4 @@
-"""The benchmark's lines: problems with names and families, read from files of benchdnn strings."""
+"""Lines of the benchmark: problems with labels and families, read from files of benchdnn strings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FAMILIES: tuple[tuple[str, Callable[[ConvProblem], bool]], ...] = (
 
 
 def family(problem: ConvProblem) -> str:
-    """The name of the group in which a problem is reported."""
+    """Return the name of the family in which a problem is reported."""
     return next(name for name, belongs in FAMILIES if belongs(problem))
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the benchmark; its problem is a ConvProblem, or a NetworkProblem where networks are compared."""
+    """One line of a benchmark; its problem is a ConvProblem, or a NetworkProblem when networks are compared."""
 
     problem: Any
     label: str
@@ -46,14 +46,14 @@ class Line:
 def load(
     path: str | Path = CANONICAL, pattern: str = "", batch: int | None = None, types: Types = ALL_F32
 ) -> list[Line]:
-    """The lines of a file of benchdnn strings whose label or problem string matches a regular expression.
+    """Load the lines of a file of benchdnn strings whose label or problem string matches a regular expression.
 
-    `batch` replaces the batch of every line, `types` its types unless they are all float32.
+    `batch` replaces the batch of every line, `types` its types, unless all are float32.
 
     Raises
     ------
     ValueError
-        If a line has an activation or a residual, which the peers are not asked for.
+        If a line has an activation or a residual, which peers do not compute.
     """
     lines = []
     for problem, label, _, _ in sources.load(str(path)):
@@ -70,8 +70,8 @@ def load(
 
 
 def at_random(count: int, seed: int, pattern: str = "", types: Types = ALL_F32) -> list[Line]:
-    """So many plain convolutions drawn at random, those of them whose problem string matches a regular expression."""
-    from bench.shapes.drawn import draw  # which needs the instruction set
+    """Draw `count` plain convolutions at random; return those whose problem string matches a regular expression."""
+    from bench.shapes.drawn import draw  # imported here: it needs the instruction set
 
     plain: dict[str, Any] = {
         "in_layout": "NCHW",

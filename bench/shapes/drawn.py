@@ -1,4 +1,4 @@
-"""Convolutions drawn at random from the space of those that networks have, and some that they have not."""
+"""Random convolutions: mostly those of usual networks, and some unusual ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KERNELS = ((1, 1),) * 4 + ((3, 3),) * 6 + ((5, 5), (7, 7), (1, 7), (7, 1), (2, 2
 CHANNELS = (3, 768)
 SIZES = (7, 112)
 BATCHES = (1, 1, 1, 1, 2, 4)
-FLOPS = (1e6, 1e9)  # less is overhead, more takes long to say the same
+FLOPS = (1e6, 1e9)  # with fewer, overhead dominates; with more, timing takes long and shows the same
 _DEPTHWISE, _GROUPED, _STRIDED, _DILATED, _BLOCKED, _RESIDUAL = 0.15, 0.1, 0.25, 0.05, 0.5, 0.2
 
 
 def draw(count: int, seed: int, threads: int = 1) -> list[ConvProblem]:
-    """So many different problems, the same for the same seed: channels and sizes are log-uniform."""
+    """Draw `count` different problems, equal for equal seeds; channels and sizes are log-uniform."""
     rng = random.Random(seed)
     found: dict[str, ConvProblem] = {}
     while len(found) < count:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def environment(cache: str) -> Iterator[dict[str, str]]:
-    """Variables of a process with such a cache, which goes with the context; the process imports this checkout."""
+    """Yield environment variables of a process with such a temporary cache; the process imports this checkout."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path}
     if cache == "none":
@@ -34,12 +34,12 @@ def environment(cache: str) -> Iterator[dict[str, str]]:
 
 
 def kernel_files(variables: dict[str, str]) -> int:
-    """Kernels that are compiled into the cache of such a process."""
+    """Return the number of kernels in the cache of such a process."""
     folder = Path(variables[VARIABLE]) if VARIABLE in variables else cache_folder()
     return sum(1 for _ in folder.glob("kernels/*/*.o"))
 
 
 def pack_title() -> str:
-    """The pack that serves this machine, or why none does."""
+    """Describe the pack of this machine, or why there is none."""
     served = serving.served()
     return f"pack of {served.cpu}" if served.part is not None else f"no pack: {served.why}"

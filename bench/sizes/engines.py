@@ -1,4 +1,4 @@
-"""Engines that run one network at any size: how each loads an ONNX file with open sizes, and runs it."""
+"""Engines that run a network at any size: loading an ONNX file with open sizes, and running it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Loaded(NamedTuple):
     Attributes
     ----------
     run : callable
-        One execution, which is what is timed.
+        Runs once; the timed call.
     outputs : callable
-        Outputs as arrays, in order, from what `run` returned.
+        Converts the result of `run` to a list of arrays, in order.
     """
 
     run: Callable[[Mapping[str, np.ndarray]], Any]
@@ -26,7 +26,7 @@ class Loaded(NamedTuple):
 
 
 def load_cpuconv(path: str, threads: int) -> Loaded:
-    """cpuconv at its default settings."""
+    """Load a network in cpuconv at its default settings."""
     import cpuconv
 
     model = cpuconv.compile(path, threads=threads)
@@ -34,7 +34,7 @@ def load_cpuconv(path: str, threads: int) -> Loaded:
 
 
 def load_onnxruntime(path: str, threads: int) -> Loaded:
-    """ONNX Runtime on its CPU provider."""
+    """Load a network in ONNX Runtime on its CPU provider."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -44,7 +44,7 @@ def load_onnxruntime(path: str, threads: int) -> Loaded:
 
 
 def load_openvino(path: str, threads: int) -> Loaded:
-    """OpenVINO's CPU plugin, for latency, in float32."""
+    """Load a network in OpenVINO's CPU plugin, for latency, in float32."""
     import openvino
 
     settings = {
@@ -63,7 +63,7 @@ def load_openvino(path: str, threads: int) -> Loaded:
 
 
 class Engine(NamedTuple):
-    """An engine: its name in tables, its module, and how it loads a network."""
+    """An engine: its name in tables, its module, and its function to load a network."""
 
     name: str
     module: str

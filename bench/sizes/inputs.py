@@ -1,4 +1,4 @@
-"""Networks with open sizes and the inputs that they are measured on: different sizes, random elements."""
+"""Networks with open sizes and their inputs for measurements: different sizes, random elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class SizedNetwork:
-    """A network with one input whose sizes are open, and the range that they are drawn from.
+    """A network with one input of open sizes, and the range from which sizes are drawn.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class SizedNetwork:
     low, high, step : int
         Drawn sizes are multiples of `step` from `low` to `high`.
     count : int
-        Inputs, all of different shapes; fewer where the range has fewer shapes.
+        Number of inputs, all of different shapes; fewer if the range has fewer shapes.
     text : bool
-        Whether inputs are lines of random letters, for networks that read; noise otherwise.
+        Whether inputs are lines of random letters, for text networks; noise otherwise.
     seed : int
         Seed of shapes and elements.
     """
@@ -50,12 +50,12 @@ class SizedNetwork:
 
     @property
     def title(self) -> str:
-        """Sizes in words, as in "1x3x48x(40..1200)"."""
+        """Sizes as text, as in "1x3x48x(40..1200)"."""
         span = f"({self.low}..{self.high}{f' by {self.step}' if self.step > 1 else ''})"
         return "x".join(span if axis in self.axes else str(size) for axis, size in enumerate(self.base))
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """`count` different shapes in random order."""
+        """Return `count` different shapes in random order."""
         choices = range(-(-self.low // self.step), self.high // self.step + 1)
         possible = len(choices) ** len(self.axes)
         picked = np.random.default_rng(self.seed).choice(possible, min(self.count, possible), replace=False)
@@ -68,27 +68,27 @@ class SizedNetwork:
         return found
 
     def batches(self, count: int, largest: int) -> list[tuple[int, ...]]:
-        """`count` shapes with random sizes and 1 to `largest` images, which the first axis counts."""
+        """Return `count` shapes with random sizes and a batch (first axis) of 1 to `largest`."""
         images = np.random.default_rng(self.seed).integers(1, largest + 1, count)
         shapes = itertools.cycle(dataclasses.replace(self, count=count).shapes())
         return [(int(n), *shape[1:]) for n, shape in zip(images, shapes, strict=False)]
 
     def array(self, shape: Sequence[int], number: int) -> np.ndarray:
-        """The float32 elements of input `number`."""
+        """Make the float32 elements of input `number`."""
         from bench.networks.feeds import feed, page
 
         return (page if self.text else feed)({self.port: shape}, self.seed + number)[self.port]
 
 
 def ocr_networks() -> dict[str, SizedNetwork]:
-    """The text recogniser and detector of PP-OCRv4, from the package rapidocr-onnxruntime.
+    """Return the text recogniser and detector of PP-OCRv4, from the package rapidocr-onnxruntime.
 
     Raises
     ------
     ModuleNotFoundError
-        The package is not installed.
+        If the package is not installed.
     """
-    spec = importlib.util.find_spec("rapidocr_onnxruntime")  # not imported: it brings ONNX Runtime along
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")  # not imported, as it imports ONNX Runtime
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("rapidocr_onnxruntime is not installed: pip install rapidocr-onnxruntime==1.4.4")
     models = Path(spec.origin).parent / "models"
@@ -104,19 +104,19 @@ def ocr_networks() -> dict[str, SizedNetwork]:
 def open_network(
     path: Path, folder: Path, base: Sequence[int], axes: Sequence[int], low: int, high: int, step: int
 ) -> SizedNetwork:
-    """The network of an ONNX file; where its sizes along `axes` or its batch are fixed, a copy in `folder` opens them.
+    """Return the network of an ONNX file; if sizes along `axes` or the batch are fixed, a copy in `folder` opens them.
 
     Parameters
     ----------
     path, folder : Path
     base, axes : sequence of int
     low, high, step : int
-        As of `SizedNetwork`.
+        As in `SizedNetwork`.
 
     Raises
     ------
     SystemExit
-        The network has several inputs, or one of another rank.
+        If the network has several inputs, or one of another rank.
     """
     import onnx
 

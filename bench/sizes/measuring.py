@@ -1,7 +1,6 @@
 """A process that measures one engine on one network: `python -m bench.sizes.measuring` reads a job and prints figures.
 
-The first pass meets every size for the first time; later passes run the same arrays again. Elements are drawn outside
-of what is timed.
+In the first pass every size is new; later passes run the same arrays again. Drawing the elements is not timed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from bench.memory import NOW, PEAK, resident
 from bench.sizes.engines import ENGINES, Loaded
 from bench.sizes.inputs import SizedNetwork
 
-OTHER_SEED = 1000  # added to the seed of the sizes that are run while a process waits
+OTHER_SEED = 1000  # added to the seed, for the sizes that run during `wait`
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process measures.
+    """Measurement of one process.
 
     Attributes
     ----------
@@ -42,11 +41,11 @@ class Job:
     wait : float
         Seconds from the start of the process to the first pass, spent on other sizes; 0: none.
     compared : int
-        Inputs whose outputs are kept for comparison, evenly among all.
+        Number of inputs, evenly among all, whose outputs are stored for comparison.
     outputs : str
-        File for the kept outputs, of NumPy's npz format.
+        File for these outputs, in NumPy's npz format.
     runs, largest_batch : int
-        For `measure_memory`: runs of random sizes, and most images of one.
+        For `measure_memory`: number of runs of random sizes, and largest batch.
     """
 
     engine: str
@@ -61,7 +60,7 @@ class Job:
 
 
 def ask(job: Job, variables: Mapping[str, str], timeout: float) -> dict[str, Any]:
-    """The figures of a new process; `{"failed": reason}` if it failed."""
+    """Run a job in a new process; return its figures, or `{"failed": reason}`."""
     asked = json.dumps(dataclasses.asdict(job))
     command = python("-m", "bench.sizes.measuring")
     environ = {**variables, "OMP_NUM_THREADS": str(job.threads)}
@@ -75,7 +74,7 @@ def ask(job: Job, variables: Mapping[str, str], timeout: float) -> dict[str, Any
 
 
 def measure_times(job: Job) -> dict[str, Any]:
-    """Times of every input in every pass.
+    """Time every input in every pass.
 
     Returns
     -------
@@ -129,7 +128,7 @@ def measure_times(job: Job) -> dict[str, Any]:
 
 
 def measure_memory(job: Job) -> dict[str, Any]:
-    """Bytes of this process in memory: "imported", "made", after the "first" run, after "all"; and the "peak"."""
+    """Measure resident bytes: "imported", "made", after the "first" run, after "all"; and the "peak"."""
     figures, loaded, _ = _loaded(job)
     memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
     network = job.network
@@ -140,7 +139,7 @@ def measure_memory(job: Job) -> dict[str, Any]:
 
 
 def _loaded(job: Job) -> tuple[dict[str, Any], Loaded, float]:
-    """Figures of loading, the network, and when the process began."""
+    """Load the network; return figures of loading, the network, and the start time."""
     begun = time.perf_counter()
     engine = ENGINES[job.engine]
     engine.begin()
@@ -151,13 +150,13 @@ def _loaded(job: Job) -> tuple[dict[str, Any], Loaded, float]:
 
 
 def _compiled() -> int:
-    """Kernels that this process has compiled."""
+    """Return the number of kernels that this process has compiled."""
     cache = sys.modules.get("cpuconv.runtime.code.cache")
     return 0 if cache is None else cache.Statistics.compiled
 
 
 def largest_errors(files: Mapping[str, str], reference: str) -> dict[str, float]:
-    """Largest difference of each engine's kept outputs from the reference's, over the largest element of that output.
+    """Return the largest difference of each engine's outputs from the reference's, over the output's largest element.
 
     `files` are the npz files of engines by key.
     """
@@ -182,7 +181,7 @@ def _error(got: np.ndarray, expected: np.ndarray) -> float:
 
 
 def least(passes: Sequence[Sequence[float]]) -> list[float]:
-    """The shortest time of each input over passes."""
+    """Return the shortest time of each input over passes."""
     return [min(times) for times in zip(*passes, strict=True)]
 
 

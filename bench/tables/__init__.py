@@ -1,9 +1,9 @@
-"""The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
+"""Device tables: the measurements of each device in this folder, made by `python -m bench.tables`.
 
-A device has a `.json` with everything measured and a `.md` to read, named by vendor, microarchitecture and cores, as
-virtual machines of different CPUs may report the same model. Three pages show them between their markers: families of
-the device measured last in `docs/performance/convolutions.md`, one row for each table in `docs/performance.md`, the
-families and lines of every device in `docs/performance/tables.md`. The notes beside them are written by hand.
+A device has a `.json` with all measurements and a `.md` for readers. They are named by vendor, microarchitecture and
+cores, because virtual machines with different CPUs may report the same model. Three pages show the tables between
+their markers: `docs/performance/convolutions.md` the families of the device measured last, `docs/performance.md` one
+row per table, `docs/performance/tables.md` families and lines of every device. The notes there are written by hand.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FOLDER = Path(__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "performance"
 FAMILIES, OVERVIEW, PAGE = DOCS / "convolutions.md", ROOT / "docs" / "performance.md", DOCS / "tables.md"
-NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
+NOTED_BELOW = 1.05  # a line with a smaller ratio to the best peer needs a note
 NO_DEVICE = "No device has been measured yet."
 Data = dict[str, Any]
 
 
 class Incomplete(Exception):
-    """A table that cannot be made whole, and why; `interrupted` if the user ended it."""
+    """A table could not be completed, with the reason; `interrupted` if the user stopped it."""
 
     def __init__(self, why: str, interrupted: bool = False) -> None:
         super().__init__(why)
@@ -44,12 +44,12 @@ class Incomplete(Exception):
 
 
 def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
-    """Tune the lines in a process of their own, which shows its progress; lines that the store knows are skipped.
+    """Tune the lines in a separate process, which shows its progress; lines with stored results are skipped.
 
     Raises
     ------
     Incomplete
-        The tuner was interrupted, or a line has no result.
+        If the tuner was interrupted, or a line has no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
@@ -63,12 +63,12 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
 
 
 def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[Data, str]:
-    """One table as data and as Markdown.
+    """Measure one table; return it as data and as Markdown.
 
     Raises
     ------
     Incomplete
-        It was interrupted, or cpuconv has no figure on a line.
+        If it was interrupted, or cpuconv has no figure on a line.
     """
     race = Race(lines, asked, console)
     race.go()
@@ -83,7 +83,7 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
 def files(
     made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, families: Path
 ) -> dict[Path, str]:
-    """The texts of a device's two files and of the pages that show them, by path."""
+    """Return the texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
     name = fingerprint().name
     data = {"cpu": tables[0]["cpu"], "tables": list(tables)}
@@ -98,18 +98,18 @@ def files(
 
 
 def pages(devices: Mapping[str, Data], page: Path, overview: Path, families: Path) -> dict[Path, str]:
-    """The texts of the three pages with the tables of some devices, by path."""
+    """Return the texts of the three pages with the tables of some devices, by path."""
     shown = {page: block, overview: headlines, families: short}
     return {path: report.replaced(path, text(devices)) for path, text in shown.items()}
 
 
 def kept(folder: Path) -> dict[str, Data]:
-    """The devices of a folder, by the name of their files."""
+    """Load the devices of a folder, by the name of their files."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
 def short(devices: Mapping[str, Data]) -> str:
-    """The first table of the device measured last, by families."""
+    """Return the first table of the device measured last, by families."""
     if not devices:
         return NO_DEVICE
     name, device = max(devices.items(), key=lambda item: item[1]["tables"][0]["date"])
@@ -117,13 +117,13 @@ def short(devices: Mapping[str, Data]) -> str:
 
 
 def headlines(devices: Mapping[str, Data]) -> str:
-    """The overview's part: a row for each table of every device."""
+    """Return the table of the overview: a row for each table of every device."""
     tables = [(heading(name, device), table) for name, device in sorted(devices.items()) for table in device["tables"]]
     return report.headlines_table(tables) if tables else NO_DEVICE
 
 
 def block(devices: Mapping[str, Data]) -> str:
-    """The page's part: every table of every device by families, and the lines of each device's first table."""
+    """Return the tables of the page: every table of every device by families, and the lines of each device's first."""
     parts = []
     for name, device in sorted(devices.items()):
         parts.append(f"### {heading(name, device)}")
@@ -135,14 +135,14 @@ def block(devices: Mapping[str, Data]) -> str:
 
 
 def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
-    """Lines of a small ratio that the hand-written part of the page does not name."""
+    """Return the lines with a small ratio that the hand-written part of the page does not name."""
     notes = page.partition(report.BEGIN)[0] + page.partition(report.END)[2]
     tables = itertools.chain.from_iterable(device["tables"] for device in devices.values())
     return sorted({label for table in tables for label in _low(table) if label not in notes})
 
 
 def heading(name: str, device: Data) -> str:
-    """A device as a reader knows it, and by the name of its files."""
+    """Return the heading of a device: its CPU, and the name of its files."""
     return f"{device['cpu']} ({name})"
 
 

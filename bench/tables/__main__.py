@@ -1,4 +1,4 @@
-"""Tune, compare and keep the tables of this device: `python -m bench.tables --help`."""
+"""Tune, compare and store the tables of this device: `python -m bench.tables --help`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpuconv.problem.types import Types
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make every table, then write all files at once.
+    """Make every table, then write all files together.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.tables", description=__doc__)
     p.add_argument("--threads", type=_numbers, default=(1, 2), help="a table for each count (1,2)")
     p.add_argument("--nchw", action="store_true", help="also tables with NCHW in and out")
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def wanted(args: argparse.Namespace) -> list[Settings]:
-    """The tables asked for, thread counts first."""
+    """Return the settings of the selected tables, ordered by threads."""
     variants = [{}, *([{"layouts": (PLAIN,)}] if args.nchw else []), *({"batch": batch} for batch in args.batch)]
     base = compare.settings(args)
     found = []

@@ -1,1 +1,1 @@
-"""The parts of `bench.tuner`: how good the tuner's choices are, what they cost, and what its files survive."""
+"""Parts of `bench.tuner`: quality and cost of the tuner's selections, and robustness of its files."""

@@ -1,4 +1,4 @@
-"""How good the stored winners are, how far warmups agree, and what they cost."""
+"""Quality of the stored winners, agreement of warmups, and their cost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bench.tuning import session as warmups
 from bench.tuning.figures import Figure
 from bench.tuning.session import ACCURACY, EXHAUSTIVE, Session
 
-SAME = 0.03  # two warmups whose winners are this close chose alike
-SECONDS = {"quick": 1.5, "normal": 6.0}  # that a shape may cost
+SAME = 0.03  # relative difference of winners within which warmups agree
+SECONDS = {"quick": 1.5, "normal": 6.0}  # targets: seconds per shape, by effort
 
 
 def regret(session: Session) -> Iterator[Figure]:
-    """The stored winner against the winner of trying everything."""
+    """Compare the stored winner with the winner of the exhaustive search."""
     best, spent = session.warmed(EXHAUSTIVE)
     yield Figure("regret", f"{EXHAUSTIVE}, compiling included, a shape", spent / max(1, len(session.problems)), "s")
     for effort in session.options.efforts:
@@ -33,7 +33,7 @@ def regret(session: Session) -> Iterator[Figure]:
 
 
 def heuristic(session: Session) -> Iterator[Figure]:
-    """The stored winner against the cost model's choice."""
+    """Compare the stored winner with the cost model's selection."""
     for effort in session.options.efforts:
         store, _ = session.warmed(effort)
 
@@ -53,7 +53,7 @@ def heuristic(session: Session) -> Iterator[Figure]:
 
 
 def repeat(session: Session) -> Iterator[Figure]:
-    """The winners of several warmups from nothing against one another."""
+    """Compare the winners of several warmups that start from empty stores."""
     for effort in session.options.efforts:
         stores = [session.warmed(effort, turn)[0] for turn in range(session.options.warmups)]
 
@@ -68,7 +68,7 @@ def repeat(session: Session) -> Iterator[Figure]:
 
 
 def seconds(session: Session) -> Iterator[Figure]:
-    """Seconds a shape with kernels compiled, workers' start included."""
+    """Measure the seconds per shape with compiled kernels, including the start of workers."""
     for effort in session.options.efforts:
         turns = [session.warmed(effort, turn)[1] for turn in range(session.options.warmups)]
         each = statistics.median(turns) / len(session.problems)

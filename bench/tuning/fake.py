@@ -1,6 +1,6 @@
-"""A workload whose runs move a clock of its own, with candidates that misbehave in every way a real one might.
+"""A fake workload with a simulated clock, whose candidates misbehave in every way that real ones might.
 
-With the clock the outcomes do not depend on what else the machine is doing.
+With the clock, outcomes do not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ US = 1e-6
 
 
 class Clock:
-    """Stands in for the module `time` where the tuner reads it."""
+    """Replacement of the module `time` in the tuner."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -40,13 +40,13 @@ class Clock:
         return round(self.now * 1e9)
 
     def stand_by(self, seconds: float) -> None:
-        """Let exactly that much time pass, at the machine's speed."""
+        """Let exactly `seconds` pass."""
         self.now += seconds
 
     sleep = stand_by
 
     def pass_by(self, seconds: float) -> None:
-        """Let time pass, up to 5% more than asked."""
+        """Let `seconds` pass, plus up to 5% noise."""
         self.now += seconds * (1 + 0.05 * self.noise.random())
 
 
@@ -67,16 +67,16 @@ if os.environ.get("FAKE_CLOCK"):
 
 @dataclass(frozen=True)
 class Way:
-    """How a candidate behaves.
+    """Behaviour of a candidate.
 
     Attributes
     ----------
     seconds : float
-        Of a run.
+        Seconds of a run.
     error : float
-        What its check reports.
+        Error that its check reports.
     compile, run : str
-        What it does when it is compiled and when it is run.
+        Behaviour in compilation and in a run.
     """
 
     seconds: float
@@ -88,13 +88,13 @@ class Way:
     accuracy: str = "exact"
     asleep: float = 0.0  # real seconds that preparing takes
     run: str = "works"
-    cold: float = 1.0  # times slower with weights in memory
-    serial: float = 0.0  # part of the time that threads do not share
+    cold: float = 1.0  # slowdown factor with weights in memory
+    serial: float = 0.0  # serial fraction of the time
 
 
 GOOD = {"model": Way(300 * US), "fast": Way(100 * US, workspace=4096), "slow": Way(1000 * US)}
 
-# Ways to solve a problem by the first word of its key, the model's choice first.
+# Candidates by the first word of a problem's key, the model's selection first.
 WAYS: dict[str, dict[str, Way]] = {
     "good": GOOD,
     "close": {"model": Way(120 * US), "a": Way(110 * US), "best": Way(100 * US), "b": Way(115 * US)},
@@ -123,7 +123,7 @@ WAYS: dict[str, dict[str, Way]] = {
         "good": Way(200 * US, accuracy="standard", workspace=100),
     },
     "many": {f"way{n}": Way((100 + 10 * ((7 * n) % 40)) * US) for n in range(40)},
-    "hidden": {f"way{n}": Way((300 - 5 * n) * US) for n in range(40)},  # the last, which the model likes least, wins
+    "hidden": {f"way{n}": Way((300 - 5 * n) * US) for n in range(40)},  # the last in the model's ranking wins
     "none": {"wrong": Way(10 * US, error=1.0)},
     "weights": {"model": Way(100 * US, cold=3.0), "lean": Way(120 * US)},
     "shared": {"model": Way(400 * US, serial=0.1), "other": Way(500 * US)},
@@ -136,7 +136,7 @@ WAYS: dict[str, dict[str, Way]] = {
 
 
 def misbehave(what: str) -> None:
-    """Do what a bad candidate does."""
+    """Act like a bad candidate."""
     if what == "raises":
         raise TypeError("no such\ninstruction")
     if what == "dies":
@@ -165,14 +165,14 @@ class FakeTrial:
 
 
 class Fake:
-    """A workload of problems whose candidates do what their names say: run, raise, hang, die, or be wrong."""
+    """A workload whose candidates behave as their names say: run, raise, hang, die, or be wrong."""
 
     name = "fake"
     isa = "none"
     log = os.environ.get("FAKE_LOG")
 
     tables = None
-    disliked: frozenset[str] = frozenset()  # by the model
+    disliked: frozenset[str] = frozenset()  # candidates that the model rejects
 
     def kernels_hash(self, key: str, name: str) -> str:
         return os.environ.get("FAKE_KERNELS", "")

@@ -17,7 +17,7 @@ class Figure:
     Attributes
     ----------
     most : bool
-        True where the figure must not exceed the target, False where it must reach it.
+        Whether the target is an upper bound; else it is a lower bound.
     """
 
     part: str
@@ -36,7 +36,7 @@ class Figure:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """All figures, each beside its target."""
+    """Return the table of all figures with their targets."""
     return tabulate([_cells(figure) for figure in figures], HEADERS, disable_numparse=True)
 
 

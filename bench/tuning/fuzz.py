@@ -1,6 +1,6 @@
-"""Damaged and hostile files: wisdom and stores with bytes, values and names changed at random.
+"""Damaged and hostile files: wisdom and stores with random changes of bytes, values and names.
 
-A file of wisdom is attacked in two ways: by damage, which its checksum detects, and by changes with a valid checksum.
+A wisdom file is attacked in two ways: by damage, which its checksum detects, and by changes with a valid checksum.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ JUNK: tuple[Any, ...] = (
 )
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
 PAGE = 4096
-_BEFORE = 32  # readings of the sound file first: what is imported or compiled late is there then
-WRITTEN = 250  # of so many damaged stores one is written too …
+_BEFORE = 32  # readings of the intact file first, so that late imports and compilations are done
+WRITTEN = 250  # every n-th damaged store is also written to …
 WRITTEN_ROW = Row("device", "problem", "written", "sources", "ok", median=1e-3, score=1e-3)  # … with this
 
 Done = Callable[[], object]
@@ -52,18 +52,18 @@ Done = Callable[[], object]
 
 @dataclass
 class Tally:
-    """What became of the files.
+    """Results of the readings.
 
     Attributes
     ----------
     attempts, refused, taken : int
-        Files; of a store, "taken" with rows and "refused" without.
+        Numbers of files; a store with rows is "taken", one without is "refused".
     written : int
-        Stores that took a row.
+        Stores that accepted a row.
     longest : float
         Seconds of the longest attempt.
     executed : list[str]
-        What was executed that a reader must not execute.
+        Forbidden executions by a reader.
     wrong : list[str]
         Wrong content that was read.
     """
@@ -87,7 +87,7 @@ class Tally:
 
 
 def signed(told: object) -> bytes:
-    """The file with a valid checksum, as an attacker would write it."""
+    """Return the file with a valid checksum, as an attacker would write it."""
     if not isinstance(told, dict):
         return json.dumps(told).encode()
     return json.dumps({**told, "sha256": wisdom.digest(told)}).encode()
@@ -101,7 +101,7 @@ def fuzz_wisdom(
     Parameters
     ----------
     look : Callable[[bytes, Wisdom], str | None] | None
-        Given the file and what was read, says what is wrong with it.
+        Function of the file and the wisdom read from it; returns what is wrong, or None.
     """
     rng, tally, told = random.Random(seed), Tally(), json.loads(content)
     for _ in range(_BEFORE):
@@ -119,7 +119,7 @@ def fuzz_wisdom(
         tally.taken += 1
         if not all(row.is_sound() and row.candidate.isprintable() and row.device in found.devices for row in found):
             tally.wrong.append(f"number {number} has rows that no tuner writes")
-        if damage and json.loads(attempt) != told:  # a change of white space is none
+        if damage and json.loads(attempt) != told:  # a change of white space does not count
             tally.wrong.append(f"number {number} is damaged and was taken")
         if look is not None and (trouble := look(attempt, found)):
             tally.wrong.append(f"number {number}: {trouble}")
@@ -127,9 +127,9 @@ def fuzz_wisdom(
 
 
 def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int) -> Tally:
-    """Read a store with `count` changes of its bytes, one at a time, and write to it now and then.
+    """Read a store with `count` changes of its bytes, one at a time, and sometimes write to it.
 
-    Whatever the file holds, reader and writer go on, and a row is as it was written or is missing.
+    Whatever the file contains, reader and writer must not fail, and a row must be as it was written or be missing.
     """
     rng, tally = random.Random(seed), Tally()
     with Store(path, read_only=True) as store:
@@ -150,7 +150,7 @@ def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int
                 found = _read(attempt, problems, thorough=number % 10 == 0)
                 back = _write(attempt) if number % WRITTEN == 0 else []
             tally.written += bool(back)
-            # In a tree whose order is damaged a row may not be found again; never is it another.
+            # In a tree with a damaged order a row may not be found again, but must not be another one.
             if not {row.candidate for row in back} <= {WRITTEN_ROW.candidate}:
                 tally.wrong.append(f"number {number} gives back what was not written")
             if not known.issuperset(map(repr, found)):
@@ -164,7 +164,7 @@ def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Some bytes replaced, removed or added."""
+    """Replace, remove or add some bytes."""
     changed = bytearray(content)
     for _ in range(rng.randint(1, 8)):
         at = rng.randrange(len(changed))
@@ -173,7 +173,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutated(told: Any, rng: random.Random) -> Any:
-    """The structure with one value, name or place changed."""
+    """Return the structure with one value, name or position changed."""
     if isinstance(told, dict) and told and rng.random() < 0.95:
         name = rng.choice(list(told))
         if rng.random() < 0.1:
@@ -223,7 +223,7 @@ _watching: list[list[str]] = []
 
 @contextlib.contextmanager
 def _watched(executed: list[str]) -> Iterator[None]:
-    """Record what the interpreter executes, imports or unpickles meanwhile."""
+    """Record the interpreter's executions, imports and unpickling within the context."""
     _watch_for_good()
     _watching.append(executed)
     try:
@@ -239,4 +239,4 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _watch_for_good() -> None:
-    sys.addaudithook(_watch)  # cannot be taken back
+    sys.addaudithook(_watch)  # cannot be removed

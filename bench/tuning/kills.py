@@ -1,4 +1,4 @@
-"""Warmups killed at random moments, several at once: what a store must survive."""
+"""Robustness of the store: several concurrent warmups are killed at random moments."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from bench.tuning.figures import Figure
 from bench.tuning.session import Session
 
 REPO = Path(__file__).resolve().parents[2]
-PROBLEMS = 100  # a kill: enough that there is always something left to do
-NEVER_BEST = "slow"  # a candidate of the problems that is in no final, which prepares the best again
+PROBLEMS = 100  # problems per kill: enough that some are always left
+NEVER_BEST = "slow"  # a candidate that is never among the best, which are prepared again
 AT_ONCE = 2
-LIFE = 3.0  # a warmup lives at most so many times as long as one of a single problem, most of which is its start
+LIFE = 3.0  # maximum time to a kill, in multiples of a warmup of one problem (mostly its start)
 
 
 @dataclass
 class Toll:
-    """What became of the warmups and their problems.
+    """Result of the kills: warmups and their problems.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Toll:
     raced : set[str]
         Problems that were provisional when a warmup was killed.
     lost : set[str]
-        Problems that were finished or provisional and are gone.
+        Problems that were finished or provisional and are no longer in the store.
     twice : set[str]
-        Problems tuned again after they were finished, or by both of two warmups that nobody killed.
+        Problems tuned again after they were finished, or by both of two warmups that were not killed.
     open : set[str]
         Problems still provisional at the end.
     troubles : list[str]
-        What else was wrong.
+        Other errors.
     """
 
     kills: int = 0
@@ -62,7 +62,7 @@ class Toll:
 
 
 def kills(session: Session) -> Iterator[Figure]:
-    """What is left of a store on which warmups, two at once, are killed at random moments."""
+    """Kill warmups, two at a time on one store, at random moments, and report the state of the store."""
     count = session.options.kills
     task = session.bar.add_task("killing warmups", total=count)
     folder = session.folder / "killed"
@@ -85,11 +85,11 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
     Parameters
     ----------
     folder : Path
-        Holds the store and logs.
+        Folder of the store and logs.
     kills : int
         Warmups to kill.
     seed : int
-        Of the random times.
+        Seed of the random times.
     killed : Callable[[], object]
         Called after each kill.
     """
@@ -132,7 +132,7 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
 
 
 def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
-    """Compare the store with what it held before, and with what was tuned since."""
+    """Compare the store with its previous content, and with the problems tuned since."""
     with Store(path) as store:
         if store.health() != "ok":
             toll.troubles.append(store.health())
@@ -150,7 +150,7 @@ def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
 
 
 def _allowed(key: str, toll: Toll, undisturbed: bool) -> float:
-    """How often a candidate may have been prepared since the last check: by a worker, and by the tuner itself."""
+    """Return how often a candidate may have been prepared since the last check, by a worker and by the tuner."""
     if key in toll.finished:
         return 0
-    return 2 if undisturbed else math.inf  # who was killed at it left it to another
+    return 2 if undisturbed else math.inf  # a killed warmup leaves the problem to another one

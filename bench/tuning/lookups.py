@@ -1,4 +1,4 @@
-"""What a look-up costs: in a process that has asked before, and the first one in a large store."""
+"""Cost of look-ups: in a warm process, and of the first one in a large store."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cpuconv.conv.choice import model, select, tuned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 
-ROWS_A_PROBLEM = 8  # of the large store
-TURNS = 2000  # samples of look-ups, of which the shortest counts: full speed is rare on a shared machine, and short
-OPENINGS = 30  # the same of openings
+ROWS_A_PROBLEM = 8  # rows per problem in the large store
+TURNS = 2000  # samples of look-ups; the shortest counts, because a shared machine rarely has its full speed
+OPENINGS = 30  # the same for openings of the store
 
 
 def lookup(session: Session) -> Iterator[Figure]:
-    """A look-up in a process that has asked before."""
+    """Time a look-up in a warm process."""
     device, limits = fingerprint().key, model.Limits()
     problem = ConvProblem.parse(session.problems[0].key)
     name = str(model.by_model(problem, limits))
@@ -51,7 +51,7 @@ def lookup(session: Session) -> Iterator[Figure]:
 
 
 def large(session: Session) -> Iterator[Figure]:
-    """Opening a store of many rows and answering the first look-up."""
+    """Time opening a store with many rows and the first look-up."""
     path, count = session.folder / "large.sqlite", session.options.rows
     task = session.bar.add_task("filling a large store", total=count)
     device = fingerprint().key

@@ -1,6 +1,6 @@
-"""Thousands of mutated files of wisdom and stores, read in a process that may crash or hang.
+"""Fuzzing of wisdom files and stores: thousands of mutated files are read in a process that may crash or hang.
 
-`python -m bench.tuning.mutations KIND COUNT SEED FOLDER` is that process: it prints a dot now and then, and its tally.
+`python -m bench.tuning.mutations KIND COUNT SEED FOLDER` is that process: it prints dots as progress, and its tally.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from cpuconv.tuning.workload import workload
 
 KINDS = ("wisdom", "store")
 PROBLEM = ConvProblem(1, 8, 12, 12, 8, 3, 3, pads=(1, 1, 1, 1))
-CANDIDATES = 12  # that are stored
-DOTS = 100  # a process
-HANGS = 1800.0  # seconds after which all together are given up
-LONG = 2.0  # seconds after which one is taken for a hang
+CANDIDATES = 12  # stored candidates
+DOTS = 100  # dots per process
+HANGS = 1800.0  # seconds before the process is ended
+LONG = 2.0  # seconds after which one reading counts as a hang
 
 REPO = Path(__file__).resolve().parents[2]
 
 
 def fuzz(session: Session) -> Iterator[Figure]:
-    """What readers make of mutated files."""
+    """Read mutated files and report the results."""
     count = session.options.mutations
     for kind in KINDS:
         folder = session.folder / f"mutated-{kind}"
@@ -62,7 +62,7 @@ def fuzz(session: Session) -> Iterator[Figure]:
 
 
 def _in_a_process(kind: str, count: int, seed: int, folder: Path, dot: Callable[[], object]) -> tuple[Tally, str]:
-    """The tally, and why there is none."""
+    """Run the fuzzing process; return its tally and, if it failed, the reason."""
     environ = {**os.environ, "PYTHONPATH": str(REPO), VARIABLE: str(folder / "cache"), PINNED: str(folder / "pinned")}
     command = python("-m", "bench.tuning.mutations", kind, str(count), str(seed), str(folder))
     said = ""
@@ -82,7 +82,7 @@ def _in_a_process(kind: str, count: int, seed: int, folder: Path, dot: Callable[
 
 
 def main(kind: str, count: int, seed: int, folder: Path) -> Tally:
-    """Mutate and read; a dot is printed now and then."""
+    """Mutate and read files; print dots as progress."""
     done = _dots(count)
     store = Store(folder / "whole.sqlite")
     fill(store)
@@ -94,7 +94,7 @@ def main(kind: str, count: int, seed: int, folder: Path) -> Tally:
 
 
 def fill(store: Store) -> None:
-    """Rows of a convolution, as a tuner writes them: timed ones of several solvers, a rejected one, a stale one."""
+    """Write rows of a convolution as the tuner does: timed ones of several solvers, a rejected one, a stale one."""
     device = fingerprint()
     store.register(device)
     store.note([Problem(PROBLEM.key, "a layer", 1, float(PROBLEM.flops), "a network")])
@@ -109,7 +109,7 @@ def fill(store: Store) -> None:
 
 
 class _Planner:
-    """Plans the problem by pinned wisdom, and checks whatever algorithm comes out the first time it does."""
+    """Plans the problem with pinned wisdom, and checks each selected algorithm once."""
 
     def __init__(self, pinned: Path) -> None:
         self.pinned = pinned
@@ -118,7 +118,7 @@ class _Planner:
         self.checked: set[str] = set()
 
     def look(self, content: bytes, found: Wisdom) -> str | None:
-        """What is wrong with the plan."""
+        """Return what is wrong with the plan, or None."""
         self.pinned.write_bytes(content)
         memory.current.forget_choices()
         choice = tuned.lookup(PROBLEM, self.limits)

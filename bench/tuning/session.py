@@ -1,4 +1,4 @@
-"""Warmups that several parts ask for, each done once, and their winners timed against one another."""
+"""Warmups shared by several parts, each done once, and timing of their winners against each other."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from cpuconv.tuning.workload import workload
 WORKERS: Workers | None = Workers("cpuconv.tuning.workload:workload")
 ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
-UNCOUNTED = -1  # the turn of a warmup that only compiles
-PRECISE = 0.01  # a ratio is known well enough within this
+UNCOUNTED = -1  # the turn of a warmup that only compiles kernels
+PRECISE = 0.01  # required precision of a ratio
 
 
 @dataclass(frozen=True)
@@ -37,34 +37,33 @@ class Times:
     visits: Sequence[Rounds]
 
     def compare(self, at: int, to: int) -> Ratio:
-        """One rival's time over another's.
+        """Return one rival's time over another's.
 
-        Rounds on one preparation share its place in memory and its moment, so that it is the preparations' centres that
-        the interval comes from.
+        Rounds on one preparation share its memory and its moment, so the interval is that of the preparations' centres.
         """
         ratios = [rounds.compare(self.names[at], self.names[to]) for rounds in self.visits]
         return ratios[0] if len(ratios) == 1 else compare([ratio.centre for ratio in ratios])
 
     def spread(self) -> float:
-        """How much slower the slowest rival is than the fastest, compared round by round."""
+        """Return by which fraction the slowest rival is slower than the fastest, compared round by round."""
         pairs = itertools.permutations(range(len(self.names)), 2)
         return max((self.compare(at, to).centre for at, to in pairs), default=1.0) - 1.0
 
     def is_precise(self) -> bool:
-        """Whether all ratios are known to within PRECISE."""
+        """Whether the intervals of all ratios are within PRECISE."""
         pairs = [self.compare(at, to) for at, to in itertools.combinations(range(len(self.names)), 2)]
         return all(ratio.high <= ratio.low * (1 + PRECISE) ** 2 for ratio in pairs)
 
 
 class Session:
-    """The drawn problems, a folder for files, and one store a warmup."""
+    """The drawn problems, a folder for files, and one store per warmup."""
 
     def __init__(self, options: argparse.Namespace, problems: Sequence[Problem], folder: Path, bar: Bar) -> None:
         self.options, self.problems, self.folder, self.bar = options, problems, folder, bar
         self._warmups: dict[tuple[str, int], tuple[Store, float]] = {}
 
     def warmed(self, effort: str, turn: int = 0) -> tuple[Store, float]:
-        """A store that one warmup has filled from nothing, and its seconds; kernels are compiled before."""
+        """Return the store that one warmup filled, and its seconds; kernels are compiled in advance."""
         if (effort, turn) not in self._warmups:
             if effort != EXHAUSTIVE and turn != UNCOUNTED:
                 self.warmed(*((EXHAUSTIVE, 0) if "regret" in self.options.parts else (effort, UNCOUNTED)))
@@ -90,7 +89,7 @@ class Session:
         return store, seconds
 
     def winner(self, problem: Problem, store: Store) -> Row | None:
-        """What a caller with no limits gets."""
+        """Return the row that a caller without limits gets."""
         rows = timed_rows(workload, problem.key, store)
         return next((row for row in rows if row.accuracy in ADMITS[ACCURACY]), None)
 
@@ -102,7 +101,7 @@ class Session:
         Raises
         ------
         SystemExit
-            No problem has rivals.
+            If no problem has rivals.
         """
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:
@@ -110,7 +109,7 @@ class Session:
         visits: list[list[Rounds]] = [[] for _ in found]
         most = max(self.options.preparations, self.options.most)
         task = self.bar.add_task(f"timing {what}", total=len(found) * most)
-        for turn in range(most):  # of all, so that no moment decides
+        for turn in range(most):  # all problems in each turn, so that no moment decides
             for (problem, names), each in zip(found, visits, strict=True):
                 if turn < self.options.preparations or not Times(names, each).is_precise():
                     each.append(self._timed(problem, names, turn))
@@ -119,7 +118,7 @@ class Session:
             yield problem, Times(names, each)
 
     def _timed(self, problem: Problem, names: Sequence[str], turn: int) -> Rounds:
-        """Rounds of the candidates, on data prepared for this; one that is all there is need not be timed."""
+        """Time rounds of the candidates on newly prepared data; a single candidate is not timed."""
         rounds, unique = Rounds(), list(dict.fromkeys(names))
         if len(unique) > 1:
             trials = {name: workload.prepare(problem.key, name) for name in unique}
