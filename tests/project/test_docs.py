@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,16 +71,28 @@ def test_commands_exist(page, capsys):
             assert ended.value.code == 0, name
 
 
+def _tables():
+    """The script that writes generated tables."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+TABLES = _tables()
+
+
 def test_the_page_of_models_lists_every_operator_and_rewrite_once():
-    spec = importlib.util.spec_from_file_location("models", ROOT / "docs" / "models.py")
-    models = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(models)
-    listed = re.findall(r"`(\w+)`", models.operators())
+    listed = re.findall(r"`(\w+)`", TABLES.operators())
     assert sorted(listed) == sorted(TABLE.keys() - OWN)
-    assert re.findall(r"^\| `(\w+)` \| \S", models.rewrites(), re.MULTILINE) == list(NAMES)
-    page = models.PAGE.read_text(encoding="utf-8")
-    assert models.operators() in page and models.rewrites() in page
-    assert models.filled(page) == page, "run python docs/models.py"
+    assert re.findall(r"^\| `(\w+)` \| \S", TABLES.rewrites(), re.MULTILINE) == list(NAMES)
+
+
+@pytest.mark.parametrize("path", TABLES.PAGES, ids=lambda path: path.stem)
+def test_generated_tables_are_those_of_the_code(path: Path):
+    page = path.read_text(encoding="utf-8")
+    assert all(table() in page for table in TABLES.PAGES[path].values())
+    assert TABLES.filled(path) == page, "run python docs/tables.py"
 
 
 def test_the_oldest_opset_is_stated_alike():

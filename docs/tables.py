@@ -1,14 +1,17 @@
-"""Write the tables of models.md, from the operators and rewrites themselves: ``python docs/models.py``."""
+"""Write the generated tables of models.md and CONTRIBUTING.md from the code: ``python docs/tables.py``."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 from pathlib import Path
 
 from cpuconv.graph.ops import FAMILIES, OWN
 from cpuconv.graph.passes import NAMES, PASSES
+from cpuconv.solvers.shared.solver import Solver
 
-PAGE = Path(__file__).with_suffix(".md")
+ROOT = Path(__file__).parents[1]
 
 
 def operators() -> str:
@@ -30,17 +33,30 @@ def rewrites() -> str:
     )
 
 
+def solver() -> str:
+    """Return a table row for each field of a solver's record, as its docstring describes it."""
+    attributes = inspect.cleandoc(Solver.__doc__ or "").partition("----------\n")[2]
+    found = re.findall(r"^(\w+) : (.*)\n((?:    .*\n?)+)", attributes, re.MULTILINE)
+    assert [name for name, _, _ in found] == [field.name for field in dataclasses.fields(Solver)]
+    lines = [f"| `{name}` | `{kind}` | {' '.join(text.split())} |" for name, kind, text in found]
+    return "\n".join(["| field | type | content |", "|---|---|---|", *lines])
+
+
 def _purpose(text: str | None) -> str:
     """Return the first paragraph of a text."""
     return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
-TABLES = {"operators": operators, "rewrites": rewrites}
+PAGES = {
+    ROOT / "docs" / "models.md": {"operators": operators, "rewrites": rewrites},
+    ROOT / "CONTRIBUTING.md": {"solver": solver},
+}
 
 
-def filled(page: str) -> str:
-    """Return the page with each table between its marks."""
-    for name, table in TABLES.items():
+def filled(path: Path) -> str:
+    """Return the page of that path with each table between its marks."""
+    page = path.read_text(encoding="utf-8")
+    for name, table in PAGES[path].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         head, _, rest = page.partition(begin)
         page = f"{head}{begin}\n{table()}\n\n{end}{rest.partition(end)[2]}"
@@ -48,4 +64,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(filled(path), encoding="utf-8")
