@@ -15,9 +15,15 @@ Precision = Literal["float32", "bfloat16", "f32", "fp32", "bf16"]
 PrecisionOrAuto = Literal["float32", "bfloat16", "f32", "fp32", "bf16", "auto"]
 LayoutName = Literal["NCHW", "NHWC", "NCHW4c", "NCHW8c", "NCHW16c", "NCHW32c", "NCHW64c", "NCHW44", "NCHW44_DOT"]
 LayoutNameOrAuto = LayoutName | Literal["auto"]
-ActivationName = Literal["relu", "relu6", "sigmoid", "tanh", "silu", "hardsigmoid", "hardswish", "gelu", "gelu_tanh"]
+ActivationName = Literal[
+    "relu", "relu6", "sigmoid", "tanh", "silu", "hardsigmoid", "hardswish", "gelu", "gelu_tanh", "selu", "softplus",
+    "mish",
+]  # fmt: skip
 Activation = (
-    ActivationName | tuple[Literal["clip"], float, float] | tuple[Literal["leaky_relu"], float] | tuple[ActivationName]
+    ActivationName
+    | tuple[Literal["clip"], float, float]
+    | tuple[Literal["leaky_relu", "elu", "swish"], float]
+    | tuple[ActivationName]
 )
 Pair = int | tuple[int, int] | list[int]
 Padding = Pair | tuple[tuple[int, int], tuple[int, int]] | Literal["valid", "same", "same_upper", "same_lower"]

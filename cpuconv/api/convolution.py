@@ -86,8 +86,9 @@ def plan(
     stride, dilation : int or (rows, columns)
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
-    activation : None, a name, ("clip", lo, hi) or ("leaky_relu", slope)
-        relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh. Applied after bias and residual.
+    activation : None, a name, ("clip", lo, hi), ("leaky_relu", slope), ("elu", alpha) or ("swish", alpha)
+        relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh, selu, softplus, mish. Applied after
+        bias and residual.
     residual : bool
         Whether each call passes an array of the output's shape that is added to the result.
     in_layout, out_layout : str
@@ -278,8 +279,9 @@ def conv2d(
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
         Number of channel groups; C for a depthwise convolution.
-    activation : None, a name, ("clip", lo, hi) or ("leaky_relu", slope)
-        relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh. Applied after bias and residual.
+    activation : None, a name, ("clip", lo, hi), ("leaky_relu", slope), ("elu", alpha) or ("swish", alpha)
+        relu, relu6, sigmoid, tanh, silu, hardswish, hardsigmoid, gelu, gelu_tanh, selu, softplus, mish. Applied after
+        bias and residual.
     residual : array of the result's dtype or None
         Added before the activation; has the output's shape, in `out_layout`.
     in_layout, out_layout : str

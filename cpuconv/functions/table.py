@@ -29,17 +29,21 @@ class Function(NamedTuple):
         For an activation that may end a convolution: names of the scalars after its operand. None: not an activation.
     formula : Formula or None
         Definition by other functions. None: the function has an emitter of its own.
+    fused : bool
+        Whether networks fuse the activation into convolutions: strips of the closed kernel set compute it.
     """
 
     meaning: Callable[..., np.ndarray]
     cost: float = 0.5
     scalars: tuple[str, ...] | None = None
     formula: Formula | None = None
+    fused: bool = True
 
 
-def made_of(formula: Formula, *, scalars: tuple[str, ...] | None = None) -> Function:
+def made_of(formula: Formula, *, scalars: tuple[str, ...] | None = None, fused: bool = True) -> Function:
     """Make the row of a function that is a formula of other functions."""
-    return Function(partial(formula, lambda name, *values: FUNCTIONS[name].meaning(*values)), 0, scalars, formula)
+    meaning = partial(formula, lambda name, *values: FUNCTIONS[name].meaning(*values))
+    return Function(meaning, 0, scalars, formula, fused)
 
 
 _each_erf: Any = np.frompyfunc(math.erf, 1, 1)
@@ -71,6 +75,17 @@ def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0.5, root(x), np.power(x, y))
 
 
+def _elu(f: Any, x: Any, alpha: Any) -> Any:
+    """x above 0, alpha (e^x - 1) below."""
+    return f("add", f("max", x, 0.0), f("mul", alpha, f("expm1", f("min", x, 0.0))))
+
+
+def _swish(f: Any, x: Any, alpha: Any) -> Any:
+    return f("mul", x, f("sigmoid", f("mul", x, alpha)))
+
+
+_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # float32, as ONNX states them
+
 FUNCTIONS: dict[str, Function] = {
     "relu": made_of(lambda f, x: f("max", x, 0.0), scalars=()),
     "relu6": made_of(lambda f, x: f("clip", x, 0.0, 6.0), scalars=()),
@@ -83,6 +98,11 @@ FUNCTIONS: dict[str, Function] = {
     "hardswish": made_of(lambda f, x: f("mul", x, f("hardsigmoid", x)), scalars=()),
     "gelu": Function(_gelu, 6, ()),
     "gelu_tanh": Function(_gelu_tanh, 6, ()),
+    "elu": made_of(_elu, scalars=("alpha",), fused=False),
+    "selu": made_of(lambda f, x: f("mul", _SELU_GAMMA, f("elu", x, _SELU_ALPHA)), scalars=(), fused=False),
+    "swish": made_of(_swish, scalars=("alpha",), fused=False),
+    "softplus": Function(lambda x: np.logaddexp(x, 0), 12, (), fused=False),
+    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), 9, (), fused=False),
     "add": Function(np.add),
     "sub": Function(np.subtract),
     "mul": Function(np.multiply),
@@ -102,8 +122,6 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(power, 30),
     "root": Function(root, 9),
     "erf": Function(_erf, 9),
-    "softplus": Function(lambda x: np.logaddexp(x, 0), 12),
-    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), 9),
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
 }

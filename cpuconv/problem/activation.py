@@ -24,6 +24,11 @@ def scalars_of(name: str) -> tuple[str, ...] | None:
     return FUNCTIONS[name].scalars if name in FUNCTIONS else None
 
 
+def is_fused(name: str) -> bool:
+    """Whether networks fuse an activation into convolutions."""
+    return FUNCTIONS[name].fused
+
+
 def _spelling(name: str) -> str:
     """Spell the activation as a user writes it: 'relu', ('clip', lo, hi)."""
     scalars = scalars_of(name)

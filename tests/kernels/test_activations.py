@@ -10,11 +10,17 @@ import layouts
 from cpuconv.functions.table import FUNCTIONS
 from cpuconv.isa import current
 from cpuconv.kernels.elementwise.functions import EMITTERS
+from cpuconv.kernels.products.closed import closed_tile
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from support import oracle
 
-SCALARS = {"clip": [(-0.5, 0.75), (0.0, float("inf"))], "leaky_relu": [(0.01,), (-2.0,), (0.0,)]}
+SCALARS = {
+    "clip": [(-0.5, 0.75), (0.0, float("inf"))],
+    "leaky_relu": [(0.01,), (-2.0,), (0.0,)],
+    "elu": [(0.5,)],
+    "swish": [(2.0,)],
+}
 ALL = [(name, *scalars) for name in activations.names() for scalars in SCALARS.get(name, [()])]
 SATURATING = ("sigmoid", "tanh", "hardsigmoid", "relu6")
 ABSOLUTE, RELATIVE = 4e-7, 2e-6
@@ -56,7 +62,13 @@ def test_whole_range(activation):
     y = emitted(x, activation)
     with np.errstate(all="ignore"):
         expected = activations.apply(x.astype(np.float64), activation).astype(np.float32).astype(np.float64)
-    if activation[0] in ("silu", "hardswish", "gelu", "gelu_tanh"):  # x times a small error of a bounded factor
+    if activation[0] in (
+        "silu",
+        "swish",
+        "hardswish",
+        "gelu",
+        "gelu_tanh",
+    ):  # x times a small error of a bounded factor
         negative_infinity = np.isneginf(x)
         x, y, expected = x[~negative_infinity], y[~negative_infinity], expected[~negative_infinity]
         # Far out on the negative side the factor's own absolute error is multiplied: there the limit is checked below.
@@ -116,3 +128,8 @@ def test_names_and_tuples():
     for name in ("relu6", ("clip", 0, 6), ["clip", 0.0, 6.0]):
         y = cpuconv.conv2d(x, one, activation=name, strategy="heuristic")
         np.testing.assert_array_equal(y, np.clip(x, 0, 6))
+
+
+def test_networks_fuse_what_the_closed_set_computes():
+    fused = {name for name in activations.names() if activations.is_fused(name)}
+    assert fused == {"relu", "relu6", "clip", *closed_tile.HELD, *closed_tile.CALLED}

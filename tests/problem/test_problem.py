@@ -172,6 +172,17 @@ def test_activation_values():
         ("hardswish",): [0, -1 / 3, 0, 3.5 / 12, 8],
         ("gelu",): [-4.9765e-15, -0.15865525393145705, 0, 0.34573123063700656, 8],
         ("gelu_tanh",): [0, -0.1588080093917233, 0, 0.34571400982514394, 8],
+        ("elu", 0.5): [-0.49983226868604874, -0.31606027941427883, 0, 0.5, 8],
+        ("selu",): [-1.7575095697161924, -1.1113307412864784, 0, 0.5253505110740662, 8.405608177185059],
+        ("swish", 2.0): [-9.0028129644076e-07, -0.1192029220221176, 0, 0.3655292893150024, 7.999999099718703],
+        ("softplus",): [
+            3.354063728957688e-4,
+            0.313261687518223,
+            0.6931471805599453,
+            0.97407698418011,
+            8.000335406372896,
+        ],
+        ("mish",): [-0.002683250882546538, -0.3034014613741089, 0, 0.3752452113048951, 7.999998200644843],
     }
     assert {entry[0] for entry in expected} == set(activation.names())
     for entry, values in expected.items():
@@ -181,6 +192,6 @@ def test_activation_values():
 
 @pytest.mark.parametrize("name", activation.names())
 def test_activation_lets_nan_through_and_bears_infinities(name):
-    entry = activation.normalize((name, *(0.0, 1.0)[: len(activation.scalars_of(name))]))
+    entry = activation.normalize((name, *{0: (), 1: (1.0,), 2: (0.0, 1.0)}[len(activation.scalars_of(name))]))
     assert np.isnan(activation.apply(np.array([np.nan]), entry)).all()
     assert activation.apply(np.array([np.inf]), entry) >= 1.0

@@ -27,7 +27,7 @@ MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 def _forms() -> Iterator[tuple[str, tuple[Operand | float, ...], Expression]]:
     """Name, scalars and expression of each activation; scalars are numbers, or operands after the first."""
     x, *numbers = map(Operand, range(3))
-    for name in activation.names():
+    for name in filter(activation.is_fused, activation.names()):
         scalars = numbers[: len(activation.scalars_of(name) or ())]
         yield name, tuple(scalars), apply(name, x, *scalars)
     yield "clip", (numbers[0], math.inf), apply("max", x, numbers[0])

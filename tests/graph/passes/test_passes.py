@@ -311,7 +311,7 @@ def test_what_epilogues_take():
         ("gelu",): op.Gelu,
         ("gelu_tanh",): lambda z: op.Gelu(z, approximate="tanh"),
     }
-    assert {name for name, *_ in taken} == set(activations.names())
+    assert {name for name, *_ in taken} == set(filter(activations.is_fused, activations.names()))
     for activation, apply in taken.items():
         for value in (conv(x), op.Linear(rows, array(8, 5))):
             before = graph(apply(value))
