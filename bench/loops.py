@@ -111,7 +111,7 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
     depths = {"L1": L1_SHARE * machine().l1 / (weight + pixels), "L2": L2_SHARE * machine().l2 / weight}
     made = []
     for case, scalars in depths.items():
-        tile = GemmTile(lanes, v, 1, n, unroll=lanes, xs=lanes, ys=lanes, stream=case == "L2", epilogue=False)
+        tile = GemmTile(lanes, v, 1, n, unroll=lanes, xs=lanes, ys=lanes, stream=case == "L2", has_epilogue=False)
         segments = max(1, int(scalars) // lanes)
         x, w, y = _data(segments, n, lanes), _data(segments, lanes, v, lanes), _data(v, n, lanes)
         table = np.arange(segments, dtype=np.int64) * (pixels * lanes if case == "L1" else 0)

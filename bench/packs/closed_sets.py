@@ -18,8 +18,8 @@ from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.convolutions.im2col import LINES as IN_LINES
 from cpuconv.kernels.convolutions.im2col import VECTORS, Im2colTile, im2col
 from cpuconv.kernels.copies import strips
-from cpuconv.kernels.copies.moving import COPIED
 from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile
+from cpuconv.kernels.copies.strip_steps import COPIED
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation

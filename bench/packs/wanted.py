@@ -87,7 +87,7 @@ def devices() -> dict[str, Machine]:
 
 def _machine(fields: Mapping[str, Any]) -> Machine:
     caches = {name.lower(): size for name, size in fields["caches"].items()}
-    return Machine(table.of(fields["cpu_name"], fields["features"]), caches["l1d"], caches["l2"], caches["l3"])
+    return Machine(table.isa_of(fields["cpu_name"], fields["features"]), caches["l1d"], caches["l2"], caches["l3"])
 
 
 def _tables() -> Iterator[tuple[str, Mapping[str, Any], Iterator[dict]]]:

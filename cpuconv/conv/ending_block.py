@@ -1,4 +1,4 @@
-"""The epilogue's data: bias, scales, zero points and clamps, in the order of `Ending.rows`.
+"""The epilogue's data: bias, scales, zero points and clamps, in the order of `Epilogue.rows`.
 
 Problems with float sums have only a bias (`padded_bias`). The others have a block of int32 and float32,
 [group][vector of the group][row][lanes]. For solvers whose vectors hold channels of several groups, it has one group.
@@ -16,7 +16,7 @@ from cpuconv.conv.recipe import Candidate, padded_bias
 from cpuconv.elements import F32, S32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -105,7 +105,7 @@ def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> n
 def _rows(
     problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers, added: tuple[int, int] = (0, 0)
 ) -> dict[str, np.ndarray]:
-    """Compute the rows of `Ending.rows`, K numbers each.
+    """Compute the rows of `Epilogue.rows`, K numbers each.
 
     Kernels add `added` to the integer input before they multiply: the first number for non-negative weights, the second
     for negative ones.
@@ -116,18 +116,18 @@ def _rows(
     plain, below = (scales.x_zero_point + each for each in added)
     start = whole - plain * numbers.sums - (below - plain) * numbers.below  # modulo 2^32, like the sums
     values: dict[str, Callable[[], Any]] = {
-        "scale": lambda: scales.ratio() if ending.short else scales.product(),
+        "scale": lambda: scales.ratio() if epilogue.short else scales.product(),
         "shift": lambda: 0.0 if bias is None or not scaled or bias.dtype != F32.dtype else bias,
         "residual_scale": lambda: 1.0 if scaled else scales.residual_scale,
         "residual_zero": lambda: 0 if scaled else scales.residual_zero_point,
         _DIVISOR: lambda: scales.y_scale,
         "zero": lambda: scales.y_zero_point,
-        "low": lambda: _clamp(problem, scales, ending)[0],
-        "high": lambda: _clamp(problem, scales, ending)[1],
+        "low": lambda: _clamp(problem, scales, epilogue)[0],
+        "high": lambda: _clamp(problem, scales, epilogue)[1],
     }
-    ending = Ending.of(problem)
+    epilogue = Epilogue.of(problem)
     rows = {"bias": np.broadcast_to((start & 0xFFFFFFFF).astype(np.uint32).view(np.int32), k)}
-    for name in ending.rows[1:]:
+    for name in epilogue.rows[1:]:
         rows[name] = np.broadcast_to(np.asarray(values[name](), np.float32), k)
     return rows
 
@@ -149,10 +149,10 @@ def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
     return np.clip(rounded, *bounds(S32)).astype(np.int64)
 
 
-def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[Any, Any]:
+def _clamp(problem: ConvProblem, scales: Quantization, epilogue: Epilogue) -> tuple[Any, Any]:
     """Lower and upper bound of the result in its own unit: one value, or one per channel."""
     least, most = scales.clamp(problem.types.y)
-    if not ending.short or problem.activation is None:
+    if not epilogue.short or problem.activation is None:
         return least, most
     name, *scalars = problem.activation
     low, high = scalars if name == "clip" else (0.0, np.inf)

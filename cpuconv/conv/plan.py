@@ -80,7 +80,7 @@ def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patc
     )
     patches: Patches = {}
     for step in steps:
-        for name, places in step.late.items():
+        for name, places in step.unresolved.items():
             patches.setdefault(name, []).extend((step.block.data, at, int(step.block[at])) for at in places)
     return patches, Program([step.row for step in steps], recipe.threads, kept)
 

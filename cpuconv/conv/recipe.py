@@ -17,9 +17,9 @@ from cpuconv.following.sizes import is_followed, remembered
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding import partition
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
-from cpuconv.kernels.copies import transposing, zero_padded_lanes
+from cpuconv.kernels.copies import tail_lanes, transposing
+from cpuconv.kernels.copies.tail_lanes import ZeroTailTile, zero_tail_lanes
 from cpuconv.kernels.copies.transposing import transpose_step
-from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.memory.aligned import aligned
@@ -135,7 +135,7 @@ def current_sources() -> frozenset[str]:
 
 @functools.cache
 def _sources(solver: Solver) -> str:
-    return stamp(solver.module, transposing.__name__, zero_padded_lanes.__name__, launch.__name__)
+    return stamp(solver.module, transposing.__name__, tail_lanes.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:
@@ -287,4 +287,4 @@ def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
         "batch": problem.n,
         "pixels": problem.oh * problem.ow,
     }
-    return Step(clear_tail, TailTile(isa.lanes, valid, element), args)
+    return Step(zero_tail_lanes, ZeroTailTile(isa.lanes, valid, element), args)

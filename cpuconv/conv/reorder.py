@@ -236,10 +236,10 @@ class _Move:
         workspace = aligned(space.size, np.uint8)
         kept: list[Any] = [workspace]
         bound = [bind(step, kept, {"workspace": address(workspace)}) for step in steps]
-        late = [name for each in bound for name, places in each.late.items() for _ in places]
-        assert sorted({*late} - {"scale", "zero"}) == ["x", "y"] and bound[0].late["x"] == [0]
-        assert bound[-1].late["y"] == [1]
-        change = next((each.block.data for each in bound if "scale" in each.late), None)
+        unresolved = [name for each in bound for name, places in each.unresolved.items() for _ in places]
+        assert sorted({*unresolved} - {"scale", "zero"}) == ["x", "y"] and bound[0].unresolved["x"] == [0]
+        assert bound[-1].unresolved["y"] == [1]
+        change = next((each.block.data for each in bound if "scale" in each.unresolved), None)
         program = Program([each.row for each in bound], self._threads, kept)
         return _Bound(program, bound[0].block.data, bound[-1].block.data, change)
 

@@ -57,11 +57,11 @@ class Evaluated(NamedTuple):
         words, tables = self.template.table.words(self.numbers)
         known = {**known, TABLES: address(tables)}
         blocks, patches = words.words, {}
-        for base, places in words.patches.items():
+        for base, places in words.relocations.items():
             if base in known:
                 blocks[places] += known[base]
         data = blocks.data
-        for base, places in words.patches.items():
+        for base, places in words.relocations.items():
             if base not in known:
                 patches[base] = [
                     (data, at, word) for at, word in zip(places.tolist(), blocks[places].tolist(), strict=True)

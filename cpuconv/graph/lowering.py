@@ -9,8 +9,8 @@ from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Call:
     Attributes
     ----------
     node : Node
-    inputs : Sequence[Place or None]
-        None for an absent input. Elements that are known at compilation are in `Place.array`.
-    outputs : Sequence[Place]
+    inputs : Sequence[TensorView or None]
+        None for an absent input. Elements that are known at compilation are in `TensorView.array`.
+    outputs : Sequence[TensorView]
     offer : Offer
     target : Target
     space : Space
@@ -63,26 +63,26 @@ class Call:
     """
 
     node: Node
-    inputs: Sequence[Place | None]
-    outputs: Sequence[Place]
+    inputs: Sequence[TensorView | None]
+    outputs: Sequence[TensorView]
     offer: Offer
     target: Target
     space: Space
     constants: Constants
 
     @property
-    def x(self) -> Place:
+    def x(self) -> TensorView:
         """First input, for operators that always have one."""
         (x, *_) = self.inputs
         assert x is not None
         return x
 
     @property
-    def y(self) -> Place:
+    def y(self) -> TensorView:
         """First output."""
         return self.outputs[0]
 
-    def given(self, position: int) -> Place | None:
+    def given(self, position: int) -> TensorView | None:
         """Input by position; None if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
 

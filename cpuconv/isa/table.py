@@ -116,22 +116,22 @@ def current() -> Isa:
 
 def _found() -> Isa:
     _, cpu, features = target()
-    return of(cpu, features)
+    return isa_of(cpu, features)
 
 
-def of(cpu: str, features: str) -> Isa:
+def isa_of(cpu: str, features: str) -> Isa:
     """The widest instruction set of a CPU, by LLVM's name and features; of the target if the features list none."""
-    isa = stated(features) or probed()
+    isa = isa_from_features(features) or isa_from_assembly()
     return replace(isa, **MICROARCHITECTURES.get((isa.name, microarchitecture(cpu, features)), {}))
 
 
-def stated(features: str) -> Isa | None:
+def isa_from_features(features: str) -> Isa | None:
     """The widest instruction set among a target's features, as LLVM lists them; None if none is among them."""
     there = features.split(",")
     return next((isa for isa in TABLE if f"+{isa.feature}" in there), None)
 
 
-def probed() -> Isa:
+def isa_from_assembly() -> Isa:
     """The instruction set whose registers LLVM uses for the target; generating this code takes 10 MB of memory."""
     import llvmlite.binding as llvm
 

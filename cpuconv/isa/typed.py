@@ -16,7 +16,7 @@ from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.runtime.code.llvm import ir
 
-I8, I16, HALF = ir.IntType(8), ir.IntType(16), ir.HalfType()
+I8, I16, F16_TYPE = ir.IntType(8), ir.IntType(16), ir.HalfType()
 _RANGES = {S8: (-(1 << 7), (1 << 7) - 1), U8: (0, (1 << 8) - 1), S16: (-(1 << 15), (1 << 15) - 1), S32: None}
 _MEMORY = {F32: FLOAT, BF16: I16, F16: I16, S8: I8, U8: I8, S16: I16, S32: I32}  # LLVM type of an element in memory
 _ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfloat16, and the width in their names
@@ -128,7 +128,7 @@ def _float_of_bfloat(vec: Vector, value: Any) -> Any:
 
 def _float_of_half(vec: Vector, value: Any) -> Any:
     if rounds_to_half():
-        return vec.builder.fpext(vec.builder.bitcast(value, _kind(vec, HALF)), vec.type)
+        return vec.builder.fpext(vec.builder.bitcast(value, _kind(vec, F16_TYPE)), vec.type)
     builder, bits = vec.builder, vec.builder.zext(value, vec.int_type)
     magnitude = builder.shl(builder.and_(bits, vec.int_constant(0x7FFF)), vec.int_constant(13))
     scaled = vec.mul(builder.bitcast(magnitude, vec.type), vec.constant(2.0**112))  # the difference of the exponents
@@ -175,7 +175,7 @@ def _bfloat_by_instruction(vec: Vector, value: Any) -> Any:
 
 def _half_of(vec: Vector, value: Any) -> Any:
     if rounds_to_half():
-        return vec.builder.bitcast(vec.builder.fptrunc(value, _kind(vec, HALF)), _kind(vec, I16))
+        return vec.builder.bitcast(vec.builder.fptrunc(value, _kind(vec, F16_TYPE)), _kind(vec, I16))
     builder, bits = vec.builder, vec.builder.bitcast(value, vec.int_type)
     magnitude = builder.and_(bits, vec.int_constant(0x7FFFFFFF))
     sign = builder.lshr(builder.and_(bits, vec.int_constant(-(1 << 31))), vec.int_constant(16))

@@ -99,12 +99,12 @@ class Vector:
         """Float at address + 4·i = lanes[i]."""
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
-    def load_first(self, address: Any, mask: Any) -> Any:
+    def load_masked(self, address: Any, mask: Any) -> Any:
         """lanes[i] = float at address + 4·i where `mask` is set, else 0; other addresses are not read."""
         place = self.builder.bitcast(address, self.type.as_pointer())
         return self._masked("load", [place, I32(4), mask, self.constant(0.0)], self.type)
 
-    def store_first(self, value: Any, address: Any, mask: Any) -> None:
+    def store_masked(self, value: Any, address: Any, mask: Any) -> None:
         """Float at address + 4·i = lanes[i] where `mask` is set; other addresses are not written."""
         place = self.builder.bitcast(address, self.type.as_pointer())
         self._masked("store", [value, place, I32(4), mask], ir.VoidType())
@@ -123,7 +123,7 @@ class Vector:
             scalar = self.builder.extract_element(value, I32(lane))
             self.builder.store(scalar, self.builder.bitcast(address, F32.as_pointer()))
 
-    def first(self, count: int) -> Any:
+    def first_lanes_mask(self, count: int) -> Any:
         """The mask of the first `count` lanes."""
         return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
 
@@ -150,9 +150,9 @@ class Vector:
         """lanes[i] of the concatenation a, b."""
         return self.builder.shuffle_vector(a, b, _integers(tuple(lanes)))
 
-    def keep(self, a: Any, count: int) -> Any:
+    def keep_lanes(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""
-        return self.builder.select(self.first(count), a, self.constant(0.0))
+        return self.builder.select(self.first_lanes_mask(count), a, self.constant(0.0))
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:

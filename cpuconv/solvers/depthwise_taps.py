@@ -19,9 +19,9 @@ from cpuconv.following.sizes import greatest
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit import product as products
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.packing.packing import Packing
@@ -44,9 +44,9 @@ _MOST_INSTRUCTIONS = 900  # of those products: tiles of an edge beside those wit
 _ALIKE = 3  # candidates of as many rows
 _VECTORS = 2  # of sums that are computed side by side: channels of half a pixel of bytes
 CLOSED_COLUMNS = (1, 2, 4, 7, 12)  # of tiles of networks with open sizes
-_LATER = 1  # columns of the window that an output's ending is put off by, where there are registers
+_LATER = 1  # columns of the window that an output's epilogue is put off by, where there are registers
 _MANY_REGISTERS = 32
-_SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an ending reads
+_SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an epilogue reads
 _SUMS_OF_FEW = 3 / 4  # of few: two rows share words, which is worth more than sums that wait in memory
 _ISSUE = 4  # vector instructions a cycle
 _L1_SHARE = 0.5  # for lines of the input that the pieces of a block share
@@ -159,7 +159,7 @@ def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
     read = columns * sum(map(len, form.words))
     shuffled = columns * len(form.words) * 2 * _VECTORS * product.cuts
     flipped = columns * len(form.words) * _VECTORS if product.flips(problem.types.x) else 0
-    ended = outputs * _VECTORS * (_SHORT if Ending.of(problem).short else _LONG)
+    ended = outputs * _VECTORS * (_SHORT if Epilogue.of(problem).short else _LONG)
     made = multiplied * _instructions(product)
     busiest = max(
         multiplied / products.rate(isa, product) + ended / isa.fma_rate / 2,
@@ -224,12 +224,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the driver."""
     check_tile(params.rows, params.cols, problem.oh, problem.ow)
     lanes, types, x = isa.lanes, problem.types, operands.x
-    form, ending = _form(problem, params, isa), Ending.of(problem)
+    form, epilogue = _form(problem, params, isa), Epilogue.of(problem)
     channels = _VECTORS * lanes
     full, rest = divmod(problem.k, channels)
     blocks, row_tiles = divide(problem.k, isa.block(types.x)), divide(problem.oh, params.rows)
     few = divide(row_tiles, _rows_at_once(problem, params, isa))
-    row_blocks, _ = shortest(problem.threads, few, Grid(problem.n * blocks, row_tiles))
+    row_blocks, _ = best_partition(problem.threads, few, Grid(problem.n * blocks, row_tiles))
     by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
 
     def strip(present: int) -> MicroRef:
@@ -264,7 +264,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **worker_args("zeros", space, lane_tiles.window(problem, 1, params.cols)[1] * WORD * lanes, problem.threads),
         "fill": words.FILL,
         "weight_bytes": form.piece,
-        "bias_bytes": _VECTORS * len(ending.rows) * WORD * lanes,
+        "bias_bytes": _VECTORS * len(epilogue.rows) * WORD * lanes,
         "blocks": blocks,
         "block_step": 1 if by_rows else row_blocks,
         "row_tiles": row_tiles,
@@ -280,7 +280,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **output_args(operands.y),
     }
     tile = TapsTile(lanes, _VECTORS, isa.block(types.x) // channels, isa.block(types.y) // lanes)
-    return [Step(taps, tile, args, parts_each(problem, problem.n * blocks * row_blocks), clears_tail=ending.bytes_)]
+    return [
+        Step(taps, tile, args, parts_each(problem, problem.n * blocks * row_blocks), clears_tail=epilogue.requantizes)
+    ]
 
 
 SOLVER = Solver(

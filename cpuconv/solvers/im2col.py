@@ -18,7 +18,7 @@ from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
@@ -94,7 +94,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     tiles = divide(vectors, params.v) * divide(pixels, params.n)
     blocks, grid = _grid(problem, params, isa)
     beside = _beside(problem, machine, blocks, 1, tiles)
-    plain = machine.direct_cost(problem, (compute + beside) * grid.uneven(problem.threads, blocks))
+    plain = machine.direct_cost(problem, (compute + beside) * grid.imbalance(problem.threads, blocks))
     return plain.plus(_scattered(problem, machine))
 
 
@@ -157,7 +157,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     columns = row_columns(isa, isa, gemm, last, pixels)
     params = replace(params, n=columns.taken)
     check_tile(1, params.n, 1, pixels)
-    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
+    blocks, chunks = best_partition(problem.threads, *_grid(problem, params, isa))
     panels = divide(vectors, params.v)
     block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
@@ -217,7 +217,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
     total, planes = divide(problem.oh * problem.ow, params.n), problem.n * problem.groups
     blocks = divide(total, params.block)
     if problem.threads == 1:
-        return blocks, UNCUT
+        return blocks, UNPARTITIONED
     vectors, depth, padded = sizes(problem, isa)
     in_place = problem.in_layout == "NCHW" and is_plain(problem)
     grid = Grid(
@@ -226,8 +226,8 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         panels=divide(vectors, params.v),
         unit=cycles(isa, params.v, now(params.n), padded),
         prepare=0.0 if in_place else _packing(problem, isa) * depth * problem.oh / total,
-        weights=problem.weight_bytes / isa.l3_rate,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        weight_cycles=problem.weight_bytes / isa.l3_rate,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
     return blocks, grid
 

@@ -17,7 +17,7 @@ from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.patches import PatchTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
@@ -83,7 +83,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     sizes = Sizes.of(problem, isa)
     pixels, patch = problem.oh * problem.ow, sizes.words * WORD
     shape = _seen(problem, isa), sizes.vectors, 1, pixels, sizes.reduction
-    whole = tiles(*shape, most=2, counts=(words.pieces(problem),))  # panels that end where output blocks do
+    whole = tiles(*shape, most=2, counts=(words.vectors_per_pixel(problem),))  # panels that end where output blocks do
     for tile in dict.fromkeys((*tiles(*shape, most=4), *whole)):
         total = divide(pixels, tile.cols)
         fitting = [int(share * machine().l2 / (tile.cols * patch)) for share in _SHARES]
@@ -96,7 +96,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     sizes = Sizes.of(problem, machine.isa)
     pixels = problem.n * problem.groups * sizes.vectors * problem.oh * problem.ow
     compute = pixels * pixel_cycles(_seen(problem, machine.isa), sizes.reduction)
-    return machine.seconds(compute + _beside(problem, machine, 1, words.pieces(problem)), problem.threads)
+    return machine.seconds(compute + _beside(problem, machine, 1, words.vectors_per_pixel(problem)), problem.threads)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -109,7 +109,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     total = problem.n * problem.groups * compute + vectors * ending_cycles(problem, params.v)
     total += _beside(problem, machine, blocks, params.v)
     floor = vectors * least_cycles(machine.isa, words.product(problem, machine.isa), sizes.reduction)
-    return machine.cost(floor, total * grid.uneven(problem.threads, blocks), problem.threads)
+    return machine.cost(floor, total * grid.imbalance(problem.threads, blocks), problem.threads)
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, v: int) -> float:
@@ -170,7 +170,11 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     lanes, types = isa.lanes, problem.types
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
-    product, sizes, pieces = words.product(problem, isa), Sizes.of(problem, isa), words.pieces(problem)
+    product, sizes, vectors_per_pixel = (
+        words.product(problem, isa),
+        Sizes.of(problem, isa),
+        words.vectors_per_pixel(problem),
+    )
     pixels = problem.oh * problem.ow
     panels = divide(sizes.vectors, params.v)
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
@@ -181,16 +185,16 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.words, tail=tail
     )
     table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
-    zeros = divide(used, pieces) * pieces - used
-    last = replace(gemm, valid=problem.kg % lanes, absent=params.v - used, zeros=zeros)
+    zeros = divide(used, vectors_per_pixel) * vectors_per_pixel - used
+    last = replace(gemm, valid=problem.kg % lanes, unused_vectors=params.v - used, zeros=zeros)
     columns = row_columns(isa, _seen(problem, isa), gemm, last, pixels)
     params = replace(params, n=columns.taken)
     check_tile(1, params.n, 1, pixels)
-    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
+    blocks, chunks = best_partition(problem.threads, *_grid(problem, params, isa))
     block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
     patch = sizes.words * WORD
     vector_step = block_pixels * lanes * WORD
-    sums_step = divide(params.v, pieces) * vector_step + 64
+    sums_step = divide(params.v, vectors_per_pixel) * vector_step + 64
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, columns),
         "tile_columns": params.n,
@@ -219,7 +223,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     }
     taps = RowTile(lanes, ANY, types.x.bytes)
     whole = rows.kind == BLOCKED and target.block == isa.block(types.y)
-    tile = PatchTile(lanes, taps, _beside_in(problem, x), has_residual, pieces, rows, extra_rows, whole)
+    tile = PatchTile(lanes, taps, _beside_in(problem, x), has_residual, vectors_per_pixel, rows, extra_rows, whole)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(patches, tile, args, each, clears_tail=True)]
 
@@ -240,7 +244,7 @@ def _rows(problem: ConvProblem, isa: Isa, params: Params, view: Strides, element
 def _whole_blocks(problem: ConvProblem, isa: Isa, v: int, block: int) -> bool:
     """Whether panels of `v` weight vectors and groups start blocks of so many channels."""
     group = isa.block(problem.types.y)
-    aligned = v % words.pieces(problem) == 0 or divide(problem.kg, isa.lanes) <= v
+    aligned = v % words.vectors_per_pixel(problem) == 0 or divide(problem.kg, isa.lanes) <= v
     return aligned and (problem.groups == 1 or problem.kg % max(group, block) == 0)
 
 
@@ -249,7 +253,7 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
     total = divide(problem.oh * problem.ow, params.n)
     blocks = divide(total, params.block)
     if problem.threads == 1:
-        return blocks, UNCUT
+        return blocks, UNPARTITIONED
     sizes, seen = Sizes.of(problem, isa), _seen(problem, isa)
     grid = Grid(
         planes=max(1, problem.n * problem.groups),
@@ -257,8 +261,8 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
         panels=divide(sizes.vectors, params.v),
         unit=cycles(seen, params.v, now(params.n), sizes.reduction),
         prepare=_patch_cycles(problem) * params.n,
-        weights=problem.weight_bytes / isa.l3_rate,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        weight_cycles=problem.weight_bytes / isa.l3_rate,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
     return blocks, grid
 

@@ -20,7 +20,7 @@ from cpuconv.following.sizes import greatest, is_followed, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operands, Space, Step
 from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.kernels.copies import rows
@@ -186,7 +186,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles += waiting + _traffic(problem, machine)
     if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
         cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
-    cycles *= _grid(problem, params, isa).uneven(problem.threads, 1)
+    cycles *= _grid(problem, params, isa).imbalance(problem.threads, 1)
     return machine.direct_cost(problem, cycles)
 
 
@@ -255,9 +255,9 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
     pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
-    parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
+    suspended_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
-    _, chunks = shortest(problem.threads, 1, _grid(problem, params, isa))
+    _, chunks = best_partition(problem.threads, 1, _grid(problem, params, isa))
     args: Args = {
         **kernels("gemm", [gemm], needed=is_followed(panels) or panels > 1),
         **kernels("gemm_last", last, which),
@@ -279,7 +279,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "chunks": chunks,
         **worker_args("columns", space, columns_step, problem.threads),
         "pitch": pitch,
-        **worker_args("parked", space, parked_step, problem.threads),
+        **worker_args("suspended", space, suspended_step, problem.threads),
         "vector_bytes": vector,
         **problem_args(planar, problem),
         **walked,
@@ -294,7 +294,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
     """The work to be cut: panels of pixels, each as a plane of one tile, and tiles of weights."""
     if problem.threads == 1:
-        return UNCUT
+        return UNPARTITIONED
     depth, pixels = reduction(problem), problem.oh * problem.ow
     panels, _, _ = split(isa, params.v, params.n, pixels)
     return Grid(
@@ -303,8 +303,8 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
         panels=divide(problem.kg, params.n),
         unit=tiling.cycles(isa, params.v, params.n, depth),
         prepare=_VECTOR_CYCLES * params.v * depth,
-        weights=problem.weight_bytes / isa.l3_rate,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        weight_cycles=problem.weight_bytes / isa.l3_rate,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
 
 

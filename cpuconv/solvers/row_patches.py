@@ -17,7 +17,7 @@ from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.copies.views import view_args
@@ -129,10 +129,10 @@ def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int
         panels=1,
         unit=divide(sizes.vectors, params.v) * problem.ow / params.n * sizes.cycles(isa, params.v, now(params.n)),
         prepare=_band_cycles(problem, isa, sizes) / problem.oh,
-        weights=0.0,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        weight_cycles=0.0,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
-    blocks, _ = shortest(problem.threads, divide(problem.oh, params.block), grid)
+    blocks, _ = best_partition(problem.threads, divide(problem.oh, params.block), grid)
     return greatest(1, least(blocks, problem.oh // fewest))
 
 
@@ -193,12 +193,12 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the row patches kernel."""
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
-    sizes, pieces = Sizes.of(problem, isa), words.pieces(problem)
+    sizes, vectors_per_pixel = Sizes.of(problem, isa), words.vectors_per_pixel(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)
     used, unroll = sizes.vectors - (panels - 1) * params.v, _segment(sizes, isa)
     gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.piece)
-    zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
-    last = replace(gemm, valid=problem.k % lanes, absent=params.v - used, zeros=zeros)
+    zeros = divide(sizes.vectors, vectors_per_pixel) * vectors_per_pixel - sizes.vectors
+    last = replace(gemm, valid=problem.k % lanes, unused_vectors=params.v - used, zeros=zeros)
     columns = row_columns(isa, words.seen(isa, product), gemm, last, problem.oh * problem.ow)
     params = replace(params, n=columns.taken)
     check_tile(1, params.n, 1, problem.oh * problem.ow)
@@ -238,7 +238,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     source, given = _source(problem, sizes, x, isa)
     run = sizes.run if problem.dilation[1] == 1 else 0
     tile = RowPatchTile(
-        lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, pieces, product.matrix
+        lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, vectors_per_pixel, product.matrix
     )
     return [Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)]
 

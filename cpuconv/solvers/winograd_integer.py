@@ -23,7 +23,7 @@ from cpuconv.following.sizes import remembered
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import pair_product
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.packing.transformed_words import TransformedWords
@@ -364,7 +364,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the tiled kernel."""
     each = _form(problem, params)
     forward = IntegerTransform(isa.lanes, each.axes[0].b, each.axes[1].b, problem.types.x)
-    backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, Ending.of(problem))
+    backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, Epilogue.of(problem))
     micro = MicroRef(winograd_integer_in, forward), MicroRef(winograd_integer_out, backward)
     last = words.last_of(problem, isa, micro[1])
     planes = _planes(each, isa)

@@ -18,7 +18,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
 from cpuconv.kernels.copies.reorder import LINES, PACK, UNPACK
-from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.copies.reorder_steps import reorder_step
 from cpuconv.runtime import Program
 from cpuconv.solvers.shared.base import contiguous
 from support.guarded import EDGES, named, pages, place

@@ -16,9 +16,9 @@ from cpuconv.elements import F32
 from cpuconv.isa import current
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import Axes, line_steps, line_tiles
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, im2col, winograd
@@ -96,7 +96,7 @@ def test_lines(work, axis):
     for _ in range(COUNT):
         shape = (2, round(2 ** rng.uniform(0, 9)), round(2 ** rng.uniform(0, 9)))
         out = shape if work == "Softmax" else tuple(1 if at == axis else size for at, size in enumerate(shape))
-        x, y = (Place.plain(Ref(name), each, F32.dtype) for name, each in (("x", shape), ("y", out)))
+        x, y = (TensorView.plain(Ref(name), each, F32.dtype) for name, each in (("x", shape), ("y", out)))
         steps = line_steps(Processor(ISA), Space(), work, Axes(axis, axis + 1), x, y)
         assert {value.tile for step in steps for value in step.args.values() if isinstance(value, MicroRef)} <= known
 

@@ -9,7 +9,7 @@ from cpuconv.runtime.target import target
 
 
 def test_the_set_among_the_features_is_the_one_that_llvm_uses():
-    assert table.stated(target()[2]) in (None, table.probed())
+    assert table.isa_from_features(target()[2]) in (None, table.isa_from_assembly())
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ def test_the_set_among_the_features_is_the_one_that_llvm_uses():
     ],
 )
 def test_the_widest_set_counts(features, name):
-    found = table.stated(features)
+    found = table.isa_from_features(features)
     assert (found and found.name) == name

@@ -42,7 +42,7 @@ class MoveTile:
 def move(tile, builder, source, target, vectors):
     """Vectors of `source`, which follow one another, to `target`."""
     vec = Vector(builder, tile.lanes)
-    mask = vec.first(tile.first) if tile.first else None
+    mask = vec.first_lanes_mask(tile.first) if tile.first else None
     load, store = {
         "float": (typed.load_as_float, typed.store_float),
         "int": (typed.load_as_int, typed.store_int),

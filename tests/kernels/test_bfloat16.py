@@ -8,10 +8,10 @@ import pytest
 from cpuconv.conv.recipe import padded_bias
 from cpuconv.elements import BF16, F32, rounded, widened
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Ref
-from cpuconv.kernels.products.matvec import ProductTile, linear_step, packing, product
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.products.matvec import MatvecStripTile, linear_step, matvec_strip, packing
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem import activation as activations
 from cpuconv.problem.arrays import address
@@ -62,7 +62,9 @@ def test_a_vector_times_a_rounded_matrix(depth: int, columns: int, edge: str, th
     arrays = {"x": x, "w": packed, "bias": padded_bias(columns, bias), "residual": residual}
     memory = {name: guarded.place(array, edge) for name, array in arrays.items()}
     memory["y"] = guarded.room(F32.bytes * columns, edge)
-    places = (Place.plain(Ref(name), (1, size)) for name, size in (("x", depth), ("y", columns), ("residual", columns)))
+    places = (
+        TensorView.plain(Ref(name), (1, size)) for name, size in (("x", depth), ("y", columns), ("residual", columns))
+    )
     vector, result, added = places
     step = linear_step(
         Processor(ISA, threads), vector, Ref("w"), result, Ref("bias"), added, activations.normalize("relu"), BF16
@@ -81,8 +83,8 @@ def test_a_vector_times_a_rounded_matrix(depth: int, columns: int, edge: str, th
 
 def test_weights_are_widened_as_they_are_loaded() -> None:
     """Half as many bytes a vector: the loads of weights widen, and no others."""
-    tiles = (ProductTile(LANES, "columns", 1, True, w=w) for w in (F32, BF16))
-    plain, narrow = map(product.assembly, tiles)
+    tiles = (MatvecStripTile(LANES, "columns", 1, True, w=w) for w in (F32, BF16))
+    plain, narrow = map(matvec_strip.assembly, tiles)
     assert plain != narrow
     if ISA.name in ("avx512", "avx2"):
         assert "vpmovzxwd" in narrow and "vpmovzxwd" not in plain

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Ref
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import UNZIP, copy_step
-from cpuconv.kernels.copies.place_views import permuted
+from cpuconv.kernels.copies.tensor_views import permuted
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
 from support.graph.lowered import target
@@ -27,7 +27,7 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray:
 
 def copied(x: np.ndarray, y: np.ndarray, threads: int = 1, table: np.ndarray | None = None) -> None:
     """y[...] = x, arrays of any strides."""
-    places = [Place(Ref(name), array.shape, array.strides, 1, array.dtype) for name, array in (("x", x), ("y", y))]
+    places = [TensorView(Ref(name), array.shape, array.strides, 1, array.dtype) for name, array in (("x", x), ("y", y))]
     step = copy_step(target(threads), *places, table)
     Recording.of([step], threads).bind({"x": address(x), "y": address(y)}).run()
 
@@ -98,8 +98,8 @@ def test_orders_of_axes_as_networks_have_them(shape, order, threads):
 
 @pytest.mark.parametrize("lines", [2, 3, 4])
 def test_lines_are_told_apart_in_one_pass(lines):
-    x = Place.plain(Ref("x"), (9000, lines), np.dtype(np.float32))
-    y = Place.plain(Ref("y"), (lines, 9000), np.dtype(np.float32))
+    x = TensorView.plain(Ref("x"), (9000, lines), np.dtype(np.float32))
+    y = TensorView.plain(Ref("y"), (lines, 9000), np.dtype(np.float32))
     step = copy_step(target(), permuted(x, (1, 0)), y)
     assert (step.tile.mode, step.args["row_parts"]) == (UNZIP, 1)
     assert step.args["column_parts"] > 1

@@ -13,7 +13,7 @@ from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
 from cpuconv.kernels.copies.reorder import BOTH, LINES, PACK, UNPACK
-from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.copies.reorder_steps import reorder_step
 from cpuconv.kernels.copies.rows import ANY
 from cpuconv.kernels.elementwise.convert import ConvertTile, convert
 from cpuconv.solvers.shared import blocked

@@ -12,7 +12,7 @@ import layouts
 from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
-from cpuconv.kernels.copies.moving import lines_apart, move_step
+from cpuconv.kernels.copies.strip_steps import count_l1_sets, move_step
 from cpuconv.kernels.copies.strips import move_strips
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import contiguous
@@ -80,7 +80,7 @@ def test_bits_of_nan_are_kept() -> None:
     ("step", "lines"), [(4096, 1), (8192, 1), (2048, 2), (256, 16), (4000, 64), (196, 64), (-512, 8)]
 )
 def test_lines_apart(step: int, lines: int) -> None:
-    assert lines_apart(step) == lines
+    assert count_l1_sets(step) == lines
     sets = [abs(step) * i // 64 % 64 for i in range(lines)]
     assert len(set(sets)) == lines or step % 64
 

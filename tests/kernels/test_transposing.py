@@ -1,4 +1,4 @@
-"""Moves by transposed pieces, and of pixels that fill no words, against NumPy's, bit by bit; when they are chosen."""
+"""Transposes of channel groups, and moves of pixels that fill no 32-bit groups, against NumPy bit by bit; selection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
+from cpuconv.kernels.channel_groups.pixels import move_pixels
+from cpuconv.kernels.channel_groups.transpose_groups import (
+    NO_PARTIAL,
+    PAD_ON_WRITE,
+    TRIM_ON_READ,
+    ZERO_FILL,
+    transpose_groups,
+)
 from cpuconv.kernels.copies.transposing import transpose_step
-from cpuconv.kernels.pieces.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, transpose_pieces
-from cpuconv.kernels.pieces.pixels import move_pixels
 from cpuconv.solvers.shared.base import contiguous
 from support import guarded
 from support.moved import check
@@ -59,20 +65,20 @@ def step_of(src: str, dst: str, channels: int, element: Element, plane: tuple[in
 
 
 @pytest.mark.parametrize(
-    ("src", "dst", "channels", "cut"),
+    ("src", "dst", "channels", "partial_group"),
     [
-        ("NCHW", "NHWC", 33, NONE),
-        ("NHWC", "NCHW", 3, NONE),
-        ("NCHW", "NCHW8c", 33, NONE),
-        ("NHWC", "NCHW4c", 33, TO_BLOCK),
-        ("NCHW4c", "NHWC", 33, OF_BLOCK),
-        ("NCHW4c", "NCHW8c", 33, CLEARED),
-        ("NCHW16c", "NCHW8c", 33, CLEARED),
+        ("NCHW", "NHWC", 33, NO_PARTIAL),
+        ("NHWC", "NCHW", 3, NO_PARTIAL),
+        ("NCHW", "NCHW8c", 33, NO_PARTIAL),
+        ("NHWC", "NCHW4c", 33, PAD_ON_WRITE),
+        ("NCHW4c", "NHWC", 33, TRIM_ON_READ),
+        ("NCHW4c", "NCHW8c", 33, ZERO_FILL),
+        ("NCHW16c", "NCHW8c", 33, ZERO_FILL),
     ],
 )
-def test_bytes_of_odd_channels_are_transposed(src: str, dst: str, channels: int, cut: int) -> None:
+def test_bytes_of_odd_channels_are_transposed(src: str, dst: str, channels: int, partial_group: int) -> None:
     step = step_of(src, dst, channels, U8)
-    assert step.kernel is transpose_pieces and step.tile.cut == cut
+    assert step.kernel is transpose_groups and step.tile.partial_group == partial_group
 
 
 @pytest.mark.parametrize(("channels", "block"), [(33, 16), (255, 64), (3, 4), (5, 8)])
@@ -82,14 +88,14 @@ def test_pixels_that_fill_no_words_are_copied_to_blocks_and_back(channels: int, 
 
 
 def test_what_other_loops_do_better_is_left_to_them() -> None:
-    assert step_of("NCHW", "NHWC", 64, F32).kernel is not transpose_pieces
-    assert step_of("NHWC", "NCHW", 1024, BF16).kernel is not transpose_pieces  # pixels share sets of the cache
-    assert step_of("NCHW", "NCHW16c", 33, U8).kernel is not transpose_pieces
-    assert step_of("NCHW", "NHWC", 33, U8, (2, 3)).kernel is not transpose_pieces  # too few pixels
+    assert step_of("NCHW", "NHWC", 64, F32).kernel is not transpose_groups
+    assert step_of("NHWC", "NCHW", 1024, BF16).kernel is not transpose_groups  # pixels share sets of the cache
+    assert step_of("NCHW", "NCHW16c", 33, U8).kernel is not transpose_groups
+    assert step_of("NCHW", "NHWC", 33, U8, (2, 3)).kernel is not transpose_groups  # too few pixels
 
 
 @pytest.mark.skipif(ISA.name != "avx2", reason="these are instructions of AVX2")
-def test_pieces_are_interleaved_in_registers() -> None:
+def test_groups_are_interleaved_in_registers() -> None:
     for src, dst in itertools.permutations(("NCHW", "NHWC")):
         step = step_of(src, dst, 33, U8)
         assembly = step.kernel.assembly(step.tile)

@@ -17,7 +17,7 @@ from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.errors import ArgumentError, CpuconvWarning  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 from support.graphs import parse, programs_of, run  # noqa: E402
 from support.running.callers import at_once  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 from cpuconv.elements import F32
 from cpuconv.isa import current
-from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
+from cpuconv.kernels.copies.tail_lanes import ZeroTailTile, zero_tail_lanes
 from cpuconv.runtime import machine_code
 from cpuconv.runtime.code import checked_file, kernel_files
 from cpuconv.runtime.code.cache import name_of
@@ -50,12 +50,12 @@ def test_code_counts(change) -> None:
 
 
 def test_a_kernel_s_file_holds_the_hash() -> None:
-    tile = TailTile(current().lanes, 3, F32)
-    before = clear_tail.ir_hash(tile)
-    code = clear_tail.entry(tile)
-    kernel = KernelBody.of(checked_file.read(kernel_files.named(name_of(clear_tail, tile)).path))
-    assert before and code.ir_hash == kernel.ir_hash == clear_tail.ir_hash(tile) == before
-    assert clear_tail.ir_hash(TailTile(current().lanes, 2, F32)) != before
+    tile = ZeroTailTile(current().lanes, 3, F32)
+    before = zero_tail_lanes.ir_hash(tile)
+    code = zero_tail_lanes.entry(tile)
+    kernel = KernelBody.of(checked_file.read(kernel_files.named(name_of(zero_tail_lanes, tile)).path))
+    assert before and code.ir_hash == kernel.ir_hash == zero_tail_lanes.ir_hash(tile) == before
+    assert zero_tail_lanes.ir_hash(ZeroTailTile(current().lanes, 2, F32)) != before
 
 
 HASHES = """

@@ -54,7 +54,7 @@ def gemm_tiles() -> Iterator[tuple[GemmTile, int, float, int | None]]:
             yield gemm(v, rows, cols, unroll=unroll, xs=stride), v * cols * unroll, MOST_STREAM_SPILLS, None
     for v, n in enumerate(ISA.pairs, 1):
         ahead = lines(2 * v * ISA.lanes) + 2 * ISA.lanes + 2 * lines(n)
-        tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
+        tile = gemm(v, 2, n, stream=True, fetch=2, has_epilogue=False, complex=True)
         yield tile, 4 * v * n * ISA.lanes, MOST_SPILLS, ahead
     for v, loose in itertools.product(range(1, len(ISA.pixels) + 1), range(ISA.lanes)):
         n = planar.most_channels(ISA, v, loose)
@@ -109,7 +109,7 @@ def test_lane_loops(line, mix):
     for tile in tiles:
         body = hot_loop(lane_strip.assembly(tile))
         fmas, spills = count_fma(body), len(vector_spills(body))
-        if tile.held:
+        if tile.weights_in_registers:
             each = max(tile.rows, 1) * tile.cols * (tile.r * tile.s - 1)  # a first tap is a product
             assert each <= fmas and (fmas % each == 0 or tile.rows)  # LLVM may take two turns of the loop over rows
             assert spills <= MOST_HELD_SPILLS * fmas

@@ -20,8 +20,8 @@ from cpuconv.kernels.products.closed import closed_set
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.matmul import product_step
-from cpuconv.kernels.products.matrices import Matrices, Product
+from cpuconv.kernels.products.matmul import matmul_step
+from cpuconv.kernels.products.matrices import MatmulProblem, Matrices
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -70,7 +70,7 @@ def test_matmuls_of_the_set_ask_for_no_other_strip():
         a, y = Matrices(Ref("a"), (), *steps), Matrices(Ref("y"), (), 4 * columns, 4)
         b = Matrices(Ref("b"), (), *rng.choice(((4 * columns, 4), (4, 4 * depth))))
         processor = Processor(replace(ISA, closed=True))
-        step = product_step(processor, Space(), Product((), rows, depth, columns, a, b, y))
+        step = matmul_step(processor, Space(), MatmulProblem((), rows, depth, columns, a, b, y))
         asked |= {
             each.tile for each in step.args.values() if isinstance(each, MicroRef) and each.kernel is closed_strip
         }

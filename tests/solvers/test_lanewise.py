@@ -52,8 +52,8 @@ def test_columns_beyond_the_input_are_at_the_ends_of_a_window(w, s, stride, dila
         first = min(tile * cols, problem.ow - cols) * stride - left
         beyond = {column for column in range(wide) if not 0 <= first + column < w}
         assert beyond <= ends
-        if edges.known:
-            assert beyond == ends == {*range(wide)} - {*edges.met(wide)}
+        if edges.all_outside:
+            assert beyond == ends == {*range(wide)} - {*edges.inner_columns(wide)}
 
 
 @pytest.mark.parametrize("cg, kg, reason", [(1, 2, "1 input"), (2, 2, "groups are of 2"), (16, 16, "groups are of 16")])

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from cpuconv.isa.table import TABLE, of
+from cpuconv.isa.table import TABLE, isa_of
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import direct, winograd
 from cpuconv.solvers.shared import transformed
 
-ZEN4 = of("znver4", "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512vnni,+avx512bf16")
+ZEN4 = isa_of("znver4", "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512vnni,+avx512bf16")
 
 
 @pytest.mark.parametrize("isa", [*TABLE, ZEN4], ids=lambda isa: f"{isa.name}, {isa.fma_rate} a cycle")

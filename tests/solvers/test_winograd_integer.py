@@ -196,7 +196,7 @@ def test_products_of_pairs_are_one_instruction_where_the_cpu_has_it() -> None:
 @pytest.mark.skipif(ISA.name != "avx2", reason="with 32 registers some of the largest tiles spill")
 @pytest.mark.parametrize(("v", "n"), [*enumerate(ISA.pixels, 1)])
 def test_sums_of_pairs_stay_in_registers(v: int, n: int) -> None:
-    tile = GemmTile(LANES, v, 1, n, LANES, LANES, LANES, stream=True, fetch=1, epilogue=False, product="pmaddwd")
+    tile = GemmTile(LANES, v, 1, n, LANES, LANES, LANES, stream=True, fetch=1, has_epilogue=False, product="pmaddwd")
     body = hot_loop(gemm_strip.assembly(replace(tile, x=S16, y=S32)))
     assert sum("vpmaddwd" in line for line in body) == v * n * LANES
     assert not vector_spills(body)

@@ -33,4 +33,4 @@ def _is_float32(tile: LaneTile) -> bool:
 
 
 def _lines(tile: AxisTile, isa: Isa) -> list[AxisTile]:
-    return line_tiles(isa, tile.work, epsilon=tile.epsilon, shift=tile.shift, x=tile.x, y=tile.y)
+    return line_tiles(isa, tile.operation, epsilon=tile.epsilon, shift=tile.shift, x=tile.x, y=tile.y)

@@ -10,8 +10,8 @@ from typing import Any
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import BF16, F32
-from cpuconv.kernels.binding.place import BLOCKED_BF16, Place
 from cpuconv.kernels.binding.steps import Operand
+from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, TensorView
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from layouts import Strides
@@ -28,7 +28,7 @@ def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProbl
     return ConvProblem(1, depth, high, wide, columns, 1, 1, in_layout=layout, out_layout=layout, **fields)
 
 
-def rows_operand(place: Place) -> Operand:
+def rows_operand(place: TensorView) -> Operand:
     """Convert rows to the pixels of an image."""
     if math.prod(place.shape[:-1]) == 1:  # strides of a single pixel are irrelevant: use those of a dense plane
         h = w = place.dtype.itemsize

@@ -11,8 +11,8 @@ from autotune.data_classes import dataclass
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.select import Tuner
 from cpuconv.errors import ArgumentError, must
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32
 from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, FLOAT32
 from cpuconv.kernels.products.closed.closed_set import has_closed_set
 
 IN_NETWORK = Limits(cold=True)

@@ -25,7 +25,7 @@ from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.place import BLOCKED_BF16
+from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import blocked

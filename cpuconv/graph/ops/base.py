@@ -17,8 +17,8 @@ from cpuconv.following.sizes import SIZES
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.graph.stopping import Stop
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.signature import mismatch
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
 
 Inputs = Sequence[Any]  # a Value per input; None for an absent optional input
@@ -28,8 +28,8 @@ Reference = Callable[[Node, Arrays], np.ndarray | tuple[np.ndarray, ...]]
 
 Offers = Callable[[Node, Inputs, Target], list[Offer]]
 Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | None]
-View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the output values
-Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the input values and the output's place
+View = Callable[[Node, Sequence[Any], Sequence[Value]], list[TensorView]]  # of the inputs' places and the output values
+Parts = Callable[[Node, Sequence[Value], TensorView], list[TensorView]]  # of the input values and the output's place
 
 _MOST_INTEGERS = 1 << 16
 MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # invalid operands

@@ -10,9 +10,9 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op, is_float
-from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.elementwise.driver import clear_channels
+from cpuconv.kernels.binding.tensor_view import FLOAT32
+from cpuconv.kernels.elementwise.driver import zero_tail_channels
 from cpuconv.problem.quantization import bounds
 
 SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQUIRED, "y_zero_point": 0}
@@ -40,7 +40,7 @@ def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
 
     def cleared(call: Call) -> list[Step]:
         tail = call.y.block > 1 and call.y.shape[1] % call.y.block
-        return [*lower(call), *([clear_channels(call.target, call.y)] if tail else [])]
+        return [*lower(call), *([zero_tail_channels(call.target, call.y)] if tail else [])]
 
     attributes = {**op.attributes, **SCALES}
     row = replace(op, name=f"Quantized{op.name}", rule=infer, reference=reference, attributes=attributes)

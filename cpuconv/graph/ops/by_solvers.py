@@ -11,8 +11,8 @@ from cpuconv.conv.embedded import steps_of
 from cpuconv.elements import BF16, S8
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.problem.quantization import Quantization
 
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts

@@ -20,8 +20,8 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, steps
-from cpuconv.kernels.binding.place import image_shape
 from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.kernels.binding.tensor_view import image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization

@@ -21,8 +21,8 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given, near
 from cpuconv.graph.ops.planes import stored
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, blocked_shape, image_shape
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
@@ -325,15 +325,15 @@ def _lower(call: Call) -> list[Step]:
     for position in read:
         place = _place(call, position, output)
         if crossed(place, output, call.target.isa.lanes):
-            there = Place.plain(call.space.reserve(place.size), place.shape, place.dtype)
+            there = TensorView.plain(call.space.reserve(place.size), place.shape, place.dtype)
             turned += copy_steps(call.target, call.space, place, there)
             place = there
         operands.append(place)
     return [*turned, *elementwise_steps(call.target, tree, output, operands)]
 
 
-def _place(call: Call, position: int, output: Place) -> Place:
-    """Place of an operand; a constant of lower rank is packed into the channel blocks of the output."""
+def _place(call: Call, position: int, output: TensorView) -> TensorView:
+    """View of an operand; a constant of lower rank is packed into the channel blocks of the output."""
     place = call.inputs[position]
     assert place is not None
     array, shape, block = place.array, (1, *place.shape), call.target.isa.block(place.element)
@@ -343,7 +343,7 @@ def _place(call: Call, position: int, output: Place) -> Place:
     def pack() -> np.ndarray:
         return np.ascontiguousarray(layouts.from_nchw(array.reshape(image_shape(shape)), layouts.blocked(block)))
 
-    return Place.blocked(
+    return TensorView.blocked(
         call.constants.packed(call.node.inputs[position], ("blocked", block), pack), shape, block, dtype=place.dtype
     )
 

@@ -16,10 +16,10 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.axis.gathering import gather_step
-from cpuconv.kernels.binding.place import DENSE, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, stored_as
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
-from cpuconv.kernels.copies.place_views import Box, Cut, cut, stays_dense, whole
+from cpuconv.kernels.copies.tensor_views import Box, Cut, cut, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
 
@@ -112,7 +112,7 @@ def _channels(data: Any, indices: Any) -> list[int]:
     return integers(_from_start(indices.array, data.shape[1]))
 
 
-def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     box = _evenly(node, places)
     assert box is not None
     part = cut(places[0], box)

@@ -19,13 +19,13 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.views import blockable, view_offers
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, in_words, stored_as
 from cpuconv.kernels.channels.lane_pick import pick_step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
-from cpuconv.kernels.copies.place_views import (
+from cpuconv.kernels.copies.tensor_views import (
     Box,
     Cut,
     cut,
@@ -224,7 +224,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
                 copies.append(Offer(source, (form,) * len(parts), target.moving(2 * size)))
         return view_offers(inputs, ways, len(parts)) + copies
 
-    def view(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    def view(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
         return [cut(places[0], box) for box in boxes(node, places)]
 
     def lower(call: Call) -> list[Step]:
@@ -273,7 +273,7 @@ def _fills_words(node: Node, inputs: Inputs, dtype: np.dtype) -> bool:
     return axis_in(node["axis"], len(inputs[0].shape)) != 1 or all(value.shape[1] % group == 0 for value in inputs)
 
 
-def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
+def _concat_parts(node: Node, inputs: Inputs, output: TensorView) -> list[TensorView]:
     """Places of the inputs in the output, if a producer may write there: for all inputs, or none.
 
     Plain: contiguous except for the first axis. Blocked: whole channel blocks, or images.

@@ -11,8 +11,8 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op
 from cpuconv.graph.ops.planes import is_image
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, blocked_shape
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, blocked_shape
 from cpuconv.kernels.elementwise.lookup import VALUES, lookup_steps
 
 

@@ -23,13 +23,13 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast_shapes, given
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.isa.features import rounds_to_half
-from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.copies.rounding import HALVES
-from cpuconv.kernels.paired import matmul_halves
-from cpuconv.kernels.paired.matmul_halves import halves_step
-from cpuconv.kernels.products.matmul import product_step, seconds
-from cpuconv.kernels.products.matrices import Product, sizes_of
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED
+from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.paired import matmul_pairs
+from cpuconv.kernels.paired.matmul_pairs import bf16_matmul_step
+from cpuconv.kernels.products.matmul import matmul_step, seconds
+from cpuconv.kernels.products.matrices import MatmulProblem, sizes_of
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
@@ -94,7 +94,7 @@ def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     turned, inputs_lie = _turned(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
     sizes = sizes_of(a.shape, b.shape, turned)
     floats = seconds(target, *sizes, turned[1])
-    halves = matmul_halves.seconds(target, *sizes) if target.precision == HALF else math.inf
+    halves = matmul_pairs.seconds(target, *sizes) if target.precision == HALF else math.inf
     return [Offer(inputs_lie, (DENSE,), min(floats, halves), Rounded() if halves < floats else None)]
 
 
@@ -102,7 +102,7 @@ def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 class Rounded:
     """Detail of an offer that rounds the operands of a MatMul to bfloat16, in the kernels' packed form."""
 
-    multiplied: str = str(HALVES)
+    multiplied: str = str(BF16_TYPES)
 
 
 def _turned(node: Node) -> tuple[bool, bool]:
@@ -114,9 +114,9 @@ def lower_product(call: Call) -> list[Step]:
     """Make one kernel call for the whole batch."""
     a, b, *_ = call.inputs
     assert a is not None and b is not None
-    product = Product.of(a, b, call.y, _turned(call.node))
-    rounded = halves_step(call.target, call.space, product) if call.offer.detail else None
-    return [rounded or product_step(call.target, call.space, product)]
+    product = MatmulProblem.of(a, b, call.y, _turned(call.node))
+    rounded = bf16_matmul_step(call.target, call.space, product) if call.offer.detail else None
+    return [rounded or matmul_step(call.target, call.space, product)]
 
 
 def infer_linear(node: Node, inputs: Inputs) -> list[Value]:

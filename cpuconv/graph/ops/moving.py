@@ -9,8 +9,8 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable
-from cpuconv.kernels.binding.place import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.kernels.elementwise.converting import converted
 
 

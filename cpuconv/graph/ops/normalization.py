@@ -29,8 +29,8 @@ from cpuconv.graph.ops.base import (
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
 from cpuconv.kernels.axis.lines import Axes
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32
 from cpuconv.kernels.channels.instance_norm import normalise_step
 from cpuconv.kernels.channels.local_response_norm import norm_step
 

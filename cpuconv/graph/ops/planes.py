@@ -13,8 +13,8 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Inputs
 from cpuconv.kernels.axis.lines import Axes, line_steps
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, FLOAT32, Place, blocked_shape
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, FLOAT32, TensorView, blocked_shape
 from cpuconv.kernels.windows.spatial import planes_step
 
 
@@ -85,7 +85,7 @@ def line_offers(node: Node, operands: Inputs, operations: int, target: Target, p
 
 
 def lower_lines(
-    call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
+    call: Call, axes: Axes, y: TensorView, affine: Sequence[TensorView] = (), channels: int = 0, **tile: Any
 ) -> list[Step]:
     """Make the kernel calls along the rows of the first input; arguments are those of `line_steps`."""
     node = call.node

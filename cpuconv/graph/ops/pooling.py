@@ -18,8 +18,8 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, least
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
-from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
 from cpuconv.problem.window import Window

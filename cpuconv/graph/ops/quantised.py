@@ -25,11 +25,11 @@ from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_
 from cpuconv.graph.ops.elementwise import native, quantised_type
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
 from cpuconv.graph.ops.planes import is_image
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.elementwise.span import span_step
-from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
-from cpuconv.kernels.paired.matmul_bytes import seconds as product_seconds
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
+from cpuconv.kernels.elementwise.dynamic_scale import dynamic_scale_step
+from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
+from cpuconv.kernels.paired.matmul_int8 import seconds as product_seconds
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import ended
@@ -151,7 +151,7 @@ def _span_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_span(call: Call) -> list[Step]:
-    return [span_step(call.target, call.x, *call.outputs)]
+    return [dynamic_scale_step(call.target, call.x, *call.outputs)]
 
 
 # --- integer references ---------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _lower_product(call: Call) -> list[Step]:
     a, b = call.inputs
     assert a is not None and b is not None
-    return bytes_steps(call.target, call.space, a, b, call.y, _scales_of(call.node))
+    return int8_matmul_steps(call.target, call.space, a, b, call.y, _scales_of(call.node))
 
 
 _PRODUCT = {"a_scale": REQUIRED, "a_zero_point": 0, "b_scale": REQUIRED, "b_zero_point": 0}

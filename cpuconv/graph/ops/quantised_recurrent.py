@@ -20,10 +20,15 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.recurrent import CELLS, COMMON, directions_of, order_of, recurrence, stages_of, stepped
-from cpuconv.kernels.binding.place import DENSE, FLOAT32
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32
 from cpuconv.kernels.recurrent.recurrent import PEEPHOLES, Rows, tiles
-from cpuconv.kernels.recurrent.recurrent_bytes import of_bytes, packed_bytes, packed_numbers, product_of_states
+from cpuconv.kernels.recurrent.recurrent_int8 import (
+    packed_int8,
+    packed_numbers,
+    product_of_states,
+    quantize_states_numpy,
+)
 
 _OP = "QuantizedLSTM"
 _GATES = CELLS[_OP].gates
@@ -58,7 +63,7 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     turned = np.stack([parts[order[d], np.arange(batch), d] for d in range(directions)])
 
     def multiplied(vector: np.ndarray, part: slice) -> np.ndarray:
-        whole, unit = of_bytes(vector)
+        whole, unit = quantize_states_numpy(vector)
         return ((whole @ weights[..., part]) * unit * scale[:, None, part]).astype(fed.dtype)
 
     return stepped(node, turned, multiplied, states, peepholes, lengths)
@@ -88,7 +93,7 @@ def _lower(call: Call) -> list[Step]:
     _, sequences = tiles(call.target.isa, stages_of(call.node, call.given(7) is not None), batch, lengths)
     product, weights = product_of_states(call.target.isa, sequences), r.array.swapaxes(1, 2)
     packed = call.constants.packed(
-        call.node.inputs[1], (_OP, lanes, product.name), partial(packed_bytes, weights, _GATES, lanes, product)
+        call.node.inputs[1], (_OP, lanes, product.name), partial(packed_int8, weights, _GATES, lanes, product)
     )
     numbers = call.constants.keep(packed_numbers(weights, scale.array, points.array, _GATES, lanes, product))
     over = Rows(fed.ref, fed.strides[0], rows * F32.bytes, fed.strides[1])

@@ -24,12 +24,12 @@ from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.ops.recurrent_states import StateProducts, States
-from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
+from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.recurrent.recurrent import Rows, packed
+from cpuconv.kernels.recurrent.recurrent_bf16 import packed_bf16
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
-from cpuconv.kernels.recurrent.recurrent_halves import packed_halves
 from cpuconv.kernels.recurrent.tensors import Recurrence, Size, Tensors, recurrence_steps, workspace
 from cpuconv.problem.integers import divide
 
@@ -321,7 +321,7 @@ def _lower(call: Call) -> list[Step]:
     )
 
     state = call.offer.detail.state
-    kind, pack_weights = (BF16, packed_halves) if state else (F32, packed)
+    kind, pack_weights = (BF16, packed_bf16) if state else (F32, packed)
 
     def pack(stage: Stage, array: np.ndarray, pack: Callable[..., np.ndarray] = packed) -> np.ndarray:
         return pack(array, cell.gates, lanes, stage.first, stage.gates)

@@ -14,8 +14,8 @@ from cpuconv.elements import BF16, F32
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.recurrent.recurrent import tiles
+from cpuconv.kernels.recurrent.recurrent_bf16 import bf16_instructions, cycles_of_step, widens
 from cpuconv.kernels.recurrent.recurrent_cell import Stage
-from cpuconv.kernels.recurrent.recurrent_halves import cycles_of_step, products_of_halves, widens
 
 
 @dataclass(frozen=True)
@@ -60,5 +60,5 @@ class States(NamedTuple):
 
     def fastest(self) -> tuple[Product | None, float]:
         """The fastest instruction and its seconds; float32 is preferred among equal ones."""
-        products = (None, *products_of_halves(self.target.isa))
+        products = (None, *bf16_instructions(self.target.isa))
         return min(((each, self.seconds(each)) for each in products), key=lambda found: found[1])

@@ -16,7 +16,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known, least, most
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
-from cpuconv.kernels.axis.axis_driver import WORKS
+from cpuconv.kernels.axis.axis_driver import OPERATIONS
 from cpuconv.kernels.axis.lines import full, neighbouring
 from cpuconv.kernels.binding.steps import Step
 
@@ -68,7 +68,7 @@ def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return [*_plane_offers(node, inputs, target), *(row_offers(node, inputs, target) if node.op in WORKS else ())]
+    return [*_plane_offers(node, inputs, target), *(row_offers(node, inputs, target) if node.op in OPERATIONS else ())]
 
 
 def _lower(call: Call) -> list[Step]:
@@ -96,7 +96,7 @@ def _op(name: str, function: Function) -> Op:
         return function(x, axis=_axes(node, x.ndim, given(arrays, 1)), keepdims=bool(node["keepdims"]))
 
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
-    native = name in WORKS or name in _PLANES
+    native = name in OPERATIONS or name in _PLANES
     kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE} if native else {}
     return Op(name, _infer, reference, attributes, parameters=(1,), **kernels)
 

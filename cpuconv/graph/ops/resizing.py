@@ -22,10 +22,10 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.copies.copying import copy_step
-from cpuconv.kernels.copies.place_views import depth_and_space
+from cpuconv.kernels.copies.tensor_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 

@@ -33,10 +33,10 @@ from cpuconv.graph.ops.base import (
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, view_offers
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.copying import copy_steps
-from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, unpermuted
+from cpuconv.kernels.copies.tensor_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
 
 # --- references -----------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _reshapes(rule: Infer) -> Offers:
             ways.append((STRIDED, STRIDED))
         for form in target.blocks(x.dtype) if blockable(x) else ():
             dtype = stored_as(form, x.dtype)
-            place = reshaped(Place.blocked(Ref("x"), x.shape, target.block(dtype), None, dtype), shape)
+            place = reshaped(TensorView.blocked(Ref("x"), x.shape, target.block(dtype), None, dtype), shape)
             if place and (place.block > 1 or dtype == x.dtype):
                 ways.append((form, form if place.block > 1 else DENSE))
         return view_offers(inputs, ways)
@@ -212,7 +212,7 @@ def _reshapes(rule: Infer) -> Offers:
     return offers
 
 
-def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     place = reshaped(places[0], values[0].shape)
     return [] if place is None else [place]
 
@@ -241,7 +241,7 @@ def _lower_cast(call: Call) -> list[Step]:
     return converted(call.target, call.space, call.x, call.y)
 
 
-def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     return [places[0]]
 
 
@@ -249,7 +249,7 @@ def _offer_expand(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return view_offers(inputs, [(STRIDED, STRIDED)])
 
 
-def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     return [broadcast(places[0], values[0].shape)]
 
 
@@ -274,7 +274,7 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 
 
-def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     return [permuted(places[0], _order(node, len(places[0].shape)))]
 
 

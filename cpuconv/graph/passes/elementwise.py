@@ -20,7 +20,7 @@ from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.elementwise import expression_of
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.problem.quantization import bounds

@@ -32,7 +32,7 @@ from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.nonnegative import never_negative
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 
 _MIDDLE = {U8.dtype: 128, S8.dtype: 0}

@@ -16,8 +16,8 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.convolution import quantization
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
 from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, stored
-from cpuconv.kernels.binding.place import FLOAT32
-from cpuconv.kernels.paired.matmul_bytes import MOST
+from cpuconv.kernels.binding.tensor_view import FLOAT32
+from cpuconv.kernels.paired.matmul_int8 import MOST
 
 _WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
 _FINE = 1.9  # maximum intermediate scale relative to the result's: rounding once differs by at most one unit

@@ -47,7 +47,7 @@ from cpuconv.graph.passes.rewriting import (
     sole_reader,
 )
 from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, scaled, stored
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization

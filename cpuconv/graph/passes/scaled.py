@@ -9,7 +9,7 @@ import numpy as np
 from cpuconv.elements import S8, U8
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import constant, operand
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 
 BYTES = (U8.dtype, S8.dtype)
 _PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes that state float types

@@ -31,9 +31,9 @@ def _softmax(loops: AxisLoops) -> None:
     """exp(x - max) / sum of exp(x - max)."""
     vec = loops.vec
     top = loops.reduce("top", At.input)
-    total = loops.reduce("sum", lambda at: at.note(_exp_below(vec, vec.sub(at.input(), top[at.column]))))
+    total = loops.reduce("sum", lambda at: at.save(_exp_below(vec, vec.sub(at.input(), top[at.column]))))
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
-    loops.each(lambda at: at.store(vec.mul(at.noted(), inverse[at.column])))
+    loops.each(lambda at: at.store(vec.mul(at.saved(), inverse[at.column])))
 
 
 def _log_softmax(loops: AxisLoops) -> None:
@@ -105,7 +105,7 @@ def _square(vec: Math, x: Any) -> Any:
     return vec.mul(x, x)
 
 
-WORKS: dict[str, Callable[[AxisLoops], None]] = {
+OPERATIONS: dict[str, Callable[[AxisLoops], None]] = {
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
     "LayerNormalization": _layer_normalization,
@@ -139,7 +139,7 @@ def work_on_line(
     scale: Any,
     bias: Any,
     numbers: Any,
-    notes: Any,
+    scratch: Any,
 ) -> None:
     """Run the operation of a tile on a line of `size` (>= 1) elements, or on vectors of adjacent lines.
 
@@ -151,13 +151,13 @@ def work_on_line(
         Masked: number of lanes that are lines.
     numbers
         Four float32: scale and zero point of an integer input, then of an integer output.
-    notes
-        Scratch memory for float32 values of a line, if `tile.notes` is not 0.
+    scratch
+        Scratch memory for float32 values of a line, if `tile.scratch` is not 0.
     """
     vec = Math(builder, tile.lanes)
-    x, y, scale, bias, numbers, notes = (vec.pointer(each) for each in (x, y, scale, bias, numbers, notes))
-    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias, numbers, notes)
-    WORKS[tile.work](loops)
+    x, y, scale, bias, numbers, scratch = (vec.pointer(each) for each in (x, y, scale, bias, numbers, scratch))
+    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias, numbers, scratch)
+    OPERATIONS[tile.operation](loops)
     loops.finish()
 
 
@@ -176,7 +176,7 @@ class AxisDriverTile:
 
 @kernel(
     "micro micro_last x y scale bias images rows blocks wide inner x_image x_row x_step y_image y_row y_step size "
-    "channels channel_step numbers notes notes_step"
+    "channels channel_step numbers scratch scratch_step"
 )
 def work_on_lines(tile, worker, before, part, parts, args):
     """Run the micro-kernels on all lines, by units (image, row, block of adjacent lines).
@@ -202,5 +202,5 @@ def work_on_lines(tile, worker, before, part, parts, args):
             args.scale + channel,
             args.bias + channel,
             args.numbers,
-            args.notes + worker * args.notes_step,
+            args.scratch + worker * args.scratch_step,
         )

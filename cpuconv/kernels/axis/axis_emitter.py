@@ -30,7 +30,7 @@ COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
 """Combining operations of reductions, with their neutral elements."""
 
 
-HELD = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of vectors for which a line is kept in registers
+LINE_REGISTERS = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of vectors for which a line is kept in registers
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class AxisTile:
     lanes : int
     vectors : int
         Independent vectors per iteration: along a line, or of adjacent lines.
-    work : str
-        One of `WORKS`.
+    operation : str
+        One of `OPERATIONS`.
     across : bool
         Whether lanes are adjacent lines.
-    held : int
-        Registers for a whole line: the smallest number in `HELD` that is enough; 0: each pass loads the line again.
+    registers : int
+        Registers for a whole line: the smallest number in `LINE_REGISTERS` that is enough; 0: each pass loads the line
+        again.
     masked : bool
         Across: only the first `valid` lanes are lines.
     epsilon : float
@@ -60,9 +61,9 @@ class AxisTile:
 
     lanes: int
     vectors: int
-    work: str
+    operation: str
     across: bool
-    held: int = 0
+    registers: int = 0
     masked: bool = False
     epsilon: float = 0.0
     shift: bool = False
@@ -70,9 +71,9 @@ class AxisTile:
     y: Element = FLOATS
 
     @property
-    def notes(self) -> int:
+    def scratch(self) -> int:
         """Bytes of float32 scratch per element of a line, if an integer output loses intermediate values; else 0."""
-        if self.held or not self.y.integer or self.work != "Softmax":
+        if self.registers or not self.y.integer or self.operation != "Softmax":
             return 0
         return FLOATS.bytes * (self.lanes * self.vectors if self.across else 1)
 
@@ -110,44 +111,44 @@ class At:
     offset: Any  # bytes from the start of a contiguous line
     column: int
     mask: Any  # None: all lanes
-    held: dict[Any, Any] | None = None  # values in registers by address: loaded, or not stored yet
+    registers: dict[Any, Any] | None = None  # values in registers by address: loaded, or not stored yet
     read: Bytes | None = None  # dequantises x; None: x is float32
     written: Bytes | None = None
-    paper: Any = None  # address of scratch for float32 values; None: at y
+    scratch_address: Any = None  # address of scratch for float32 values; None: at y
 
-    def note(self, value: Any) -> Any:
-        """Save float32 values for `noted`, and return them."""
-        if self.paper is None:
+    def save(self, value: Any) -> Any:
+        """Save float32 values for `saved`, and return them."""
+        if self.scratch_address is None:
             self.store(value)
         else:
-            self.vec.store(value, self.paper)
+            self.vec.store(value, self.scratch_address)
         return value
 
-    def noted(self) -> Any:
-        """The values that `note` saved."""
-        return self.load(self.y) if self.paper is None else self.vec.load(self.paper)
+    def saved(self) -> Any:
+        """The values of `save`."""
+        return self.load(self.y) if self.scratch_address is None else self.vec.load(self.scratch_address)
 
     def input(self) -> Any:
         """The input as float32."""
         if self.read is None:
             return self.load(self.x)
-        known = {} if self.held is None else self.held
+        known = {} if self.registers is None else self.registers
         if self.x not in known:
             known[self.x] = self.read.load(self.x, self.mask)
         return known[self.x]
 
     def load(self, address: Any) -> Any:
-        if self.held is not None and address in self.held:
-            return self.held[address]
-        value = self.vec.load(address) if self.mask is None else self.vec.load_first(address, self.mask)
-        if self.held is not None:
-            self.held[address] = value
+        if self.registers is not None and address in self.registers:
+            return self.registers[address]
+        value = self.vec.load(address) if self.mask is None else self.vec.load_masked(address, self.mask)
+        if self.registers is not None:
+            self.registers[address] = value
         return value
 
     def store(self, value: Any) -> None:
         """Set the output; a line in registers is stored at the end."""
-        if self.held is not None:
-            self.held[self.y] = value
+        if self.registers is not None:
+            self.registers[self.y] = value
         else:
             self.write(value)
 
@@ -158,7 +159,7 @@ class At:
         elif self.mask is None:
             self.vec.store(value, self.y)
         else:
-            self.vec.store_first(value, self.y, self.mask)
+            self.vec.store_masked(value, self.y, self.mask)
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class AxisLoops:
     scale: Any
     bias: Any
     numbers: Any  # scale and zero point of an integer input, then of an integer output
-    notes: Any
+    scratch: Any
 
     @lazy
     def ends(self) -> tuple[Bytes | None, Bytes | None]:
@@ -191,14 +192,14 @@ class AxisLoops:
         """Address of vector number `index` of contiguous elements."""
         size = self.vec.lanes * element.bytes
         if isinstance(index, int):
-            return self.vec.offset(start, I64(index * size) if self.tile.held else index * size)
+            return self.vec.offset(start, I64(index * size) if self.tile.registers else index * size)
         return self.vec.offset(start, self.vec.builder.mul(index, I64(size)))
 
-    def paper(self, number: Any) -> Any:
+    def scratch_address(self, number: Any) -> Any:
         """Address of the scratch of vector `number` of a line, or of adjacent lines."""
-        if not self.tile.notes:
+        if not self.tile.scratch:
             return None
-        return self.spot(self.notes, FLOATS, number)
+        return self.spot(self.scratch, FLOATS, number)
 
     @property
     def count(self) -> Any:
@@ -207,32 +208,32 @@ class AxisLoops:
 
     def sweep(self, values: Sequence[Any], body: Callable[[At, Any], Any]) -> list[Any]:
         """For every vector: ``values[column] = body(at, values[column])``; returns the final values."""
-        if self.tile.held:
-            return self._held(list(values), body)
+        if self.tile.registers:
+            return self._in_registers(list(values), body)
         return (self._across if self.tile.across else self._along)(list(values), body)
 
     @lazy
     def places(self) -> list[At]:
         """Vectors of a line in registers; the last ones, by which a line may be shorter, are masked."""
-        vec, held = self.vec, self.tile.held
-        whole = max((each for each in HELD if each < held), default=0)
-        left = [first_lanes(vec, vec.builder.sub(self.size, I64(at * vec.lanes))) for at in range(whole, held)]
+        vec, registers = self.vec, self.tile.registers
+        whole = max((each for each in LINE_REGISTERS if each < registers), default=0)
+        left = [first_lanes(vec, vec.builder.sub(self.size, I64(at * vec.lanes))) for at in range(whole, registers)]
         return [
             At(vec, self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index),
                 I64(index * vec.size), index % self.tile.vectors, mask, {}, *self.ends)
             for index, mask in enumerate([None] * whole + left)
         ]  # fmt: skip
 
-    def _held(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:
+    def _in_registers(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:
         for at in self.places:
             values[at.column] = body(at, values[at.column])
         return values
 
     def finish(self) -> None:
         """Store the line in registers."""
-        for at in self.places if self.tile.held else ():
-            if at.held is not None and at.y in at.held:
-                at.write(at.held[at.y])
+        for at in self.places if self.tile.registers else ():
+            if at.registers is not None and at.y in at.registers:
+                at.write(at.registers[at.y])
 
     def _across(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:
         builder, vec = self.vec.builder, self.vec
@@ -244,8 +245,8 @@ class AxisLoops:
             y = vec.offset(self.y, builder.mul(index, self.y_step))
             for j in range(self.tile.vectors):
                 places = self.spot(x, self.tile.x, j), self.spot(y, self.tile.y, j)
-                paper = self.paper(builder.add(builder.mul(index, I64(self.tile.vectors)), I64(j)))
-                at = At(vec, *places, None, j, mask, None, *ends, paper)
+                scratch_address = self.scratch_address(builder.add(builder.mul(index, I64(self.tile.vectors)), I64(j)))
+                at = At(vec, *places, None, j, mask, None, *ends, scratch_address)
                 values[j] = body(at, values[j])
             return values
 
@@ -260,7 +261,7 @@ class AxisLoops:
         def at(index: Any, j: int, mask: Any = None) -> At:
             offset = builder.mul(index, I64(vec.size))
             places = self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index)
-            return At(vec, *places, offset, j, mask, None, *ends, self.paper(index))
+            return At(vec, *places, offset, j, mask, None, *ends, self.scratch_address(index))
 
         def several(index: Any, values: list[Any]) -> list[Any]:
             first = builder.mul(index, I64(unroll))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import copy_step
-from cpuconv.kernels.copies.place_views import permuted
+from cpuconv.kernels.copies.tensor_views import permuted
 
 
-def gather_step(processor: Processor, x: Place, y: Place, axis: int, indices: np.ndarray) -> Step:
+def gather_step(processor: Processor, x: TensorView, y: TensorView, axis: int, indices: np.ndarray) -> Step:
     """Make one copy: over two axes, if the indices form a regular grid, as in channel shuffles; else by a table.
 
     Tensors are plain; negative indices count from the end of the axis.

@@ -15,12 +15,12 @@ from cpuconv.elements import F32
 from cpuconv.following.sizes import applied, is_followed, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
-from cpuconv.kernels.axis.axis_emitter import HELD, AxisTile
+from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, OneOf, Operand, Space, Step
-from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.copies.reorder_steps import reorder_step
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
@@ -58,7 +58,7 @@ def merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _LineStrides:
     """Byte strides between images, between lines of an image, and between elements of a line."""
 
     image: int
@@ -66,7 +66,7 @@ class _Walk:
     step: int
 
     @classmethod
-    def of(cls, place: Place, axes: Axes) -> _Walk | None:
+    def of(cls, place: TensorView, axes: Axes) -> _LineStrides | None:
         """Strides of the lines of a tensor; None where its axes cannot be merged to them."""
         shape, strides = place.shape, place.strides
         row = merged(shape[1 : axes.first], strides[1 : axes.first])
@@ -80,11 +80,11 @@ class _Walk:
 def line_steps(
     processor: Processor,
     space: Space,
-    work: str,
+    operation: str,
     axes: Axes,
-    x: Place,
-    y: Place,
-    affine: Sequence[Place] = (),
+    x: TensorView,
+    y: TensorView,
+    affine: Sequence[TensorView] = (),
     channels: int = 0,
     numbers: Sequence[float] = (),
     **tile: Any,
@@ -96,14 +96,14 @@ def line_steps(
     processor : Processor
     space : Space
         Workspace for copies of operands with unsuitable strides.
-    work : str
-        One of `WORKS`.
+    operation : str
+        One of `OPERATIONS`.
     axes : Axes
         Axes of `x` that form lines.
-    x : Place
-    y : Place
+    x : TensorView
+    y : TensorView
         The output with the axes of the input; reduced axes have one element.
-    affine : Sequence[Place]
+    affine : Sequence[TensorView]
         Scale and bias.
     channels : int
         Consecutive lines with a scale of their own each; 0: scales are per element.
@@ -114,14 +114,14 @@ def line_steps(
     """
     isa, threads, steps = processor.isa, processor.threads, []
     after: list[Step] = []
-    walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
-    if walk is None or affine and walk.step not in (0, x.element.bytes):
+    x_strides, y_strides = _LineStrides.of(x, axes), _LineStrides.of(y, axes)
+    if x_strides is None or affine and x_strides.step not in (0, x.element.bytes):
         x, copied = gathered(isa, space, x, threads)
-        steps, walk = [copied], _Walk.of(x, axes)
-    if y_walk is None or affine and y_walk.step not in (0, y.element.bytes):
-        packed = Place.plain(space.reserve(y.size), y.shape, y.dtype)
-        after, y, y_walk = [_copy(isa, space, packed, y, threads)], packed, _Walk.of(packed, axes)
-    assert walk is not None and y_walk is not None
+        steps, x_strides = [copied], _LineStrides.of(x, axes)
+    if y_strides is None or affine and y_strides.step not in (0, y.element.bytes):
+        packed = TensorView.plain(space.reserve(y.size), y.shape, y.dtype)
+        after, y, y_strides = [_copy(isa, space, packed, y, threads)], packed, _LineStrides.of(packed, axes)
+    assert x_strides is not None and y_strides is not None
     operands = []
     for place in affine:
         if merged(place.shape, place.strides) not in (0, F32.bytes):
@@ -129,18 +129,18 @@ def line_steps(
             steps.append(copied)
         operands.append(place.ref)
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
-    along = walk.step in (0, x.element.bytes) and y_walk.step in (0, y.element.bytes)
+    along = x_strides.step in (0, x.element.bytes) and y_strides.step in (0, y.element.bytes)
     across = inner > 1 or not along
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
-    able = [held for held in HELD if now(vectors) <= held <= isa.registers // 2]
-    held = able[0] if able and not across else 0
+    able = [registers for registers in LINE_REGISTERS if now(vectors) <= registers <= isa.registers // 2]
+    registers = able[0] if able and not across else 0
     tile |= {"x": x.element, "y": y.element}
-    many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
-    one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
+    many = AxisTile(isa.lanes, _VECTORS, operation, across, registers, **tile)
+    one = AxisTile(isa.lanes, 1, operation, across, masked=True, **tile)
     args = {
-        "micro": _held(many, vectors, isa) if wide else 0,
+        "micro": _micro_kernel(many, vectors, isa) if wide else 0,
         "micro_last": MicroRef(work_on_line, one) if narrow else 0,
         "x": x.ref,
         "y": y.ref,
@@ -151,58 +151,61 @@ def line_steps(
         "blocks": wide + narrow,
         "wide": wide,
         "inner": inner,
-        **{f"x_{name}": value for name, value in vars(walk).items()},
-        **{f"y_{name}": value for name, value in vars(y_walk).items()},
+        **{f"x_{name}": value for name, value in vars(x_strides).items()},
+        **{f"y_{name}": value for name, value in vars(y_strides).items()},
         "size": size,
         "channels": channels or 1,
         "channel_step": F32.bytes if channels else 0,
         "numbers": np.array(numbers, np.float32) if numbers else 0,
-        **worker_args("notes", space, divide(many.notes * size, _LINE) * _LINE, threads),
+        **worker_args("scratch", space, divide(many.scratch * size, _LINE) * _LINE, threads),
     }
     parts = processor.parts(x.size + y.size)
     driver = AxisDriverTile(isa.lanes, _VECTORS, x.element.bytes, y.element.bytes)
     return [*steps, Step(work_on_lines, driver, args, parts), *after]
 
 
-def _held(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
+def _micro_kernel(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
     """The micro-kernel for lines of `vectors` vectors, whatever is at hand: others add in a different order."""
     if not is_followed(vectors) or tile.across:
         return MicroRef(work_on_line, tile)
-    counts = (0, *(held for held in HELD if held <= isa.registers // 2))
-    held = (tile.held, *(each for each in counts if each != tile.held))
-    tiles = [replace(tile, held=each) for each in held]
+    counts = (0, *(registers for registers in LINE_REGISTERS if registers <= isa.registers // 2))
+    registers = (tile.registers, *(each for each in counts if each != tile.registers))
+    tiles = [replace(tile, registers=each) for each in registers]
     return OneOf(
-        tuple(MicroRef(work_on_line, each) for each in tiles), applied(functools.partial(_serving, held), vectors)
+        tuple(MicroRef(work_on_line, each) for each in tiles), applied(functools.partial(_serving, registers), vectors)
     )
 
 
-def _serving(held: tuple[int, ...], vectors: int) -> int:
+def _serving(registers: tuple[int, ...], vectors: int) -> int:
     """Index of the kernel for lines of `vectors` vectors."""
-    least = next((each for each in HELD if vectors <= each), 0)
-    return held.index(least if least in held else 0)
+    least = next((each for each in LINE_REGISTERS if vectors <= each), 0)
+    return registers.index(least if least in registers else 0)
 
 
-def line_tiles(isa: Isa, work: str, **tile: Any) -> list[AxisTile]:
+def line_tiles(isa: Isa, operation: str, **tile: Any) -> list[AxisTile]:
     """Micro-kernels of an operation along lines of any size, contiguous or across; fields as in `line_steps`."""
-    held = (0, *(each for each in HELD if each <= isa.registers // 2))
-    along = [AxisTile(isa.lanes, _VECTORS, work, False, each, **tile) for each in held]
-    if work in _ALONG:
+    registers = (0, *(each for each in LINE_REGISTERS if each <= isa.registers // 2))
+    along = [AxisTile(isa.lanes, _VECTORS, operation, False, each, **tile) for each in registers]
+    if operation in _ALONG:
         return along
-    across = AxisTile(isa.lanes, _VECTORS, work, True, **tile), AxisTile(isa.lanes, 1, work, True, masked=True, **tile)
+    across = (
+        AxisTile(isa.lanes, _VECTORS, operation, True, **tile),
+        AxisTile(isa.lanes, 1, operation, True, masked=True, **tile),
+    )
     return [*along, *across]
 
 
-def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:
+def gathered(isa: Isa, space: Space, place: TensorView, threads: int) -> tuple[TensorView, Step]:
     """Copy a dense tensor with a strided first axis to contiguous workspace; returns the copy and the step."""
-    packed = Place.plain(space.reserve(place.size), place.shape, place.dtype)
+    packed = TensorView.plain(space.reserve(place.size), place.shape, place.dtype)
     return packed, _copy(isa, space, place, packed, threads)
 
 
-def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) -> Step:
+def _copy(isa: Isa, space: Space, source: TensorView, target: TensorView, threads: int) -> Step:
     first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only axis that may be strided
     rest, element = math.prod(source.shape[first + 1 :]), source.element
 
-    def operand(place: Place) -> Operand:
+    def operand(place: TensorView) -> Operand:
         size = element.bytes
         return Operand(place.ref, Strides(place.strides[first], 1, rest * size, 0, rest * size, size))
 
@@ -210,7 +213,7 @@ def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) ->
     return reorder_step(isa, space, shape, operand(source), operand(target), threads, element)
 
 
-def full(place: Place, shape: Sequence[int], axes: Sequence[int]) -> Place:
+def full(place: TensorView, shape: Sequence[int], axes: Sequence[int]) -> TensorView:
     """View the output of a reduction of a tensor of `shape` with all its axes; reduced axes have one element."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     strides = [0] * len(shape)
@@ -220,4 +223,4 @@ def full(place: Place, shape: Sequence[int], axes: Sequence[int]) -> Place:
         for axis, stride in zip(kept, place.strides, strict=True):
             strides[axis] = stride
     sizes = [shape[axis] if axis in kept else 1 for axis in range(len(shape))]
-    return Place(place.ref, tuple(sizes), tuple(strides), 1, place.dtype)
+    return TensorView(place.ref, tuple(sizes), tuple(strides), 1, place.dtype)

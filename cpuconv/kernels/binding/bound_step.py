@@ -25,14 +25,14 @@ class BoundStep:
     block : numpy.ndarray
         Argument words.
     parts : int
-    late : mapping of str to list of int
+    unresolved : mapping of str to list of int
         By base: indices of words in `block` that are unresolved addresses; they hold offsets from the base.
     """
 
     code: Code
     block: np.ndarray
     parts: int
-    late: Mapping[str, list[int]]
+    unresolved: Mapping[str, list[int]]
 
     @property
     def row(self) -> tuple[Code, np.ndarray, int]:
@@ -51,12 +51,12 @@ def bind(step: Step, kept: list[Any], known: Mapping[str, int] | None = None) ->
     known : mapping of str to int, or None
         Addresses of bases that are already known.
     """
-    known, (words, late) = known or {}, words_of(step, kept)
-    for base, places in late.items():
+    known, (words, unresolved) = known or {}, words_of(step, kept)
+    for base, places in unresolved.items():
         for at in places if base in known else ():
             words[at] += known[base]
-    late = {base: places for base, places in late.items() if base not in known}
-    return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, late)
+    unresolved = {base: places for base, places in unresolved.items() if base not in known}
+    return BoundStep(step.kernel.entry(step.tile), np.array(words, np.int64), step.parts, unresolved)
 
 
 def words_of(step: Step, kept: list[Any]) -> tuple[list[Any], dict[str, list[int]]]:
@@ -68,7 +68,7 @@ def words_of(step: Step, kept: list[Any]) -> tuple[list[Any], dict[str, list[int
     words: list[Any] = [step.args[name] for name in fields if name in step.args]
     if not len(words) == len(fields) == len(step.args):
         raise KeyError(f"{step.kernel.name}: {sorted(step.args.keys() ^ set(fields))}")
-    late: dict[str, list[int]] = {}
+    unresolved: dict[str, list[int]] = {}
     for at, value in enumerate(words):
         if type(value) is int:
             continue
@@ -76,5 +76,5 @@ def words_of(step: Step, kept: list[Any]) -> tuple[list[Any], dict[str, list[int
             words[at] = word_of(value, kept)
         else:
             words[at] = value.offset
-            late.setdefault(value.name, []).append(at)
-    return words, late
+            unresolved.setdefault(value.name, []).append(at)
+    return words, unresolved

@@ -50,10 +50,10 @@ class Grid:
         Cycles per tile and panel.
     prepare : float
         Cycles to pack or transform a tile, for each worker that processes its block.
-    weights, moved : float
+    weight_cycles, activation_cycles : float
         Cycles to read all panels, and to read and write the activations of all planes, from another worker's cache or
         from memory.
-    least : int
+    min_tiles : int
         Tiles that are computed together: the minimum of a block; a remainder costs as much.
     """
 
@@ -62,9 +62,9 @@ class Grid:
     panels: int = 1
     unit: float = 1.0
     prepare: float = 0.0
-    weights: float = 0.0
-    moved: float = 0.0
-    least: int = 1
+    weight_cycles: float = 0.0
+    activation_cycles: float = 0.0
+    min_tiles: int = 1
 
     def work(self, threads: int, blocks: int, chunks: int) -> float:
         """Cycles of the slowest worker, for `blocks` blocks per plane and `chunks` chunks of its panels.
@@ -73,47 +73,49 @@ class Grid:
         """
         units = divide(self.planes * blocks * chunks, threads)
         high, wide = divide(self.tiles, blocks), divide(self.panels, chunks)
-        taken = divide(high, self.least) * self.least
+        taken = divide(high, self.min_tiles) * self.min_tiles
         return units * taken * wide * self.unit + divide(units, chunks) * high * self.prepare
 
     def reading(self, threads: int, blocks: int, chunks: int) -> float:
         """Cycles of a worker to read remote data: all weights of its chunks, and the activations of its blocks."""
         places = self.planes * blocks
         units = divide(places * chunks, threads)
-        return min(chunks, units) / chunks * self.weights + divide(units, chunks) / places * self.moved
+        return (
+            min(chunks, units) / chunks * self.weight_cycles + divide(units, chunks) / places * self.activation_cycles
+        )
 
-    def uneven(self, threads: int, blocks: int) -> float:
+    def imbalance(self, threads: int, blocks: int) -> float:
         """Load imbalance: `threads` times the work of the slowest worker over the work of one worker with these blocks.
 
         Up to a tenth more is ignored: cost models do not resolve such differences.
         """
         if threads == 1:
             return 1.0
-        ratio = threads * self.work(threads, *shortest(threads, blocks, self)) / self.work(1, blocks, 1)
+        ratio = threads * self.work(threads, *best_partition(threads, blocks, self)) / self.work(1, blocks, 1)
         return max(1.0, ratio / _EVEN)
 
 
-UNCUT = Grid(1, 1)
-_FIELDS = ("planes", "tiles", "panels", "unit", "prepare", "weights", "moved", "least")
-"""`UNCUT`: the grid of work that is not partitioned; `_FIELDS`: the attributes of `Grid`."""
+UNPARTITIONED = Grid(1, 1)
+_FIELDS = ("planes", "tiles", "panels", "unit", "prepare", "weight_cycles", "activation_cycles", "min_tiles")
+"""`UNPARTITIONED`: the grid of work that is not partitioned; `_FIELDS`: the attributes of `Grid`."""
 
 
-def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
+def best_partition(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     """Blocks per plane and chunks of its panels that minimise the time of the slowest worker.
 
     Blocks are the given number or more; chunks are fewer than workers. Ties go to fewer units, which reread less.
     """
     if threads == 1:
         return blocks, 1
-    found = applied(_shortest, threads, blocks, *(getattr(grid, name) for name in _FIELDS))
+    found = applied(_best_partition, threads, blocks, *(getattr(grid, name) for name in _FIELDS))
     blocks, chunks = items_of(found)
     return blocks, chunks
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _shortest(threads: int, blocks: int, *fields: Any) -> tuple[int, int]:
+def _best_partition(threads: int, blocks: int, *fields: Any) -> tuple[int, int]:
     grid = Grid(*fields)
-    most = max(blocks, grid.tiles // grid.least)
+    most = max(blocks, grid.tiles // grid.min_tiles)
     return min(
         _cuts(threads, blocks, most, grid), key=lambda cut: grid.work(threads, *cut) + grid.reading(threads, *cut)
     )

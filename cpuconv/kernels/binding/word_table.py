@@ -43,20 +43,20 @@ class WordTable:
         base: list[int] = []
         blocks = []
         for step in steps:
-            words, late = words_of(step, self._kept)
+            words, unresolved = words_of(step, self._kept)
             for at, value in enumerate(words):
                 if type(value) is int:
                     continue
                 words[at], place = 0, len(base) + at
                 if not is_followed(value):
                     words[at] = self._tables.add(value)
-                    late.setdefault(TABLES, []).append(at)
+                    unresolved.setdefault(TABLES, []).append(at)
                 elif isinstance(now(value), np.ndarray):
                     self._arrays.append((place, self.place(value)))
                 else:
                     varying.append((place, self.place(value)))
             base += words
-            blocks.append((len(words), late))
+            blocks.append((len(words), unresolved))
         self._base = np.array(base, np.int64)
         self._starts, self._patches = placed(blocks)
         self._codes = [step.kernel.entry(step.tile) for step in steps]

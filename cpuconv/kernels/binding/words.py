@@ -21,7 +21,7 @@ class Words(NamedTuple):
     words : numpy.ndarray, int64
     starts : numpy.ndarray
         Index of the first word of each block, and the end of the last one.
-    patches : mapping of str to numpy.ndarray
+    relocations : mapping of str to numpy.ndarray
         By base: indices of words that are addresses; they hold offsets from the base.
     codes : list of Code
         The kernel of each call.
@@ -35,7 +35,7 @@ class Words(NamedTuple):
 
     words: np.ndarray
     starts: np.ndarray
-    patches: Mapping[str, np.ndarray]
+    relocations: Mapping[str, np.ndarray]
     codes: Sequence[Code]
     parts: Sequence[int]
     kept: list[Any]
@@ -46,10 +46,10 @@ class Words(NamedTuple):
         """Bind steps, whose kernels are compiled."""
         kept: list[Any] = []
         rows = [bind(step, kept) for step in steps]
-        starts, patches = placed([(row.block.size, row.late) for row in rows])
+        starts, relocations = placed([(row.block.size, row.unresolved) for row in rows])
         words = np.concatenate([row.block for row in rows] or [np.zeros(0, np.int64)])
         codes = [row.code for row in rows]
-        return cls(words, starts, patches, codes, [row.parts for row in rows], kept, entries_of(codes, kept))
+        return cls(words, starts, relocations, codes, [row.parts for row in rows], kept, entries_of(codes, kept))
 
     @classmethod
     def joined(cls, parts: Sequence[Words]) -> Words:
@@ -57,15 +57,15 @@ class Words(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         firsts = [0, *itertools.accumulate(part.words.size for part in parts)]
-        patches: dict[str, list[np.ndarray]] = {}
+        relocations: dict[str, list[np.ndarray]] = {}
         for first, part in zip(firsts, parts, strict=False):
-            for base, places in part.patches.items():
-                patches.setdefault(base, []).append(first + places)
+            for base, places in part.relocations.items():
+                relocations.setdefault(base, []).append(first + places)
         starts = [first + part.starts[:-1] for first, part in zip(firsts, parts, strict=False)]
         return cls(
             np.concatenate([part.words for part in parts]),
             np.concatenate([*starts, firsts[-1:]]).astype(np.int64),
-            {base: np.concatenate(places) for base, places in patches.items()},
+            {base: np.concatenate(places) for base, places in relocations.items()},
             [code for part in parts for code in part.codes],
             [each for part in parts for each in part.parts],
             [part.kept for part in parts],
@@ -74,7 +74,7 @@ class Words(NamedTuple):
 
     def renamed(self, names: Mapping[str, str]) -> Words:
         """Rename bases."""
-        return self._replace(patches={names.get(base, base): places for base, places in self.patches.items()})
+        return self._replace(relocations={names.get(base, base): places for base, places in self.relocations.items()})
 
 
 def entries_of(codes: Sequence[Code], kept: list[Any]) -> np.ndarray:
@@ -83,10 +83,10 @@ def entries_of(codes: Sequence[Code], kept: list[Any]) -> np.ndarray:
 
 
 def placed(blocks: Sequence[tuple[int, Mapping[str, Sequence[int]]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """`Words.starts` and `Words.patches` of blocks, each given as its size in words and its address indices by base."""
+    """`Words.starts` and `Words.relocations` of blocks, each given as its size in words and its addresses by base."""
     starts = [0, *itertools.accumulate(size for size, _ in blocks)]
-    patches: dict[str, list[int]] = {}
-    for start, (_, late) in zip(starts, blocks, strict=False):
-        for base, places in late.items():
-            patches.setdefault(base, []).extend([start + place for place in places])
-    return np.array(starts), {base: np.array(places, np.int64) for base, places in patches.items()}
+    relocations: dict[str, list[int]] = {}
+    for start, (_, unresolved) in zip(starts, blocks, strict=False):
+        for base, places in unresolved.items():
+            relocations.setdefault(base, []).extend([start + place for place in places])
+    return np.array(starts), {base: np.array(places, np.int64) for base, places in relocations.items()}

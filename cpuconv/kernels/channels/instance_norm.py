@@ -11,8 +11,8 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I64
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import PlaneTile
@@ -73,7 +73,7 @@ def normalise(tile, worker, before, part, parts, args):
 
 
 def normalise_step(
-    isa: Isa, x: Place, y: Place, scale: np.ndarray, bias: np.ndarray, epsilon: float, parts: int
+    isa: Isa, x: TensorView, y: TensorView, scale: np.ndarray, bias: np.ndarray, epsilon: float, parts: int
 ) -> Step:
     """Make the call that normalises each plane of the blocked `x` to `y`, with a scale and a bias per channel."""
     n, blocks, h, w, lanes = x.physical

@@ -15,9 +15,9 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import picked
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.loop import loop
@@ -46,13 +46,13 @@ def pick_lanes(tile: PickTile, builder: ir.IRBuilder, x: Any, offsets: Any, y: A
     pixel = I64(element.bytes * tile.lanes)
     table = builder.inttoptr(offsets, I64.as_pointer())
     blocks = [vec.pointer(builder.add(x, builder.load(builder.gep(table, [I64(i)])))) for i in range(tile.blocks)]
-    processor = vec.pointer(y)
+    target = vec.pointer(y)
 
     def move(index: Any) -> None:
         at = builder.mul(index, pixel)
         vectors = [load_narrow(vec, element, vec.offset(block, at)) for block in blocks]
         made = picked(vec, ir.Constant(vectors[0].type, None), vectors, tile.places)
-        store_narrow(vec, element, made, vec.offset(processor, at))
+        store_narrow(vec, element, made, vec.offset(target, at))
 
     loop(builder, 0, pixels, move)
 
@@ -97,7 +97,7 @@ def picks(channels: Sequence[int], lanes: int, element: Element = F32) -> list[t
     return made
 
 
-def pick_step(processor: Processor, x: Place, y: Place, channels: Sequence[int]) -> Step:
+def pick_step(processor: Processor, x: TensorView, y: TensorView, channels: Sequence[int]) -> Step:
     """Make one call that copies `channels` of `x`, in this order, to `y`; both are blocked alike."""
     n, blocks, h, w, lanes = y.physical
     made = picks(channels, lanes, y.element)

@@ -16,9 +16,9 @@ from cpuconv.elements import F32
 from cpuconv.following.sizes import least
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import first_lanes, keep_first
 from cpuconv.problem.integers import divide
@@ -41,16 +41,16 @@ def _shifted(tile: ShiftTile, vec: Vector, low: Any, high: Any) -> Any:
 
 
 @emitter
-def _shift(tile: Any, vec: Vector, low: Any, high: Any, processor: Any) -> None:
+def _shift(tile: Any, vec: Vector, low: Any, high: Any, target: Any) -> None:
     """target[l] = (low, high)[l + shift]."""
-    vec.store(_shifted(tile, vec, low, high), vec.pointer(processor))
+    vec.store(_shifted(tile, vec, low, high), vec.pointer(target))
 
 
 @emitter
-def _shift_some(tile: Any, vec: Vector, low: Any, high: Any, processor: Any, kept: Any, valid: Any) -> None:
+def _shift_some(tile: Any, vec: Vector, low: Any, high: Any, target: Any, kept: Any, valid: Any) -> None:
     """`_shift` of lanes from `kept` on, zero from `valid` on; lanes before `kept` are unchanged."""
-    value, processor = keep_first(vec, _shifted(tile, vec, low, high), valid), vec.pointer(processor)
-    vec.store(vec.builder.select(first_lanes(vec, kept), vec.load(processor), value), processor)
+    value, target = keep_first(vec, _shifted(tile, vec, low, high), valid), vec.pointer(target)
+    vec.store(vec.builder.select(first_lanes(vec, kept), vec.load(target), value), target)
 
 
 @kernel(
@@ -86,7 +86,13 @@ def shift_lanes(tile, worker, before, part, parts, args):
 
 
 def shift_step(
-    processor: Processor, constants: Constants, x: Place, y: Place, channels: int, first: int = 0, onto: int = 0
+    processor: Processor,
+    constants: Constants,
+    x: TensorView,
+    y: TensorView,
+    channels: int,
+    first: int = 0,
+    onto: int = 0,
 ) -> Step:
     """Make one call that copies `channels` channels between blocked tensors of equal plane size.
 
@@ -94,7 +100,7 @@ def shift_step(
     ----------
     processor : Processor
     constants : Constants
-    x, y : Place
+    x, y : TensorView
     channels : int
     first, onto : int
         First channel in `x` and in `y`. Earlier channels of `y` are unchanged; lanes after the last one, to the end of

@@ -15,9 +15,9 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
-from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -75,10 +75,10 @@ def _planes(
 
     def at(index: Any, mask: Any = None) -> list[Any]:
         offset = builder.mul(index, I64(vec.size))
-        source, processor = vec.offset(x, offset), vec.offset(y, offset)
+        source, target = vec.offset(x, offset), vec.offset(y, offset)
 
         def load(address: Any) -> Any:
-            return vec.load(address) if mask is None else vec.load_first(address, mask)
+            return vec.load(address) if mask is None else vec.load_masked(address, mask)
 
         def add(channel: Any, sums: list[Any]) -> list[Any]:
             value = load(vec.offset(source, builder.mul(channel, step)))
@@ -87,9 +87,9 @@ def _planes(
         (squares,) = repeat(vec, first, last, [vec.constant(0.0)], add)
         value = _damped(tile, vec, load(source), squares)
         if mask is None:
-            vec.store(value, processor)
+            vec.store(value, target)
         else:
-            vec.store_first(value, processor, mask)
+            vec.store_masked(value, target, mask)
         return []
 
     repeat(vec, I64(0), whole, [], lambda index, _: at(index))
@@ -176,7 +176,9 @@ def local_response_norm(tile, worker, before, part, parts, args):
         )
 
 
-def norm_step(processor: Processor, x: Place, y: Place, size: int, alpha: float, beta: float, bias: float) -> Step:
+def norm_step(
+    processor: Processor, x: TensorView, y: TensorView, size: int, alpha: float, beta: float, bias: float
+) -> Step:
     """Make the call of a local response normalisation, in planes or in channel blocks; bias > 0.
 
     In blocks, a window reaches at most the previous and the next block: size <= 2·lanes.

@@ -113,7 +113,7 @@ def _sweep(
     table,
     x_group,
     y,
-    parked,
+    suspended,
     panel,
     part,
     row_tiles,
@@ -143,7 +143,9 @@ def _sweep(
     else:
         gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
-    y += channel // args.pieces * args.y_vector + channel % args.pieces * (4 * tile.lanes // args.pieces)
+    y += channel // args.pixel_vectors * args.y_vector + channel % args.pixel_vectors * (
+        4 * tile.lanes // args.pixel_vectors
+    )
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         turn = (row_tile - row_tiles) * args.column_tiles
@@ -164,7 +166,7 @@ def _sweep(
             args.y_vector,
             args.bias + channel * args.bias_vector,
             args.residual - args.y,
-            parked + turn * args.parked_tile,
+            suspended + turn * args.suspended_tile,
             w + segments * args.segment_bytes,
             turn,
             args.fetch_step,
@@ -183,15 +185,15 @@ def _sweep(
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
-    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_panel "
-    "row_segments dilation_h band_kind pieces fetch_step shares tails"
+    "configuration fill parts segment_bytes gemm_first gemm_middle suspended suspended_step suspended_tile table_panel "
+    "row_segments dilation_h band_kind pixel_vectors fetch_step shares tails"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module.
 
     Differences between problems are argument words, read once per unit or panel, so that one specialisation serves all.
-    `band_kind`: source of the pixels. `pieces`: adjacent output vectors in a pixel of a block. `table_panel`: not 0
-    where groups share channel blocks and are merged to one; each panel then has its own segment count and table.
+    `band_kind`: source of the pixels. `pixel_vectors`: adjacent output vectors of a pixel in a block. `table_panel` is
+    not 0 where groups share channel blocks and are merged to one; each panel then has its own segment count and table.
     `row_segments`: segments per kernel row; not 0 where segments that read padding only are skipped.
     """
     if tile.matrix:
@@ -201,7 +203,7 @@ def convolve(tile, worker, before, part, parts, args):
     packed = last_unit(units, before, parts) // (args.chunks * args.column_blocks)
     inner = False
     x = args.x
-    parked = args.parked + worker * args.parked_step
+    suspended = args.suspended + worker * args.suspended_step
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
@@ -244,7 +246,7 @@ def convolve(tile, worker, before, part, parts, args):
                         args.inner_table if third == 1 else args.table,
                         args.inner_group if third == 1 else args.x_group,
                         y,
-                        parked,
+                        suspended,
                         panel,
                         section,
                         row_tiles,

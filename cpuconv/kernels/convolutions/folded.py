@@ -49,7 +49,7 @@ def _copy_window(tile, args, x, row, column, to):
     "y_plane y_line y_pixel"
 )
 def folded(tile, worker, before, part, parts, args):
-    """y = ending(convolution of x and w), output in planes; see the module.
+    """y = epilogue(convolution of x and w), output in planes; see the module.
 
     Tiles inner … inner_end-1 of a row have no padding left or right, rows inner_rows … inner_rows_end-1 none above or
     below.

@@ -14,7 +14,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, Product
@@ -57,9 +57,9 @@ class FoldedTile:
     activation: tuple[Any, ...] | None = None
 
     @property
-    def ending(self) -> Ending:
+    def epilogue(self) -> Epilogue:
         """The epilogue of sums."""
-        return Ending(self.sum, self.y, self.residual, self.activation)
+        return Epilogue(self.sum, self.y, self.residual, self.activation)
 
 
 @MicroKernel
@@ -173,13 +173,13 @@ class _Everywhere(Vector):
 
 def numbers_of(tile: Any, vec: Vector, rows: Any, channel: int) -> dict[str, Any]:
     """Load an output channel's epilogue values into all lanes; reloaded on each call."""
-    return tile.ending.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
+    return tile.epilogue.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
 
 
 def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
     """Apply the epilogue to a vector of sums of adjacent pixels, and store it; `numbers` are the epilogue's values."""
     extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
-    ended = tile.ending.emit(vec, total, numbers, extra)
+    ended = tile.epilogue.emit(vec, total, numbers, extra)
     if tile.y.integer:
         store_int(vec, tile.y, ended, place, fits=True)
     else:

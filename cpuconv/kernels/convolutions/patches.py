@@ -30,7 +30,7 @@ class PatchTile:
     beside : bool
         Channels of a group are contiguous.
     residual : bool
-    pieces : int
+    vectors_per_pixel : int
         Vectors of sums per vector of the output's elements.
     rows, extra : RowTile
         Loops that copy a buffer to the output, and the residual to a buffer.
@@ -42,7 +42,7 @@ class PatchTile:
     taps: RowTile
     beside: bool
     residual: bool
-    pieces: int
+    vectors_per_pixel: int
     rows: RowTile
     extra: RowTile
     whole: bool
@@ -97,7 +97,7 @@ def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
     "y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w tails"
 )
 def patches(tile, worker, before, part, parts, args):
-    """y = ending(convolution of x and w), any views; see the module."""
+    """y = epilogue(convolution of x and w), any views; see the module."""
     lanes = tile.lanes
     pixel_bytes = 4 * lanes
     units = args.batch * args.groups * args.blocks * args.chunks
@@ -127,9 +127,9 @@ def patches(tile, worker, before, part, parts, args):
             end = min(begin + args.tile_vectors * lanes, args.group_kernels)
             channel = group * args.group_kernels
             if tile.residual:
-                for at in range(begin, end, tile.pieces * lanes):
-                    valid = min(tile.pieces * lanes, end - at)
-                    to_extra = extra + (at - begin) // (tile.pieces * lanes) * args.vector_step
+                for at in range(begin, end, tile.vectors_per_pixel * lanes):
+                    valid = min(tile.vectors_per_pixel * lanes, end - at)
+                    to_extra = extra + (at - begin) // (tile.vectors_per_pixel * lanes) * args.vector_step
                     _pack_residual(tile, args, image, channel + at, valid, to_extra, first, last)
             call_gemm_strip(
                 args.gemm_last if panel == args.panels - 1 else args.gemm,
@@ -155,9 +155,9 @@ def patches(tile, worker, before, part, parts, args):
                 next_tiles,
                 args.pixels,
             )
-            for at in range(begin, end, tile.pieces * lanes):
-                valid = min(tile.pieces * lanes, end - at)
-                buffer = sums + (at - begin) // (tile.pieces * lanes) * args.vector_step
+            for at in range(begin, end, tile.vectors_per_pixel * lanes):
+                valid = min(tile.vectors_per_pixel * lanes, end - at)
+                buffer = sums + (at - begin) // (tile.vectors_per_pixel * lanes) * args.vector_step
                 unpack_sums(tile, args, y, channel + at, valid, buffer, first, last)
         if not tile.whole and group == args.groups - 1 and chunk == args.chunks - 1:
             zero_tail(tile, args, y, first, last)

@@ -105,7 +105,7 @@ def _pack_panel(tile, args, x, group, target, first, count):
 @kernel(
     "gemm gemm_first gemm_middle gemm_last gemm_last_first gemm_last_middle x y w bias residual table segments parts "
     "segment_rows segment_bytes tile_bytes group_bytes tiles panels panel_pixels pixels groups chunks batch columns "
-    "columns_step pitch parked parked_step vector_bytes group_kernels group_channels kernel_h kernel_w stride_h "
+    "columns_step pitch suspended suspended_step vector_bytes group_kernels group_channels kernel_h kernel_w stride_h "
     "stride_w dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h "
     "x_w y_image y_plane shares tails valid"
 )
@@ -113,7 +113,7 @@ def planar(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), output in planes; see the module."""
     units = args.batch * args.groups * args.panels * args.chunks
     columns = args.columns + worker * args.columns_step
-    parked = args.parked + worker * args.parked_step
+    suspended = args.suspended + worker * args.suspended_step
     packed = last_unit(units, before, parts) // args.chunks
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
@@ -153,7 +153,7 @@ def planar(tile, worker, before, part, parts, args):
                 args.vector_bytes,
                 args.bias + channel * 4,
                 args.residual - args.y,
-                parked,
+                suspended,
                 x + (group * args.group_channels + segment * args.segment_rows) * args.x_cb + 4 * first + next_panel,
                 0,
                 args.x_cb,

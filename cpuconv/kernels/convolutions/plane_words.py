@@ -21,14 +21,15 @@ class PlaneWordsCall:
 
 @kernel(
     "strip strip_first strip_middle x y w bias residual table segments steps segment_bytes tiles tile_pixels "
-    "tile_channels tile_bytes batch width runs row_tiles parked parked_step parked_tile x_image y_image y_plane"
+    "tile_channels tile_bytes batch width runs row_tiles suspended suspended_step suspended_tile x_image y_image "
+    "y_plane"
 )
 def plane_words(tile, worker, before, part, parts, args):
-    """y = ending(convolution of x and w), planes in and out; see the module.
+    """y = epilogue(convolution of x and w), planes in and out; see the module.
 
     The segments are computed in `steps` steps: by `strip_first`, by `strip_middle`, and the last by `strip`.
     """
-    parked = args.parked + worker * args.parked_step
+    suspended = args.suspended + worker * args.suspended_step
     units = args.batch * args.runs
     high = args.width - args.tile_pixels
     for unit in range(units * part // parts, units * (part + 1) // parts):
@@ -52,7 +53,7 @@ def plane_words(tile, worker, before, part, parts, args):
                     args.y_plane,
                     args.bias + 4 * channel,
                     args.residual - args.y,
-                    parked + number * args.parked_tile,
+                    suspended + number * args.suspended_tile,
                     first_tile,
                     last_tile,
                     high,

@@ -14,7 +14,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.convolutions.folded_tile import end_piece, numbers_of, words_of
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.interleave import interleaved
 from cpuconv.kernels.emit.loop import loop
@@ -55,12 +55,12 @@ class PlaneWordsTile:
     activation: tuple[Any, ...] | None = None
 
     @property
-    def ending(self) -> Ending:
+    def epilogue(self) -> Epilogue:
         """The epilogue of sums."""
-        return Ending(self.sum, self.y, self.residual, self.activation)
+        return Epilogue(self.sum, self.y, self.residual, self.activation)
 
     @property
-    def parked(self) -> int:
+    def suspended_vectors(self) -> int:
         """Bytes of a tile's sums in the buffer."""
         return self.n * self.pixels * self.sum.bytes
 
@@ -82,14 +82,15 @@ def plane_words_strip(
     yplane: Any,
     bias: Any,
     residual: Any,
-    parked: Any,
+    suspended_sums: Any,
     first: Any,
     last: Any,
     high: Any,
 ) -> None:
     """Compute tiles first … last-1 of a plane that is one row; the parameters are those of `folded_strip`.
 
-    The table has the byte offsets of four planes per segment. `parked` is the address of the sums of tile `first`.
+    The table has the byte offsets of four planes per segment. `suspended_sums` is the address of the sums of tile
+    `first`.
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
     weights, rows = vec.pointer(w), vec.pointer(bias)
@@ -120,7 +121,7 @@ def plane_words_strip(
             return made
 
         sums: list[Any] = [ir.Constant(product.sums_type(vec), None)] * (tile.n * count)
-        waiting = vec.pointer(builder.add(parked, builder.mul(index, I64(tile.n * count * vec.size))))
+        waiting = vec.pointer(builder.add(suspended_sums, builder.mul(index, I64(tile.n * count * vec.size))))
         if tile.resume:
             sums = [vec.load_int(vec.offset(waiting, i * vec.size)) for i in range(len(sums))]
         sums = repeat(vec, I64(0), segments, sums, segment)

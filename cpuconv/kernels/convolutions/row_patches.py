@@ -41,7 +41,7 @@ class RowPatchTile:
         32-bit groups of the pixels under a kernel row, where they are contiguous in a line; 0: dilated.
     piece : int
         32-bit groups of a kernel row in a band.
-    pieces : int
+    vectors_per_pixel : int
         Vectors of sums per pixel of an output block.
     matrix : bool
         The micro-kernel uses AMX tile registers, which a thread configures.
@@ -55,7 +55,7 @@ class RowPatchTile:
     pixel: int
     run: int
     piece: int
-    pieces: int
+    vectors_per_pixel: int
     matrix: bool
 
     @property
@@ -159,7 +159,7 @@ def _pack_band(tile, args, image, first_row, rows, line, band):
     "y_image y_vector y_line"
 )
 def row_patches(tile, worker, before, part, parts, args):
-    """y = ending(convolution of x and w), blocked output with contiguous rows; see the module."""
+    """y = epilogue(convolution of x and w), blocked output with contiguous rows; see the module."""
     if tile.matrix:
         load_configuration(tile, args.configuration)
     units = args.batch * args.row_blocks
@@ -176,7 +176,9 @@ def row_patches(tile, worker, before, part, parts, args):
         y = args.y + image * args.y_image + first * args.y_line
         for panel in range(args.panels):
             vector = panel * args.tile_vectors
-            place = vector // tile.pieces * args.y_vector + vector % tile.pieces * (4 * tile.lanes // tile.pieces)
+            place = vector // tile.vectors_per_pixel * args.y_vector + vector % tile.vectors_per_pixel * (
+                4 * tile.lanes // tile.vectors_per_pixel
+            )
             call_gemm_strip(
                 args.gemm_last if panel == args.panels - 1 else args.gemm,
                 band,

@@ -18,9 +18,9 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.following.sizes import greatest, least, now, sizes_array
 from cpuconv.isa.vector import F32, I64, Vector
-from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
 from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vectors
 from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.emit.intrinsics import emitter, word
@@ -80,25 +80,25 @@ _ONE = Axis(1, 0, 0)
 
 
 @emitter
-def _copy_vector(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
+def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     """Copy one vector between unaligned addresses."""
-    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(processor), align=1)
+    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
 
 
 @emitter
-def _copy_quad(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
+def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     """Copy 16 bytes between unaligned addresses."""
     quad = Vector(vec.builder, _QUAD // 4)
-    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(processor), align=1)
+    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
 
 
 @emitter
-def _copy_element(tile: Any, vec: Vector, source: Any, processor: Any) -> None:
+def _copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     """Copy `tile.size` bytes between unaligned addresses."""
     kind = (F32 if tile.size == 4 else ir.IntType(8 * tile.size)).as_pointer()
     value = vec.builder.load(vec.builder.inttoptr(source, kind))
     value.align = 1
-    vec.builder.store(value, vec.builder.inttoptr(processor, kind)).align = 1
+    vec.builder.store(value, vec.builder.inttoptr(target, kind)).align = 1
 
 
 def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
@@ -111,23 +111,23 @@ def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int
 
 
 @emitter
-def _zip(tile: Any, vec: Vector, source: Any, step: Any, processor: Any) -> None:
+def _zip(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
     """Interleave `lanes` 32-bit elements of each of a few lines, `step` bytes apart: first all first ones, …"""
-    lines, source, processor = tile.size // 4, vec.pointer(source), vec.pointer(processor)
+    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
     vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
     for first in range(0, lines * vec.lanes, vec.lanes):
         places = [at % lines * vec.lanes + at // lines for at in range(first, first + vec.lanes)]
-        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(processor, 4 * first))
+        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(target, 4 * first))
 
 
 @emitter
-def _unzip(tile: Any, vec: Vector, source: Any, processor: Any, step: Any) -> None:
+def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
     """Deinterleave: the reverse of `_zip`."""
-    lines, source, processor = tile.size // 4, vec.pointer(source), vec.pointer(processor)
+    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
     vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
     for line in range(lines):
         value = picked(vec, vectors[0], vectors, [lane * lines + line for lane in range(vec.lanes)])
-        vec.store(value, vec.offset(processor, vec.builder.mul(step, I64(line))))
+        vec.store(value, vec.offset(target, vec.builder.mul(step, I64(line))))
 
 
 @inline
@@ -248,7 +248,7 @@ def copy(tile, worker, before, part, parts, args):
 # --- partition of the work ------------------------------------------------------------------------------------------
 
 
-def joined(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+def merge_axes(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
     """Merge axes (size, byte strides in one or more views) that are contiguous with each other in all views."""
     kept: list[tuple[int, ...]] = []
     for size, *steps in axes:
@@ -302,13 +302,13 @@ def _whole(most: int, step: int) -> int:
     return greatest(step, most - most % step)
 
 
-def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None = None) -> Step:
+def copy_step(processor: Processor, x: TensorView, y: TensorView, table: np.ndarray | None = None) -> Step:
     """Make one kernel call that copies a plain tensor to another of the same shape, neither of which is empty.
 
     Parameters
     ----------
     processor : Processor
-    x, y : Place
+    x, y : TensorView
         Tensors of any strides; those of `y` are positive, and its elements do not overlap.
     table : np.ndarray or None
         If given, element i of the first axis is read at ``x.ref + table[i]`` bytes, instead of by the first stride.
@@ -317,7 +317,7 @@ def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None
     size = x.dtype.itemsize
     first, axes = (axes[0], axes[1:]) if table is not None else (_ONE, axes)
     ordered = sorted((axis for axis in axes if axis.size > 1), key=lambda axis: -axis.y)
-    tile, walked = _plane([Axis(*axis) for axis in joined(ordered)], size, processor.isa.lanes)
+    tile, walked = _plane([Axis(*axis) for axis in merge_axes(ordered)], size, processor.isa.lanes)
     walked = [_ONE, _ONE, _ONE, *walked]
     outer, (rows, columns) = walked[:-2], walked[-2:]
     planes = outer.pop(next((at for at in reversed(range(len(outer))) if now(outer[at].size) >= _MANY), -1))
@@ -340,12 +340,12 @@ def copy_step(processor: Processor, x: Place, y: Place, table: np.ndarray | None
     return Step(copy, tile, args, processor.parts(2 * size * math.prod(y.shape)))
 
 
-def physical(place: Place) -> Place:
+def physical(place: TensorView) -> TensorView:
     """The memory of a tensor as a plain tensor; of a blocked one with all lanes."""
     return replace(place, shape=place.physical, block=1, array=None)
 
 
-def copy_steps(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
+def copy_steps(processor: Processor, space: Space, x: TensorView, y: TensorView) -> list[Step]:
     """Make the kernel calls that copy one tensor to another of the same shape, whatever their forms."""
     if 0 in x.shape:
         return []

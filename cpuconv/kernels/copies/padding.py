@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import copy_steps
-from cpuconv.kernels.copies.place_views import Cut, broadcast, cut
+from cpuconv.kernels.copies.tensor_views import Cut, broadcast, cut
 
 _MOST_COPIES = 16  # maximum copies per padding; more are not worth their calls
 
@@ -72,8 +72,8 @@ def padding_steps(
     processor: Processor,
     space: Space,
     constants: Constants,
-    x: Place,
-    y: Place,
+    x: TensorView,
+    y: TensorView,
     stretches: Sequence[Stretches],
     value: float,
 ) -> list[Step]:
@@ -92,11 +92,11 @@ def padding_steps(
     return steps
 
 
-def _constant(constants: Constants, value: float, like: Place) -> Place:
+def _constant(constants: Constants, value: float, like: TensorView) -> TensorView:
     """A constant tensor in the form of another one; most of its elements share memory."""
     if like.block == 1:
         line = np.full(like.shape[-1:], value, like.dtype)
-        return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)
+        return broadcast(TensorView.plain(constants.keep(line), line.shape, like.dtype), like.shape)
     lanes = np.zeros((like.physical[1], like.block), like.dtype)
     lanes.reshape(-1)[: like.shape[1]] = value
     return replace(like, ref=constants.keep(lanes), strides=(0, lanes.strides[0], 0, 0, lanes.strides[1]))

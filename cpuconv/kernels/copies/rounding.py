@@ -17,7 +17,7 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 PAIR = WORD // BF16.bytes  # elements per 32-bit group
-HALVES = Types(BF16, BF16, F32, F32)
+BF16_TYPES = Types(BF16, BF16, F32, F32)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def round_rows(
         repeat(vec, I64(0), whole, [], vector)
         with builder.if_then(builder.icmp_signed("!=", left, I64(0))):
             source, goal = places(whole)
-            store_float(vec, BF16, vec.load_first(source, first_lanes(vec, left)), goal)
+            store_float(vec, BF16, vec.load_masked(source, first_lanes(vec, left)), goal)
 
     loop(builder, 0, rows, row)
 

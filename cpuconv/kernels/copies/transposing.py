@@ -1,6 +1,6 @@
 """Reorders by register transposes of channel groups, where the views allow, with the selection of tiles.
 
-A channel group (in code: piece) is the channels that are adjacent in both layouts, 1 to 8 bytes.
+A channel group is the channels that are adjacent in both layouts, 1 to 8 bytes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from cpuconv.elements import F32, Element
 from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Args, Operand, Ref, Space, Step
-from cpuconv.kernels.copies.moving import lines_apart, move_step
+from cpuconv.kernels.channel_groups.pixels import PixelTile, move_pixels
+from cpuconv.kernels.channel_groups.transpose_groups import (
+    NO_PARTIAL,
+    PAD_ON_WRITE,
+    TRIM_ON_READ,
+    ZERO_FILL,
+    TransposeTile,
+    transpose_groups,
+)
+from cpuconv.kernels.copies.strip_steps import count_l1_sets, move_step
 from cpuconv.kernels.copies.views import plane
 from cpuconv.kernels.emit.interleave import QUAD
-from cpuconv.kernels.pieces.matrices import CLEARED, NONE, OF_BLOCK, TO_BLOCK, MatrixTile, transpose_pieces
-from cpuconv.kernels.pieces.pixels import PixelTile, move_pixels
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-_PIECES = (1, 2, 4, 8)  # bytes of a channel group
+_GROUP_BYTES = (1, 2, 4, 8)  # bytes of a channel group
 _OPEN = 4  # cache lines of an L1 set that may be open at a time
 _FEW = 8  # L1 sets: where pixels share no more, strips of vector bundles keep fewer lines open
 _STREAM = 512  # pixels per strip of blocks
@@ -52,22 +59,22 @@ def transpose_step(
     read, written = (_view(view, channels, element.bytes) for view in (source, target))
     if read is None or written is None:
         return move_step(isa, space, shape_nchw, x, y, threads, element)
-    tile = matrix_tile(isa, channels, width, read, written, element)
+    tile = transpose_tile(isa, channels, width, read, written, element)
     if tile is None:
         if _ends_within_words(channels, width, read, written, element):
             return _pixel_step(isa, n, channels, rows, width, (x.ref, source), (y.ref, target), threads, element)
         return move_step(isa, space, shape_nchw, x, y, threads, element)
     fine, coarse = (read, written) if tile.packs else (written, read)
-    pieces = _pieces(channels, fine, coarse)
+    groups = _groups(channels, fine, coarse)
     block = coarse.together // fine.together
-    blocks = 1 if coarse.all else divide(pieces, block)
-    longest = _OPEN * lines_apart(coarse.pixel) if coarse.all else _STREAM
+    blocks = 1 if coarse.all else divide(groups, block)
+    longest = _OPEN * count_l1_sets(coarse.pixel) if coarse.all else _STREAM
     strip = applied(_strip, width, tile.pixels, longest, n * rows * blocks, threads)
     strips = width // strip
     lines, pixels = (source, target) if tile.packs else (target, source)
-    of_lines = {"image": lines.n, "h": lines.h, "block": block * lines.cb, "line": lines.cb, "pixel": tile.size}
+    of_lines = {"image": lines.n, "h": lines.h, "block": block * lines.cb, "line": lines.cb, "pixel": tile.group_bytes}
     across = 0 if coarse.all else pixels.cb
-    of_pixels = {"image": pixels.n, "h": pixels.h, "block": across, "line": tile.size, "pixel": pixels.w}
+    of_pixels = {"image": pixels.n, "h": pixels.h, "block": across, "line": tile.group_bytes, "pixel": pixels.w}
     xs, ys = (of_lines, of_pixels) if tile.packs else (of_pixels, of_lines)
     args: Args = {
         "x": x.ref,
@@ -80,14 +87,14 @@ def transpose_step(
         "width": width,
         "rows": rows,
         "blocks": blocks,
-        "pieces": pieces,
+        "groups": groups,
         "block": block,
-        "stored": blocks * block if tile.packs and not coarse.all else pieces,
+        "stored": blocks * block if tile.packs and not coarse.all else groups,
         "end": channels % fine.together * element.bytes,
         **{f"x_{name}": step for name, step in xs.items()},
         **{f"y_{name}": step for name, step in ys.items()},
     }
-    return Step(transpose_pieces, tile, args)
+    return Step(transpose_groups, tile, args)
 
 
 def _view(view: Strides, channels: int, size: int) -> _View | None:
@@ -154,36 +161,36 @@ def _strip(width: int, least: int, most: int, others: int, threads: int) -> int:
     return min(width, max(least, min(most, width // parts)))
 
 
-def _pieces(channels: int, fine: _View, coarse: _View) -> int:
+def _groups(channels: int, fine: _View, coarse: _View) -> int:
     """Channel groups that are moved whole."""
     return channels // fine.together if coarse.all else divide(channels, fine.together)
 
 
-def matrix_tile(
+def transpose_tile(
     isa: Isa, channels: int, width: int, read: _View, written: _View, element: Element
-) -> MatrixTile | None:
+) -> TransposeTile | None:
     """Select the tile to transpose between two views of rows of `width` pixels; None if no tile fits or pays."""
     packs = read.together < written.together
     fine, coarse = (read, written) if packs else (written, read)
     size = fine.together * element.bytes
-    if element.bytes == 4 or coarse.all and lines_apart(coarse.pixel) <= _FEW:
+    if element.bytes == 4 or coarse.all and count_l1_sets(coarse.pixel) <= _FEW:
         return None
-    if size not in _PIECES or fine.pixel != size or fine.together == coarse.together:
+    if size not in _GROUP_BYTES or fine.pixel != size or fine.together == coarse.together:
         return None
-    cut, block = NONE, coarse.together // fine.together
-    pieces = _pieces(channels, fine, coarse)
+    partial_group, block = NO_PARTIAL, coarse.together // fine.together
+    groups = _groups(channels, fine, coarse)
     if channels % fine.together:
-        cut = CLEARED if not coarse.all else OF_BLOCK if packs else TO_BLOCK
+        partial_group = ZERO_FILL if not coarse.all else TRIM_ON_READ if packs else PAD_ON_WRITE
     if packs and not coarse.all and block * size >= QUAD:  # reorder loops fill long blocks as fast
         return None
     bytes_ = min(block * size, 4 * isa.lanes if packs else QUAD)
     at_once = 1 << (bytes_ // size).bit_length() - 1
     if block == _THREE and coarse.pixel == _THREE * size < QUAD:
         at_once = _THREE
-    some = not coarse.all and pieces % (block if packs else at_once) != 0
+    partial = not coarse.all and groups % (block if packs else at_once) != 0
     dense = at_once * size == coarse.pixel < QUAD
     for lanes in (each for each in (16, 8, 4) if each <= isa.lanes):
-        tile = MatrixTile(lanes, size, at_once, packs, dense, some, cut)
+        tile = TransposeTile(lanes, size, at_once, packs, dense, partial, partial_group)
         if width >= tile.pixels:
             return tile
     return None

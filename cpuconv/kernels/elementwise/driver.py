@@ -3,7 +3,7 @@
 Loops run over the axes of the output; operands have strides of their own, zero where they are broadcast. Axes that are
 contiguous with each other in all operands are merged. The inner loop computes vectors of `lanes` elements along the
 last axis, or the one before where the last is one vector long, as in channel blocks; invariants are computed before it.
-Blocks of narrow elements are several vectors of 32-bit lanes (`walks`). Each expression has its own micro-kernel.
+Blocks of narrow elements are several vectors of 32-bit lanes (`loop_nests`). Each expression has its own micro-kernel.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cpuconv.elements import F32, Element
 from cpuconv.following.sizes import greatest, least, sizes_array
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
-from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.copies.tail_lanes import ZeroTailTile, zero_tail_lanes
 from cpuconv.kernels.elementwise.expression import Expression, Operand, Parameter, vanishes, with_parameters
 from cpuconv.kernels.elementwise.functions import Math
-from cpuconv.kernels.elementwise.walks import Axis, walks
+from cpuconv.kernels.elementwise.loop_nests import Axis, loop_nests
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
 from cpuconv.problem.integers import divide
@@ -225,7 +225,7 @@ class _Nest:
             return value
         if element != F32:
             return load_as_float(vec, element, address, None if present is None else first_lanes(vec, present))
-        return vec.load(address) if present is None else vec.load_first(address, first_lanes(vec, present))
+        return vec.load(address) if present is None else vec.load_masked(address, first_lanes(vec, present))
 
     def _store(self, value: Any, address: Any, present: Any = None) -> None:
         """Store the output's vector; lanes from `present` on are not written."""
@@ -249,7 +249,7 @@ class _Nest:
             if present is None:
                 vec.store(value, address)
             else:
-                vec.store_first(value, address, first_lanes(vec, present))
+                vec.store_masked(value, address, first_lanes(vec, present))
         elif present is None:
             vec.scatter(value, [self._lane(0, address, None)(i) for i in range(vec.lanes)])
         else:
@@ -290,14 +290,14 @@ def elementwise(tile, worker, before, part, parts, args):
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
-def crossed(operand: Place, output: Place, lanes: int) -> bool:
+def crossed(operand: TensorView, output: TensorView, lanes: int) -> bool:
     """Whether an operand of a plain output is contiguous along another long axis than the output is.
 
     Read in place, each of its cache lines would be loaded once per element: transposing it first is faster.
     """
     if operand.block > 1 or output.block > 1:
         return False
-    *outer, inner = walks(output, [operand], lanes)[0].axes
+    *outer, inner = loop_nests(output, [operand], lanes)[0].axes
     beside = any(axis.steps[1] == F32.bytes and axis.size >= lanes for axis in outer)
     return inner.steps[0] == F32.bytes and inner.size >= lanes and inner.steps[1] not in (0, F32.bytes) and beside
 
@@ -346,7 +346,7 @@ def _loops(
 
 
 def elementwise_steps(
-    processor: Processor, expression: Expression, output: Place, operands: Sequence[Place]
+    processor: Processor, expression: Expression, output: TensorView, operands: Sequence[TensorView]
 ) -> list[Step]:
     """Make the kernel calls that compute an expression.
 
@@ -355,10 +355,10 @@ def elementwise_steps(
     processor : Processor
     expression : Expression
         Reads all operands by position, 1 to `MOST_OPERANDS`.
-    output : Place
+    output : TensorView
         Not empty; float32, int8 or uint8 (rounded and clamped), or blocked bfloat16. Images of a blocked output may be
         apart; a plain output may have any strides but 0.
-    operands : Sequence[Place]
+    operands : Sequence[TensorView]
         Types of the output, or int32, of shapes that broadcast to its shape. For a blocked output: blocked float32,
         int32 and one narrower type, of equal rank and channels, or plain and equal for all channels. For a plain
         output: plain. Plain operands may have any strides. An operand may share the output's memory if its strides are
@@ -376,9 +376,9 @@ def elementwise_steps(
     elements = [place.element for place in places]
     emitted, numbers = with_parameters(expression, every=any(element.integer for element in elements))
     steps = []
-    for walk in walks(output, operands, lanes):
-        tile, table, count = _loops(lanes, walk.axes, elements, emitted, units, numbers)
-        refs = [place.ref + start for place, start in zip(places, walk.starts, strict=True)]
+    for nest in loop_nests(output, operands, lanes):
+        tile, table, count = _loops(lanes, nest.axes, elements, emitted, units, numbers)
+        refs = [place.ref + start for place, start in zip(places, nest.starts, strict=True)]
         args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": refs[0]}
         for k in range(MOST_OPERANDS):
             args[f"x{k}"] = refs[k + 1] if k < len(operands) else 0
@@ -387,14 +387,14 @@ def elementwise_steps(
         all_blocked = all(operand.block > 1 for operand in operands)
         short = any(operand.block == lanes for operand in operands) and divide(output.shape[1], lanes) * lanes
         if short and short % output.block or not (all_blocked and vanishes(expression)):
-            steps.append(clear_channels(processor, output))
+            steps.append(zero_tail_channels(processor, output))
     return steps
 
 
-def clear_channels(processor: Processor, output: Place) -> Step:
+def zero_tail_channels(processor: Processor, output: TensorView) -> Step:
     """Make the step that zeros the lanes of the last channel block without a channel."""
     n, c, *plane = output.shape
     image, block, *_ = output.strides
     args: Args = {"y": output.ref + c // output.block * block, "image": image, "batch": n, "pixels": math.prod(plane)}
     parts = processor.parts(output.size // divide(c, output.block))
-    return Step(clear_tail, TailTile(processor.isa.lanes, c % output.block, output.element), args, parts)
+    return Step(zero_tail_lanes, ZeroTailTile(processor.isa.lanes, c % output.block, output.element), args, parts)

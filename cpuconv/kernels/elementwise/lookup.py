@@ -15,10 +15,10 @@ from cpuconv.elements import U8
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
-from cpuconv.kernels.elementwise.driver import clear_channels
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.elementwise.driver import zero_tail_channels
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.integers import divide
@@ -134,7 +134,7 @@ def lookup(tile, worker, before, part, parts, args):
             _call(args.look_up, args.x + n * args.x_image + first, args.y + n * args.y_image + first, args.table, count)
 
 
-def lookup_steps(processor: Processor, x: Place, y: Place, table: Ref, first: int) -> list[Step]:
+def lookup_steps(processor: Processor, x: TensorView, y: TensorView, table: Ref, first: int) -> list[Step]:
     """y = table[x], both dense or both blocked, whose images may be apart; `first`: the table's first entry."""
     images, size = y.shape[0], y.size // y.shape[0]
     if {x.strides[0], y.strides[0]} == {size}:
@@ -151,4 +151,4 @@ def lookup_steps(processor: Processor, x: Place, y: Place, table: Ref, first: in
         "table": table,
     }
     steps = [Step(lookup, DriverTile(), args, processor.parts(2 * y.size))]
-    return [*steps, clear_channels(processor, y)] if first and y.block > 1 and y.shape[1] % y.block else steps
+    return [*steps, zero_tail_channels(processor, y)] if first and y.block > 1 and y.shape[1] % y.block else steps

@@ -69,5 +69,5 @@ def copy_kept(tile: Any, vec: Vector, source: Any, target: Any) -> None:
         kept = max(0, min(tile.lanes, tile.run - first))
         value = vec.load(vec.offset(start, 4 * first)) if kept else vec.constant(0.0)
         if 0 < kept < tile.lanes:
-            value = vec.keep(value, kept)
+            value = vec.keep_lanes(value, kept)
         vec.store(value, vec.offset(end, 4 * first))

@@ -44,7 +44,7 @@ def interleaved(vec: Vector, size: int, rows: Sequence[Any]) -> list[Any]:
     return [value for a, b in pairs for value in zipped(vec, size * half, a, b)]
 
 
-def told_apart(vec: Vector, size: int, vectors: Sequence[Any]) -> list[Any]:
+def deinterleaved(vec: Vector, size: int, vectors: Sequence[Any]) -> list[Any]:
     """Undo `interleaved` for 32-bit groups."""
     each, here = len(vectors), QUAD // size
     order = [place for row in range(each) for place in range(row, here, each)]
@@ -101,7 +101,7 @@ def _rows_of_quads(tile: Any, vec: Vector, source: Any, step: Any) -> dict[int, 
         columns.append(transpose_quads(vec, pixels))
     rows: dict[int, Any] = {}
     for i in range(NARROW):
-        for number, row in enumerate(told_apart(vec, tile.bytes, [four[i] for four in columns])):
+        for number, row in enumerate(deinterleaved(vec, tile.bytes, [four[i] for four in columns])):
             for word in range(i, vec.lanes, NARROW):
                 rows[word * each + number] = quad.shuffle(row, row, range(word - i, word - i + NARROW))
     return rows

@@ -39,9 +39,9 @@ def copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 
 @emitter
-def copy_piece(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy one of the `tile.pieces` equal parts of a vector."""
-    part = Vector(vec.builder, vec.lanes // tile.pieces)
+def copy_part(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy one of the `tile.y_vectors` equal parts of a vector."""
+    part = Vector(vec.builder, vec.lanes // tile.y_vectors)
     part.store(part.load(vec.pointer(source)), vec.pointer(target))
 
 

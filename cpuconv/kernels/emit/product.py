@@ -9,7 +9,7 @@ weights, at most 128, as the unsigned operand it never saturates, since 128·(-1
 w·x = |w|·~x + |w| where w is negative, and ~x is the bitwise complement of x. So a group needs two vectors: magnitudes
 and flip masks. Sums start from the terms that the complement omits (`Product.added`). The masks also flip the highest
 bit where uint8 must become int8. Where weights are small enough, GEMM tiles take two groups at a time, with equal sums
-(`products/gemm_bytes.py`).
+(`products/gemm_maddubs.py`).
 
 With few pixels per weight, loading weights dominates. Weights are then packed as plain int8, and the operands change
 places (`compact`): magnitudes are those of the pixel, and its signs flip the weights. All vectors of weights share the
@@ -36,7 +36,7 @@ from cpuconv.runtime.code.llvm import ir
 
 WORD = 4  # bytes of a 32-bit group
 FEW = 2  # maximum pixels of an image for `compact`: with more, preparing pixels costs more than reading twice the bytes
-JOINED_WORDS = 2  # groups that are multiplied together where weights are small enough (`products/gemm_bytes.py`)
+JOINED_WORDS = 2  # groups that are multiplied together where weights are small enough (`products/gemm_maddubs.py`)
 JOINED = 1  # the byte that marks such weights; no flip mask has this value
 _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # reached share of the flipped rate, by weight vectors of a tile, on a Zen 4

@@ -32,14 +32,14 @@ def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> 
     For elements of one or two bytes, the rest of the last element's 32-bit group is read where loads mask groups.
     """
     if tile.bytes == 4:
-        vec.store(vec.load_first(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
+        vec.store(vec.load_masked(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
     elif masks_elements(tile.bytes):
         wide, element = _elements(vec, tile.bytes)
         value = load_narrow(wide, element, vec.pointer(source), first_elements(vec, valid, tile.bytes))
         store_narrow(wide, element, value, vec.pointer(target))
     else:
         words = first_lanes(vec, _holding(vec, valid, 4 // tile.bytes))
-        value = keep_first(vec, vec.load_first(vec.pointer(source), words), valid, tile.bytes)
+        value = keep_first(vec, vec.load_masked(vec.pointer(source), words), valid, tile.bytes)
         vec.store(value, vec.pointer(target))
 
 
@@ -54,7 +54,7 @@ def store_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) ->
         store_narrow(wide, element, vec.builder.bitcast(value, kind), vec.pointer(target), mask)
     else:
         words = valid if tile.bytes == 4 else _holding(vec, valid, 4 // tile.bytes)
-        vec.store_first(value, vec.pointer(target), first_lanes(vec, words))
+        vec.store_masked(value, vec.pointer(target), first_lanes(vec, words))
 
 
 @emitter

@@ -1,4 +1,4 @@
-"""Joint packing of two groups of int8 weights, whose dot products are added in int16 (`products/gemm_bytes.py`)."""
+"""Joint packing of two groups of int8 weights, whose dot products are added in int16 (`products/gemm_maddubs.py`)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _store(tile: PackTile, vec: Vector, lines: Sequence[Any], present: Any, targ
         normal = vec.builder.fcmp_unordered(">=", vec.absolute(line), vec.constant(_TINY))
         line = vec.builder.select(normal, line, zero)
         if tile.partial:
-            vec.store_first(line, vec.offset(target, place), first_lanes(vec, present))
+            vec.store_masked(line, vec.offset(target, place), first_lanes(vec, present))
         else:
             vec.store(keep_first(vec, line, present), vec.offset(target, place), align=4 * vec.lanes)
 

@@ -34,11 +34,11 @@ from typing import Any
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import gemm_bytes
-from cpuconv.kernels.products.gemm_pairs import add_pairs, from_pairs, to_pairs
+from cpuconv.kernels.products import gemm_maddubs
+from cpuconv.kernels.products.gemm_matrix_2x2 import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile, Memory
-from cpuconv.kernels.products.gemm_walk import State, Walk, lines_ahead, prefetch
+from cpuconv.kernels.products.tile_operands import State, TileOperands, lines_ahead, prefetch
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -53,9 +53,9 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     """
     builder, segments = vec.builder, memory.segments
     size = 4 * vec.lanes
-    addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
-    x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
-    places = [vec.offset(parked, size * (i + i // tile.used * tile.absent)) for i in range(tile.sums)]
+    addresses = memory.x, memory.w, memory.y, memory.suspended_sums, memory.prefetch_address
+    x, w, y, suspended_sums, prefetch_address = (vec.pointer(address) for address in addresses)
+    places = [vec.offset(suspended_sums, size * (i + i // tile.used * tile.unused_vectors)) for i in range(tile.sums)]
     product = BY_NAME[tile.product]
     kind = product.sums_type(vec)
     initial = [_resumed(vec, place, kind) for place in places] if tile.resume else _initial(tile, vec, memory, kind)
@@ -68,19 +68,19 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     columns = [builder.mul(column_step, I64(col)) for col in range(tile.cols)]
     table = builder.inttoptr(memory.table, I64.as_pointer())
     fetch_step = I64(LINE * tile.fetch) if tile.complex else memory.fetch_step
-    walk = Walk(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
+    operands = TileOperands(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
     if product.compact:
         initial += [vec.int_constant(0)] * len(tile.pixels)  # corrections of the sums of each pixel
-    state = State(w, upcoming, initial)
+    state = State(w, prefetch_address, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
-        state = _unless_none(tile, vec, walk, tile.unroll, I64(0), whole, state)
-        state = _unless_none(tile, vec, walk, tile.tail, whole, segments, state)
+        state = _unless_none(tile, vec, operands, tile.unroll, I64(0), whole, state)
+        state = _unless_none(tile, vec, operands, tile.tail, whole, segments, state)
     else:
-        state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), segments, state)
+        state = _sum_segments(tile, vec, operands, tile.unroll, I64(0), segments, state)
     sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
     if product.compact:
-        sums = gemm_bytes.completed(tile, vec, sums)
+        sums = gemm_maddubs.completed(tile, vec, sums)
     if tile.suspend:
         for value, place in zip(sums, places, strict=True):
             vec.store(builder.bitcast(value, vec.type), place)
@@ -95,19 +95,21 @@ def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
 
 def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any]:
     """Initial values of the sums: integer sums start from their bias, others from zero."""
-    if not (tile.epilogue and tile.ending.sum.integer):
+    if not (tile.has_epilogue and tile.epilogue.sum.integer):
         return [ir.Constant(kind, None)] * tile.sums
-    bias, apart = vec.pointer(memory.bias), vec.size * len(tile.ending.rows)
+    bias, apart = vec.pointer(memory.bias), vec.size * len(tile.epilogue.rows)
     rows = [vec.load_int(vec.offset(bias, apart * j)) for j in range(tile.used)]
     return rows * len(tile.pixels)
 
 
-def _unless_none(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: Any, last: Any, start: State) -> State:
+def _unless_none(
+    tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, first: Any, last: Any, start: State
+) -> State:
     """Run `_sum_segments` if there are any segments."""
     builder = vec.builder
     before = builder.block
     with builder.if_then(builder.icmp_signed("<", first, last)):
-        end = _sum_segments(tile, vec, walk, unroll, first, last, start)
+        end = _sum_segments(tile, vec, operands, unroll, first, last, start)
         after = builder.block
 
     def merged(none: Any, some: Any) -> Any:
@@ -120,7 +122,9 @@ def _unless_none(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: An
     return State(merged(start.w, end.w), merged(start.fetch, end.fetch), sums)
 
 
-def _sum_segments(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: Any, last: Any, start: State) -> State:
+def _sum_segments(
+    tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, first: Any, last: Any, start: State
+) -> State:
     """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
     builder = vec.builder
     entry = builder.block
@@ -136,18 +140,18 @@ def _sum_segments(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, first: A
 
     index = carried(first)
     now = State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
-    x_now = vec.offset(walk.x, builder.load(builder.gep(walk.table, [index])))
-    starts = [x_now, *(vec.offset(x_now, offset) for offset in walk.row_offsets)]
+    x_now = vec.offset(operands.x, builder.load(builder.gep(operands.table, [index])))
+    starts = [x_now, *(vec.offset(x_now, offset) for offset in operands.row_offsets)]
     following = builder.add(index, I64(1))
-    ahead = lines_ahead(tile, vec, walk, unroll, following)
-    segment = tile, vec, walk, unroll, starts, ahead, now
+    ahead = lines_ahead(tile, vec, operands, unroll, following)
+    segment = tile, vec, operands, unroll, starts, ahead, now
     if not BY_NAME[tile.product].flipped:
         end = _sum_segment(*segment)
     elif unroll < JOINED_WORDS:
-        end = _sum_bytes(*segment, 1)
+        end = _sum_maddubs(*segment, 1)
     else:
-        joined = gemm_bytes.is_joined(tile, vec, now.w)
-        end = _either(vec, joined, lambda: _sum_bytes(*segment, JOINED_WORDS), lambda: _sum_bytes(*segment, 1))
+        joined = gemm_maddubs.is_joined(tile, vec, now.w)
+        end = _either(vec, joined, lambda: _sum_maddubs(*segment, JOINED_WORDS), lambda: _sum_maddubs(*segment, 1))
     last_block = builder.block
     pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
     for phi, value in pairs:
@@ -179,7 +183,7 @@ def _either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[
 def _sum_segment(
     tile: GemmTile,
     vec: Vector,
-    walk: Walk,
+    operands: TileOperands,
     unroll: int,
     starts: list[Any],
     ahead: list[Any],
@@ -191,46 +195,46 @@ def _sum_segment(
     sums, first = list(now.sums), starts
     w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
-        fetch_now = prefetch(tile, vec, walk, k, starts, ahead[k::unroll], now.w, fetch_now)
+        fetch_now = prefetch(tile, vec, operands, k, starts, ahead[k::unroll], now.w, fetch_now)
         if product.paired:
             if k % 2 == 0:
                 add_pairs(tile, vec, starts, now.w, k, sums)
             continue
         if tile.planar:
             line = w_now if tile.xs else vec.opaque(w_now)
-            w_now = vec.offset(line, walk.kstep)
-            weights = {j: _load_pixels(tile, vec, line, j, walk.valid) for j in range(tile.v)}
+            w_now = vec.offset(line, operands.kstep)
+            weights = {j: _load_pixels(tile, vec, line, j, operands.valid) for j in range(tile.v)}
         else:
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
             weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
         for row, col in tile.pixels:
-            address = vec.offset(vec.offset(starts[row], walk.columns[col]), 4 * k * tile.ks)
+            address = vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks)
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):
                 for j in range(tile.used):
                     place = (target * tile.cols + col) * tile.used + j
                     weight = weights[part * tile.v + j]
                     sums[place] = product.add(vec, scalar, vec.negative(weight) if negative else weight, sums[place])
         if tile.loose:
-            channels = vec.load_first(vec.offset(starts[0], 4 * k * tile.ks), vec.first(tile.cols))
+            channels = vec.load_masked(vec.offset(starts[0], 4 * k * tile.ks), vec.first_lanes_mask(tile.cols))
             for i in range(tile.loose):
                 pixel = vec.broadcast(vec.offset(line, size * tile.v + 4 * i))
                 sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
-            starts = [vec.offset(start, walk.kstep) for start in starts]
+            starts = [vec.offset(start, operands.kstep) for start in starts]
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars shared by pixels take registers, and sums spill
             starts = [vec.opaque(start) for start in starts]
     if product.compact:
-        pixels = [vec.offset(first[row], walk.columns[col]) for row, col in tile.pixels]
-        gemm_bytes.add_lacking(tile, vec, pixels, unroll, sums)
+        pixels = [vec.offset(first[row], operands.columns[col]) for row, col in tile.pixels]
+        gemm_maddubs.add_lacking(tile, vec, pixels, unroll, sums)
     w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
     return State(w_end, fetch_now, sums)
 
 
-def _sum_bytes(
+def _sum_maddubs(
     tile: GemmTile,
     vec: Vector,
-    walk: Walk,
+    operands: TileOperands,
     unroll: int,
     starts: list[Any],
     ahead: list[Any],
@@ -243,10 +247,12 @@ def _sum_bytes(
     while k < unroll:
         count = at_once if k + at_once <= unroll else 1
         for i in range(k, k + count):
-            fetch_now = prefetch(tile, vec, walk, i, starts, ahead[i::unroll], now.w, fetch_now)
-        pixels = [vec.offset(vec.offset(starts[row], walk.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels]
+            fetch_now = prefetch(tile, vec, operands, i, starts, ahead[i::unroll], now.w, fetch_now)
+        pixels = [
+            vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels
+        ]
         words = [[vec.offset(pixel, 4 * i * tile.ks) for i in range(count)] for pixel in pixels]
-        gemm_bytes.add(tile, vec, words, vec.offset(now.w, k * step), sums)
+        gemm_maddubs.add(tile, vec, words, vec.offset(now.w, k * step), sums)
         k += count
         if tile.xs <= (unroll - 1) * tile.ks:
             starts = [vec.opaque(start) for start in starts]
@@ -263,8 +269,8 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
     """Load vector j of a row of pixels; reads only lanes that will be stored."""
-    mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first(vec.lanes)
-    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), mask)
+    mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first_lanes_mask(vec.lanes)
+    return vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
 
 
 @MicroKernel
@@ -282,8 +288,8 @@ def gemm_strip(
     yvec: Any,
     bias: Any,
     residual: Any,
-    parked: Any,
-    upcoming: Any,
+    suspended_sums: Any,
+    prefetch_address: Any,
     turn: Any,
     fetch_step: Any,
     shares: Any,
@@ -301,9 +307,9 @@ def gemm_strip(
     ----------
     x, y
         Addresses of pixel 0.
-    parked
+    suspended_sums
         Address of the sums of tile 0.
-    upcoming, turn
+    prefetch_address, turn
         Address of the weights that are read next, as many as these, and the number of tiles before tile 0. For planar
         tiles: the pixels of the next panel.
     fetch_step, shares
@@ -337,10 +343,10 @@ def gemm_strip(
     y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
     if tile.planar:
         bias = builder.add(bias, builder.mul(start, I64(4)))
-    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.parked)))
-    fetch = upcoming
+    parked_now = builder.add(suspended_sums, builder.mul(index, I64(4 * tile.lanes * tile.suspended_vectors)))
+    fetch = prefetch_address
     if tile.fetch:
-        fetch = builder.add(upcoming, builder.mul(builder.urem(builder.add(index, turn), shares), share))
+        fetch = builder.add(prefetch_address, builder.mul(builder.urem(builder.add(index, turn), shares), share))
     reads = x_now, xrow, table, segments, tails, kstep, w
     emit_tile(tile, vec, Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step, valid))
     following = builder.add(index, I64(1))

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME
 
 LINE = 64  # bytes of a cache line
@@ -33,7 +33,7 @@ class GemmTile:
     planar: bool = False  # lanes are pixels, and columns output channels
     masked: bool = False  # planar tiles: the pixels of the last vector are a run-time count
     loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
-    epilogue: bool = True  # False: store the plain sums
+    has_epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
     complex: bool = False  # rows are real and imaginary parts
@@ -41,9 +41,9 @@ class GemmTile:
     product: str = "fma"  # name of the dot-product kind in `product.TABLE`
     x: Element = F32  # element type of the pixels
     y: Element = F32
-    absent: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
-    pitch: int = 0  # AMX: width in pixels of the rows of a plane that is one row of tiles; 0: other tiles
-    inside: int = 0  # AMX: pixels of each such row that are outputs; 0: all
+    unused_vectors: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
+    row_pixels: int = 0  # AMX: width in pixels of the rows of a plane that is one row of tiles; 0: other tiles
+    valid_pixels: int = 0  # AMX: pixels of each such row that are outputs; 0: all
     zeros: int = 0  # vectors of zeros stored after the output vectors
 
     @property
@@ -54,15 +54,15 @@ class GemmTile:
     @property
     def used(self) -> int:
         """Weight vectors that are multiplied with each pixel."""
-        return self.v - self.absent
+        return self.v - self.unused_vectors
 
     @property
-    def ending(self) -> Ending:
+    def epilogue(self) -> Epilogue:
         """The epilogue of sums."""
-        return Ending(BY_NAME[self.product].sum, self.y, self.residual, self.activation)
+        return Epilogue(BY_NAME[self.product].sum, self.y, self.residual, self.activation)
 
     @property
-    def pieces(self) -> int:
+    def vectors_per_pixel(self) -> int:
         """Output vectors per pixel of an output block."""
         return 4 // self.y.bytes
 
@@ -72,7 +72,7 @@ class GemmTile:
         return self.used * len(self.pixels) + self.loose
 
     @property
-    def parked(self) -> int:
+    def suspended_vectors(self) -> int:
         """Vectors of a tile's sums between parts: the same for all tiles of a panel, whichever they multiply."""
         return self.v * len(self.pixels) + self.loose
 
@@ -98,7 +98,7 @@ class Memory:
     yvec: Any  # stride of output vectors
     bias: Any
     residual: Any  # distance from y to the residual
-    parked: Any  # the tile's sums between parts
-    upcoming: Any  # first address to prefetch; each scalar adds `fetch_step`
+    suspended_sums: Any  # the tile's sums between parts
+    prefetch_address: Any  # first address to prefetch; each scalar adds `fetch_step`
     fetch_step: Any
     valid: Any  # pixels of the last vector of a masked tile

@@ -38,22 +38,22 @@ from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.closed.closed_set import closed_step, row_columns
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.matrices import Product
-from cpuconv.kernels.products.matvec import Vectors, vectors_step
+from cpuconv.kernels.products.matrices import MatmulProblem
+from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-IN_PLACE, COPIED, TURNED, ANY = range(4)
+IN_PLACE, COPIED, TRANSPOSED, ANY = range(4)
 """How panels of the right matrix are made: in place; from contiguous rows; from contiguous columns; by elements."""
 
 _UNROLLS = range(8, 4, -1)  # elements of a segment of the reduction; the remainder is summed one by one
 _LONG = 64  # length of a reduction from which its remainder is negligible
 _SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # overhead of a segment, and of a single element
 _MANY_UNITS = 16  # units per worker from which a more even share is not worth packing panels twice
-_TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32
+_PACK_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32
 _CHUNK = 4  # tiles of rows that are multiplied by all panels before the next ones
 _FAR_ROWS = 1 << 11  # row stride in bytes from which rows touch many pages, and few of the cache's sets
 
@@ -69,38 +69,38 @@ class MatmulTile:
     pack: int
 
 
-def _turn(tile, args, b, count, processor):
+def _transpose(tile, args, b, count, target):
     """Pack a panel of `count` contiguous columns, of at least `lanes` rows."""
     for first in range(0, count, tile.lanes):
         present = min(tile.lanes, count - first)
         column = b + first * args.b_column
         for row in range(0, args.depth, tile.lanes):
             row = min(row, args.depth - tile.lanes)
-            to = processor + row * args.pitch + 4 * first
+            to = target + row * args.pitch + 4 * first
             if present == tile.lanes:
                 transpose_block(tile, column + 4 * row, args.b_column, to, args.pitch)
             else:
                 transpose_part(tile, column + 4 * row, args.b_column, present, to, args.pitch, tile.lanes)
 
 
-def _copy(tile, args, b, count, processor):
+def _copy(tile, args, b, count, target):
     """Pack a panel of `count` columns with contiguous rows."""
     for row in range(args.depth):
-        copy_run(tile, b + row * args.b_row, processor + row * args.pitch, 4 * count)
+        copy_run(tile, b + row * args.b_row, target + row * args.pitch, 4 * count)
 
 
-def _gather(tile, args, b, count, processor):
+def _gather(tile, args, b, count, target):
     """Pack a panel of `count` columns with any strides."""
     for row in range(args.depth):
         for i in range(count):
-            copy_float(tile, b + row * args.b_row + i * args.b_column, processor + row * args.pitch + 4 * i)
+            copy_float(tile, b + row * args.b_row + i * args.b_column, target + row * args.pitch + 4 * i)
 
 
-_PACKS = {IN_PLACE: _gather, COPIED: _copy, TURNED: _turn, ANY: _gather}
+_PACKS = {IN_PLACE: _gather, COPIED: _copy, TRANSPOSED: _transpose, ANY: _gather}
 
 
 @specialise_on_tile(lambda tile: _PACKS[tile.pack])
-def _pack(tile, args, b, count, processor):
+def _pack(tile, args, b, count, target):
     """Pack a panel of `count` columns of the right matrix, which begins at `b`."""
 
 
@@ -195,10 +195,10 @@ def _heights(isa: Isa, v: int, rows: int) -> list[int]:
     return [divide(rows, divide(rows, isa.pixels[v - 1]))]
 
 
-def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, turned: bool) -> float:
-    """Modelled time of the matrix multiplications, in seconds; `turned`: panels are packed."""
+def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, packed: bool) -> float:
+    """Modelled time of the matrix multiplications, in seconds; `packed`: panels are packed."""
     items, rows, depth, columns = map(now, (math.prod(stack), rows, depth, columns))
-    packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
+    packing = _PACK_CYCLES * depth * divide(columns, processor.isa.lanes) if packed else 0.0
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
     cycles = items * (best_tile(processor.isa, rows, depth, columns)[0] + packing)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
@@ -228,46 +228,46 @@ def _grouping(
     return 1, first_even(threads, items * panels, counts, _MANY_UNITS)[1]
 
 
-def _strips(isa: Isa, product: Product) -> Iterator[tuple[GemmTile, GemmTile]]:
+def _strips(isa: Isa, problem: MatmulProblem) -> Iterator[tuple[GemmTile, GemmTile]]:
     """Strips for all panels and for the last one: the best by the model, then others, the fastest first.
 
     All add in the same order."""
-    rows, depth, columns = map(now, (product.rows, product.depth, product.columns))
-    unroll = _unroll(depth) if product.a.column else 1  # to the tile, a step of 0 means a run-time stride
+    rows, depth, columns = map(now, (problem.rows, problem.depth, problem.columns))
+    unroll = _unroll(depth) if problem.a.column else 1  # to the tile, a step of 0 means a run-time stride
     _, v, n = best_tile(isa, rows, depth, columns)
-    yield _strip(isa, product, v, n, unroll)
+    yield _strip(isa, problem, v, n, unroll)
     counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
     sizes = [(v, n) for v in counts for n in range(1, min(rows, isa.pixels[v - 1]) + 1)]
     sizes.sort(key=lambda size: _cycles(isa, size[0], size[1], rows, depth, columns))
     for v, n in sizes:
         for each in _UNROLLS if unroll > 1 else (1,):
-            yield _strip(isa, product, v, n, each)
+            yield _strip(isa, problem, v, n, each)
 
 
-def _strip_at_hand(isa: Isa, product: Product) -> tuple[GemmTile, GemmTile]:
+def _strip_at_hand(isa: Isa, problem: MatmulProblem) -> tuple[GemmTile, GemmTile]:
     """The first of `_strips`; where kernels at hand are preferred, the first that is at hand. The best is then compiled
     in the background, if it is clearly faster."""
 
     def kernels(both: tuple[GemmTile, GemmTile]) -> list[tuple[MicroKernel, GemmTile]]:
         return [(gemm_strip, each) for each in both]
 
-    best = next(_strips(isa, product))
+    best = next(_strips(isa, problem))
     if isa.closed:
         return best
-    found = at_hand.first(_strips(isa, product), kernels)
+    found = at_hand.first(_strips(isa, problem), kernels)
     if found != best:
-        sizes = [now(size) for size in (product.rows, product.depth, product.columns)]
+        sizes = [now(size) for size in (problem.rows, problem.depth, problem.columns)]
         least, own = best_tile(isa, *sizes)[0], _cycles(isa, found[0].v, found[0].cols, *sizes)
         if own > (1 + background.WORTH) * least:
             background.want(at_hand.missing(kernels(best)))
     return found
 
 
-def _strip(isa: Isa, product: Product, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
-    step, tail = product.a.column // F32.bytes or 1, int(unroll > 1)
-    gemm = GemmTile(isa.lanes, v, 1, n, unroll, 0, 0, step, planar=True, epilogue=False, tail=tail)
-    panels = divide(product.columns, v * isa.lanes)
-    rest = product.columns - (panels - 1) * v * isa.lanes
+def _strip(isa: Isa, problem: MatmulProblem, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
+    step, tail = problem.a.column // F32.bytes or 1, int(unroll > 1)
+    gemm = GemmTile(isa.lanes, v, 1, n, unroll, 0, 0, step, planar=True, has_epilogue=False, tail=tail)
+    panels = divide(problem.columns, v * isa.lanes)
+    rest = problem.columns - (panels - 1) * v * isa.lanes
     if is_followed(rest):
         return gemm, replace(gemm, masked=True)
     last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
@@ -286,32 +286,32 @@ def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
     return OneOf(tuple(refs), rows.index * last.v + divide(rest, last.lanes) - 1)
 
 
-def product_step(processor: Processor, space: Space, product: Product) -> Step:
+def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> Step:
     """One kernel call that computes a batched matrix multiplication."""
-    product = product.normal
-    isa, threads, depth = processor.isa, processor.threads, product.depth
-    a, b, y = product.a, product.b, product.y
-    offsets, items = product.offsets, math.prod(product.stack)
-    if product.rows == 1:
+    problem = problem.normalized
+    isa, threads, depth = processor.isa, processor.threads, problem.depth
+    a, b, y = problem.a, problem.b, problem.y
+    offsets, items = problem.offsets, math.prod(problem.stack)
+    if problem.rows == 1:
         steps = a.column, b.row, b.column, y.column
-        work = Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets, items)
-        streamed = vectors_step(processor, work)
+        work = MatvecProblem(depth, problem.columns, a.ref, b.ref, y.ref, *steps, offsets, items)
+        streamed = matvec_step(processor, work)
         if streamed is not None:
             return streamed
-    gemm, last = _strip_at_hand(isa, product)
+    gemm, last = _strip_at_hand(isa, problem)
     v, unroll = gemm.v, gemm.unroll
-    rows = row_columns(isa, isa, gemm, last, product.rows)  # rows of a tile are the columns of its strip
+    rows = row_columns(isa, isa, gemm, last, problem.rows)  # rows of a tile are the columns of its strip
     n = rows.taken
-    if product.rows < min(rows.options):
+    if problem.rows < min(rows.options):
         raise ValueError("tiles of more rows than there are")
-    vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
-    panels = divide(product.columns, v * isa.lanes)
-    rest = product.columns - (panels - 1) * v * isa.lanes
-    pack = IN_PLACE if b.column == F32.bytes or product.columns == 1 else ANY
+    vector, tiles = isa.lanes * F32.bytes, divide(problem.rows, n)
+    panels = divide(problem.columns, v * isa.lanes)
+    rest = problem.columns - (panels - 1) * v * isa.lanes
+    pack = IN_PLACE if b.column == F32.bytes or problem.columns == 1 else ANY
     if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * F32.bytes >= SHORTEST_RUN:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
-        pack = TURNED
+        pack = TRANSPOSED
     whole = depth // unroll * unroll
     pitch = b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
@@ -331,18 +331,18 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "groups": panels // grouped,
         "grouped": grouped,
         "panel_columns": v * isa.lanes,
-        "columns": product.columns,
+        "columns": problem.columns,
         "depth": depth,
         "chunks": chunks,
         "tiles": tiles,
-        "whole_tiles": product.rows // n,
-        "rows": product.rows,
+        "whole_tiles": problem.rows // n,
+        "rows": problem.rows,
         "table": applied(functools.partial(_starts, unroll), depth, a.column),
         "segments": depth // unroll + depth % unroll,
         "tails": depth - whole,
         "valid": (rest - 1) % isa.lanes + 1 if is_followed(rest) else rest % isa.lanes,
         "a_tile": n * a.row,
-        "a_overlap": (product.rows - n - (tiles - 1) * n) * a.row,
+        "a_overlap": (problem.rows - n - (tiles - 1) * n) * a.row,
         "b_row": b.row,
         "b_column": b.column,
         "y_row": y.row,
@@ -351,7 +351,7 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         "panel_bytes": depth * pitch,
         "pitch": pitch,
     }
-    parts = parts_if_shared(product.flops) if threads > 1 else 0
+    parts = parts_if_shared(problem.flops) if threads > 1 else 0
     step = Step(matmul, MatmulTile(isa.lanes, pack), args, parts)
     if not isa.closed:
         return step

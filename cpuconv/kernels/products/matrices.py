@@ -13,8 +13,8 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.following.sizes import applied
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Ref
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
 
 
@@ -28,23 +28,25 @@ class Matrices:
     column: int
 
     @classmethod
-    def of(cls, place: Place, rank: int, row: bool = True, column: bool = True, turned: bool = False) -> Matrices:
+    def of(
+        cls, place: TensorView, rank: int, row: bool = True, column: bool = True, transposed: bool = False
+    ) -> Matrices:
         """The matrices of a tensor in a stack of `rank` axes; `row`, `column`: whether the tensor has that axis."""
         strides, sizes = list(place.strides), list(place.shape)
         steps = [strides.pop() if present else 0 for present in (column, row)]
         sizes = sizes[: len(strides)]
         stack = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
-        row_step, column_step = steps if turned else steps[::-1]
+        row_step, column_step = steps if transposed else steps[::-1]
         return cls(place.ref, (0,) * (rank - len(stack)) + tuple(stack), row_step, column_step)
 
     @property
-    def turned(self) -> Matrices:
+    def transposed(self) -> Matrices:
         """The transposed matrices."""
         return replace(self, row=self.column, column=self.row)
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulProblem:
     """A stack of matrix multiplications, each (rows, depth) times (depth, columns)."""
 
     stack: tuple[int, ...]
@@ -56,29 +58,31 @@ class Product:
     y: Matrices
 
     @classmethod
-    def of(cls, a: Place, b: Place, y: Place, turned: tuple[bool, bool] = (False, False)) -> Product:
-        """Build it from tensors, multiplied as NumPy does; operands marked in `turned` are transposed first."""
-        stack, rows, depth, columns = sizes_of(a.shape, b.shape, turned)
+    def of(
+        cls, a: TensorView, b: TensorView, y: TensorView, transposed: tuple[bool, bool] = (False, False)
+    ) -> MatmulProblem:
+        """Build it from tensors, multiplied as NumPy does; operands marked in `transposed` are transposed first."""
+        stack, rows, depth, columns = sizes_of(a.shape, b.shape, transposed)
         is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
-        left = Matrices.of(a, rank, row=is_row, turned=turned[0])
-        right = Matrices.of(b, rank, column=is_column, turned=turned[1])
+        left = Matrices.of(a, rank, row=is_row, transposed=transposed[0])
+        right = Matrices.of(b, rank, column=is_column, transposed=transposed[1])
         result = Matrices.of(y, rank, row=is_row, column=is_column)
         return cls(stack, rows, depth, columns, left, right, result)
 
     @property
-    def normal(self) -> Product:
+    def normalized(self) -> MatmulProblem:
         """The same, merged into as few and as large GEMMs as possible, with contiguous rows of the output.
 
         The output of a single row or column may have any stride; else its rows are contiguous.
         """
         made = self.merged
         if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
-            a, b, y = made.b.turned, made.a.turned, made.y.turned
+            a, b, y = made.b.transposed, made.a.transposed, made.y.transposed
             return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
         return made
 
     @property
-    def merged(self) -> Product:
+    def merged(self) -> MatmulProblem:
         """The same, merged into as few and as large GEMMs as the operands allow."""
         stack, rows = list(self.stack), self.rows
         a, b, y = self.a, self.b, self.y
@@ -102,10 +106,10 @@ class Product:
 
 
 def sizes_of(
-    a: tuple[int, ...], b: tuple[int, ...], turned: tuple[bool, bool]
+    a: tuple[int, ...], b: tuple[int, ...], transposed: tuple[bool, bool]
 ) -> tuple[tuple[int, ...], int, int, int]:
     """The stack of matrix multiplications of tensors of these shapes, and the rows, depth and columns of each."""
-    a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
+    a, b = (shape[::-1] if flip else shape for shape, flip in zip((a, b), transposed, strict=True))
     rows = a[-2] if len(a) > 1 else 1
     columns = b[-1] if len(b) > 1 else 1
     return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns

@@ -87,8 +87,8 @@ def matrix_strip(
     yvec: Any,
     bias: Any,
     residual: Any,
-    parked: Any,
-    upcoming: Any,
+    suspended_sums: Any,
+    prefetch_address: Any,
     turn: Any,
     fetch_step: Any,
     shares: Any,
@@ -117,9 +117,9 @@ def matrix_strip(
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
     x_now = vec.pointer(builder.add(x, builder.mul(start, I64(4 * tile.xs))))
-    place = builder.add(parked, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
+    place = builder.add(suspended_sums, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
     mine = builder.urem(builder.add(index, turn), shares)
-    fetch = vec.pointer(builder.add(upcoming, builder.mul(mine, share)))
+    fetch = vec.pointer(builder.add(prefetch_address, builder.mul(mine, share)))
     follows = builder.icmp_signed(">", index, first)
     waiting = I64(0) if tile.suspend else builder.select(follows, I64(strip.pixels), I64(0))
 
@@ -151,10 +151,10 @@ class _Strip:
         self._first_pixels = len(self.halves) * tile.v
         self._first_weights = self._first_pixels + len(self.halves)
         self._row = I64(ROW_BYTES)
-        ending = tile.ending
-        apart = vec.size * len(ending.rows)
+        epilogue = tile.epilogue
+        apart = vec.size * len(epilogue.rows)
         ends = not tile.suspend
-        self._rows = [ending.load(vec, vec.offset(vec.pointer(bias), apart * j)) for j in range(tile.used * ends)]
+        self._rows = [epilogue.load(vec, vec.offset(vec.pointer(bias), apart * j)) for j in range(tile.used * ends)]
 
     def scratch(self) -> Any:
         """Allocate stack memory for the sums of a tile: [v][pixels][lanes]."""
@@ -171,13 +171,13 @@ class _Strip:
             pixel += count
         return found
 
-    def begin(self, parked: Any) -> None:
+    def begin(self, suspended_sums: Any) -> None:
         """Load the sums of the previous part, or zero them."""
         for register, at in self._sums():
-            if parked is None:
+            if suspended_sums is None:
                 _call(self.vec.builder, "tilezero", I8(register))
             else:
-                _call(self.vec.builder, "tileloadd64", I8(register), self.vec.offset(parked, at), self._row)
+                _call(self.vec.builder, "tileloadd64", I8(register), self.vec.offset(suspended_sums, at), self._row)
 
     def end(self, target: Any) -> None:
         """Store the sums to memory."""
@@ -251,31 +251,31 @@ class _Strip:
         pixel.add_incoming(first, entry)
         builder.cbranch(builder.icmp_signed("<", pixel, last), loop, end)
         builder.position_at_end(loop)
-        if tile.pitch:
+        if tile.row_pixels:
             position = builder.add(start, pixel)
-            row, col = builder.udiv(position, I64(tile.pitch)), builder.urem(position, I64(tile.pitch))
+            row, col = builder.udiv(position, I64(tile.row_pixels)), builder.urem(position, I64(tile.row_pixels))
         else:
             row, col = builder.udiv(pixel, I64(tile.cols)), builder.urem(pixel, I64(tile.cols))
             col = builder.add(start, col)
         place = builder.add(builder.mul(self.yrow, row), builder.mul(col, I64(4 * tile.ys)))
         target = vec.offset(self.y, place)
-        if tile.pitch:
+        if tile.row_pixels:
             stored = builder.append_basic_block("pixel.stored")
             following = builder.append_basic_block("pixel.next")
-            builder.cbranch(builder.icmp_signed("<", col, I64(tile.inside)), stored, following)
+            builder.cbranch(builder.icmp_signed("<", col, I64(tile.valid_pixels)), stored, following)
             builder.position_at_end(stored)
         source = vec.offset(sums, builder.mul(pixel, self._row))
         for j in range(tile.used + tile.zeros):
-            block, piece = divmod(j, tile.pieces)
-            at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), piece * vec.lanes * tile.y.bytes)
+            block, part = divmod(j, tile.vectors_per_pixel)
+            at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), part * vec.lanes * tile.y.bytes)
             value = None
             if j < tile.used:
                 total = vec.load(vec.offset(source, j * self.pixels * ROW_BYTES), align=ROW_BYTES)
                 total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
                 extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
-                value = tile.ending.emit(vec, total, self._rows[j], extra)
+                value = tile.epilogue.emit(vec, total, self._rows[j], extra)
             store_vector(vec, tile.y, value, at, tile.valid if j == tile.used - 1 else 0)
-        if tile.pitch:
+        if tile.row_pixels:
             builder.branch(following)
             builder.position_at_end(following)
         pixel.add_incoming(builder.add(pixel, I64(1)), builder.block)

@@ -17,10 +17,10 @@ from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.binding.partition import parts_if_shared
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
-from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -44,7 +44,7 @@ _PARTS = 4  # parts per thread: a late thread leaves some to the others
 
 
 @dataclass(frozen=True)
-class ProductTile:
+class MatvecStripTile:
     """Which loop of `_LOOPS`, and the number of rows, columns or column vectors that it reads concurrently.
 
     `epilogue`: adds a bias, and optionally a residual and an activation; the matrix is then packed in whole vectors of
@@ -61,7 +61,7 @@ class ProductTile:
 
 
 class _Memory(NamedTuple):
-    """Operands of `product`."""
+    """Operands of `matvec_strip`."""
 
     x: Any
     x_step: Any
@@ -76,14 +76,14 @@ class _Memory(NamedTuple):
     valid: Any
 
 
-def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+def _columns(tile: MatvecStripTile, vec: Vector, m: _Memory) -> None:
     """Sum a few vectors of columns over all rows."""
     builder, streams = vec.builder, range(tile.streams)
     valid = builder.sub(m.valid, I64((tile.streams - 1) * tile.lanes))
     chains = min(_UNROLL, divide(_CHAINS, tile.streams))
     start, address, bias = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.bias)
     firsts = [vec.offset(address, builder.mul(m.column_step, I64(s))) for s in streams]
-    masks = [first_lanes(vec, valid) if s == tile.streams - 1 else vec.first(vec.lanes) for s in streams]
+    masks = [first_lanes(vec, valid) if s == tile.streams - 1 else vec.first_lanes_mask(vec.lanes) for s in streams]
 
     def several(count: int) -> Any:
         def body(index: Any, sums: list[Any]) -> list[Any]:
@@ -95,7 +95,7 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
                 for s in streams:
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
-                    value = load_as_float(vec, tile.w, place) if tile.epilogue else vec.load_first(place, masks[s])
+                    value = load_as_float(vec, tile.w, place) if tile.epilogue else vec.load_masked(place, masks[s])
                     sums[chain] = vec.fma(element, value, sums[chain])
             return sums
 
@@ -107,17 +107,17 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
     sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), m.depth, sums, several(1))
     for s in streams:
         value = _total(vec, sums[s :: tile.streams])
-        processor = vec.offset(vec.pointer(m.y), s * vec.size)
+        target = vec.offset(vec.pointer(m.y), s * vec.size)
         if tile.epilogue:
-            extra = vec.load_first(vec.offset(processor, m.residual), masks[s]) if tile.residual else None
-            value = finish(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
-        vec.store_first(value, processor, masks[s])
+            extra = vec.load_masked(vec.offset(target, m.residual), masks[s]) if tile.residual else None
+            value = emit_float_epilogue(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
+        vec.store_masked(value, target, masks[s])
 
 
-def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+def _rows(tile: MatvecStripTile, vec: Vector, m: _Memory) -> None:
     """Add a few rows at a time to all columns; the sums are in the output meanwhile."""
     builder = vec.builder
-    start, address, processor = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.y)
+    start, address, target = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.y)
     whole, left = builder.udiv(m.valid, I64(vec.lanes)), builder.urem(m.valid, I64(vec.lanes))
     mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(m.valid, I64(vec.lanes - 1)), I64(vec.lanes))
 
@@ -129,15 +129,15 @@ def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
 
         def vector(index: Any, mask: Any = None) -> list[Any]:
             at = builder.mul(index, I64(vec.size))
-            place = vec.offset(processor, at)
-            load = vec.load if mask is None else lambda place: vec.load_first(place, mask)
+            place = vec.offset(target, at)
+            load = vec.load if mask is None else lambda place: vec.load_masked(place, mask)
             total = load(place) if count else vec.constant(0.0)
             for element, line in zip(elements, lines, strict=True):
                 total = vec.fma(element, load(vec.offset(line, at)), total)
             if mask is None:
                 vec.store(total, place)
             else:
-                vec.store_first(total, place, mask)
+                vec.store_masked(total, place, mask)
             return []
 
         repeat(vec, I64(0), whole, [], lambda index, _: vector(index))
@@ -151,7 +151,7 @@ def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
     repeat(vec, done, m.depth, [], lambda row, _: add(row, 1))
 
 
-def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+def _dots(tile: MatvecStripTile, vec: Vector, m: _Memory) -> None:
     """Sum a few columns; rows of the matrix, and elements of x, are contiguous."""
     builder, streams = vec.builder, range(tile.streams)
     chains = divide(_CHAINS, tile.streams)
@@ -164,7 +164,7 @@ def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
             for k in range(count):
                 at = builder.mul(builder.add(builder.mul(index, I64(count)), I64(k)), I64(vec.size))
                 places = [vec.offset(first, at) for first in (start, *firsts)]
-                element, *values = (vec.load(p) if mask is None else vec.load_first(p, mask) for p in places)
+                element, *values = (vec.load(p) if mask is None else vec.load_masked(p, mask) for p in places)
                 for s in streams:
                     chain = k * tile.streams + s
                     sums[chain] = vec.fma(element, values[s], sums[chain])
@@ -185,8 +185,8 @@ def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
         while distance:
             turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
             value, distance = vec.add(value, turned), distance // 2
-        processor = vec.offset(vec.pointer(m.y), builder.mul(m.y_step, I64(s)))
-        builder.store(builder.extract_element(value, I32(0)), builder.bitcast(processor, F32.as_pointer()))
+        target = vec.offset(vec.pointer(m.y), builder.mul(m.y_step, I64(s)))
+        builder.store(builder.extract_element(value, I32(0)), builder.bitcast(target, F32.as_pointer()))
 
 
 def _total(vec: Vector, values: list[Any]) -> Any:
@@ -200,8 +200,8 @@ _LOOPS = {"columns": _columns, "rows": _rows, "dots": _dots}
 
 
 @MicroKernel
-def product(
-    tile: ProductTile,
+def matvec_strip(
+    tile: MatvecStripTile,
     builder: ir.IRBuilder,
     x: Any,
     x_step: Any,
@@ -234,7 +234,7 @@ def product(
     _LOOPS[tile.loop](tile, Vector(builder, tile.lanes), memory)
 
 
-_call = product.caller()
+_call = matvec_strip.caller()
 
 
 # --- the driver -----------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def matvec(tile, worker, before, part, parts, args):
 
 
 @dataclass(frozen=True)
-class Vectors:
+class MatvecProblem:
     """Vector-matrix multiplications in memory: addresses, and byte strides of elements.
 
     Attributes
@@ -317,21 +317,21 @@ class Vectors:
         return self.row_step == elements.F32.bytes and self.x_step == elements.F32.bytes
 
 
-def vectors_step(processor: Processor, work: Vectors) -> Step | None:
+def matvec_step(processor: Processor, work: MatvecProblem) -> Step | None:
     """One call for matrices that are read in place; None where neither rows nor columns are contiguous."""
     lanes, column_step = processor.isa.lanes, work.column_step
     if work.reads_columns:
         vectors, column_step = divide(work.columns, lanes), lanes * elements.F32.bytes
         if vectors <= processor.isa.registers // 2:
             width = vectors * lanes
-            micros = [MicroRef(product, ProductTile(lanes, "columns", vectors))] * 2
+            micros = [MicroRef(matvec_strip, MatvecStripTile(lanes, "columns", vectors))] * 2
         else:
             width = min(_WIDEST, max(_NARROWEST, divide(vectors, processor.threads) * lanes))
-            micros = [MicroRef(product, ProductTile(lanes, "rows", _STREAMS))] * 2
+            micros = [MicroRef(matvec_strip, MatvecStripTile(lanes, "rows", _STREAMS))] * 2
     elif work.reads_rows:
         width = min(_STREAMS, work.columns)
         rest = (work.columns - 1) % width + 1
-        micros = [MicroRef(product, ProductTile(lanes, "dots", count)) for count in (width, rest)]
+        micros = [MicroRef(matvec_strip, MatvecStripTile(lanes, "dots", count)) for count in (width, rest)]
     else:
         return None
     groups = divide(work.columns, width)
@@ -366,15 +366,15 @@ def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = element
 
 
 def linear_step(
-    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any,
-    w: elements.Element = elements.F32,
+    processor: Processor, x: TensorView, matrix: Ref, y: TensorView, bias: Ref, residual: TensorView | None,
+    activation: Any, w: elements.Element = elements.F32,
 ) -> Step:  # fmt: skip
     """y = activation(x · matrix + bias + residual), the matrix packed by `packing`, the bias in whole vectors."""
     lanes, (depth,), (count,) = processor.isa.lanes, x.shape[-1:], y.shape[-1:]
-    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation, w)
+    tile = MatvecStripTile(lanes, "columns", 1, True, residual is not None, activation, w)
     args: Args = {
-        "full": MicroRef(product, tile),
-        "last": MicroRef(product, tile),
+        "full": MicroRef(matvec_strip, tile),
+        "last": MicroRef(matvec_strip, tile),
         "x": x.ref,
         "x_step": elements.F32.bytes,
         "matrix": matrix,

@@ -29,9 +29,15 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Ref, Space, Ste
 from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.emit.product import BY_NAME, WORD
-from cpuconv.kernels.recurrent.recurrent_bytes import NUMBERS, StateTile, call_state, row_bytes, state_bytes
+from cpuconv.kernels.recurrent.recurrent_bf16 import widens
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
-from cpuconv.kernels.recurrent.recurrent_halves import widens
+from cpuconv.kernels.recurrent.recurrent_int8 import (
+    NUMBERS,
+    QuantizeStatesTile,
+    call_quantize_states,
+    quantize_states,
+    row_bytes,
+)
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
@@ -56,10 +62,10 @@ def _int32(tile: Any, vec: Vector, address: Any) -> Any:
 
 
 @inline
-def _copy_rows(tile, source, source_step, processor, target_step, rows, floats):
+def _copy_rows(tile, source, source_step, target, target_step, rows, floats):
     for row in range(rows):
         for i in range(floats):
-            copy_float(tile, source + row * source_step + 4 * i, processor + row * target_step + 4 * i)
+            copy_float(tile, source + row * source_step + 4 * i, target + row * target_step + 4 * i)
 
 
 @kernel(
@@ -104,7 +110,7 @@ def layer(tile, worker, before, part, parts, args):
             fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
             x, x_b = h, h_b
             if tile.made:
-                call_state(args.state, h, h_b, args.hidden, cols, scratch, args.row)
+                call_quantize_states(args.state, h, h_b, args.hidden, cols, scratch, args.row)
                 x, x_b = scratch, args.row
             if tile.stages == 1:
                 call_cell(
@@ -121,7 +127,7 @@ def layer(tile, worker, before, part, parts, args):
                 )  # fmt: skip
                 x, x_b = middle, args.row
                 if tile.made:
-                    call_state(args.state, middle, args.row, args.hidden, cols, scratch, args.row)
+                    call_quantize_states(args.state, middle, args.row, args.hidden, cols, scratch, args.row)
                     x = scratch
                 call_cell(
                     second, fed_t, args.fed_b, x, x_b, args.hidden,
@@ -170,8 +176,8 @@ class Layer:
     backward : bool
         Whether the first or only direction runs backwards in time; a second one does.
     weights, bias : list[Ref]
-        Recurrent weights and bias of each stage, packed by `packed`; int8 by `recurrent_bytes`, bfloat16 weights by
-        `recurrent_halves`.
+        Recurrent weights and bias of each stage, packed by `packed`; int8 by `recurrent_int8`, bfloat16 weights by
+        `recurrent_bf16`.
     peepholes : Ref or None
         Packed likewise.
     lengths : Rows or None
@@ -299,9 +305,9 @@ def _layer_step(
         refs = [MicroRef(cell, CellTile(lanes, each, total, stages[number], work.product)) for each in options]
         return OneOf((*refs,), cols - 1) if is_followed(cols) else refs[0]
 
-    of_bytes = bool(work.product) and BY_NAME[work.product].sum.integer
+    is_int8 = bool(work.product) and BY_NAME[work.product].sum.integer
     state = _state(lanes, work.product)
-    row = max(panels * vector, row_bytes(hidden) * of_bytes)
+    row = max(panels * vector, row_bytes(hidden) * is_int8)
     kept = cols * (3 if len(stages) > 1 else int(bool(state)))
 
     args: Args = {
@@ -335,7 +341,7 @@ def _layer_step(
             f"{prefix}weights": work.weights[number] if gates else 0,
             f"{prefix}weights_d": panels * work.rows * gates * vector,
             f"{prefix}bias": work.bias[number] if gates else 0,
-            f"{prefix}bias_d": panels * gates * vector * (NUMBERS if of_bytes else 1),
+            f"{prefix}bias_d": panels * gates * vector * (NUMBERS if is_int8 else 1),
         }
     firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
     for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):
@@ -351,5 +357,5 @@ def _state(lanes: int, product: str) -> int | MicroRef:
     if not product or widens(BY_NAME[product]):
         return 0
     if BY_NAME[product].sum.integer:
-        return MicroRef(state_bytes, StateTile(lanes, product))
+        return MicroRef(quantize_states, QuantizeStatesTile(lanes, product))
     return MicroRef(round_rows, RoundTile(lanes))

@@ -22,8 +22,8 @@ from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, LACKING, NUMBERS, SUM, UNIT
-from cpuconv.kernels.recurrent.recurrent_halves import widens
+from cpuconv.kernels.recurrent.recurrent_bf16 import widens
+from cpuconv.kernels.recurrent.recurrent_int8 import HEADER, LACKING, NUMBERS, SUM, UNIT
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -59,8 +59,8 @@ class CellTile:
     """Tile of a stage for `cols` sequences; `total`: gates of the whole cell.
 
     `product`: instruction for int8 or bfloat16, a name in `product.TABLE`; "": float32. For int8, x, weights and bias
-    are in the format of `recurrent_bytes`, and the inputs' contributions to a gate are contiguous. For bfloat16, x and
-    weights are in the format of `recurrent_halves`.
+    are in the format of `recurrent_int8`, and the inputs' contributions to a gate are contiguous. For bfloat16, x and
+    weights are in the format of `recurrent_bf16`.
     """
 
     lanes: int
@@ -75,7 +75,7 @@ class CellTile:
         return BY_NAME[self.product] if self.product else None
 
     @property
-    def of_bytes(self) -> bool:
+    def is_int8(self) -> bool:
         """Whether int8 is multiplied."""
         return self.multiplies is not None and self.multiplies.sum.integer
 
@@ -145,7 +145,7 @@ class _Panel:
 
         self.fed_gate: Any = I64(vec.size)
         product = tile.multiplies
-        if product is not None and tile.of_bytes:
+        if product is not None and tile.is_int8:
             self.fed_gate, self.words = builder.mul(depth, I64(F32.bytes)), words(WORD)
             self.fed = of_panel(fed, I64(1))
             self.weights = of_panel(weights, builder.mul(self.words, I64(gates * product.parts)))
@@ -166,13 +166,13 @@ class _Panel:
         if product is None:
             sums = self._sums()
         else:
-            sums = self._sums_of_bytes(product) if self.tile.of_bytes else self._sums_of_halves(product)
+            sums = self._int8_sums(product) if self.tile.is_int8 else self._bf16_sums(product)
         results = [self._results(col, gates) for col, gates in enumerate(sums)]
         with self.vec.builder.if_else(self.whole) as (whole, part):
             with whole:
                 self._store(results, lambda value, address: self.vec.store(value, address))
             with part:
-                self._store(results, lambda value, address: self.vec.store_first(value, address, self.mask))
+                self._store(results, lambda value, address: self.vec.store_masked(value, address, self.mask))
 
     def _sums(self) -> list[list[Any]]:
         """bias + weights · x, by sequence and gate."""
@@ -202,7 +202,7 @@ class _Panel:
         values = self._folded(self.words, values, several, each, vec.add)
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
-    def _sums_of_halves(self, product: Product) -> list[list[Any]]:
+    def _bf16_sums(self, product: Product) -> list[list[Any]]:
         """bias + weights · x, by sequence and gate, of pairs of bfloat16 weights and of bfloat16 pairs or float32 x."""
         tile, vec, builder = self.tile, self.vec, self.vec.builder
         gates, cols, widened = tile.stage.gates, range(tile.cols), widens(product)
@@ -237,7 +237,7 @@ class _Panel:
         values = self._folded(whole, values, several, each, vec.add)
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
-    def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
+    def _int8_sums(self, product: Product) -> list[list[Any]]:
         """Σ (weights - zero points) · x, times scales, by sequence and gate; int8 sums are exact."""
         tile, vec, builder = self.tile, self.vec, self.vec.builder
         gates, cols = tile.stage.gates, range(tile.cols)
@@ -302,13 +302,13 @@ class _Panel:
         if position < gates:
             address = self._sequence(self.fed, self.steps.fed, col)
             address = vec.offset(address, vec.builder.mul(self.fed_gate, I64(position)))
-            return vec.load_first(address, self.mask) if self.tile.of_bytes else vec.load(address)
+            return vec.load_masked(address, self.mask) if self.tile.is_int8 else vec.load(address)
         if position < 2 * gates:
             return sums[position - gates]
         states = (self.h, self.steps.h), (self.second, self.steps.second)
         at = position - 2 * gates
         if at < len(states):
-            return vec.load_first(self._sequence(*states[at], col), self.mask)
+            return vec.load_masked(self._sequence(*states[at], col), self.mask)
         return vec.load(vec.offset(self.peepholes, (at - len(states)) * vec.size))
 
     def _store(self, results: Sequence[Sequence[Any]], store: Any) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
 
@@ -37,26 +37,26 @@ class Tensors:
 
     Attributes
     ----------
-    lengths : Place
+    lengths : TensorView
         (sequences,)
     peepholes : numpy.ndarray
         (directions, 3 hidden)
-    states, last : tuple[Place, ...]
+    states, last : tuple[TensorView, ...]
         States before and after all time steps: (directions, sequences, hidden).
-    y : Place
+    y : TensorView
         (steps, directions, sequences, hidden)
     batch_first : bool
         Whether sequences are the first axis of the tensors.
     """
 
-    lengths: Place | None
+    lengths: TensorView | None
     peepholes: np.ndarray | None
-    states: tuple[Place | None, ...]
-    y: Place | None
-    last: tuple[Place | None, ...]
+    states: tuple[TensorView | None, ...]
+    y: TensorView | None
+    last: tuple[TensorView | None, ...]
     batch_first: bool
 
-    def rows(self, place: Place) -> Rows:
+    def rows(self, place: TensorView) -> Rows:
         """Rows of a tensor of states."""
         first, second, _ = place.strides
         return Rows(place.ref, 0, *((second, first) if self.batch_first else (first, second)))
@@ -73,7 +73,7 @@ def recurrence_steps(
         shape = (batch, directions) if tensors.batch_first else (directions, batch)
         last[1] = workspace(space, (*shape, hidden))
 
-    def first(place: Place | None) -> Rows:
+    def first(place: TensorView | None) -> Rows:
         return Rows(constants.keep(np.zeros(hidden, np.float32)), 0, 0, 0) if place is None else tensors.rows(place)
 
     t, d, b = (y.strides[1], y.strides[2], y.strides[0]) if tensors.batch_first else y.strides[:3]
@@ -98,6 +98,6 @@ def recurrence_steps(
     return layer_steps(processor, space, layer)
 
 
-def workspace(space: Space, shape: tuple[int, ...]) -> Place:
+def workspace(space: Space, shape: tuple[int, ...]) -> TensorView:
     """Allocate a float32 tensor in workspace."""
-    return Place.plain(space.reserve(math.prod(shape) * F32.bytes), shape)
+    return TensorView.plain(space.reserve(math.prod(shape) * F32.bytes), shape)

@@ -24,7 +24,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
-from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.products.gemm_store import store_with_zeros
 from cpuconv.kernels.transforms.linear import combine
@@ -337,7 +337,7 @@ def fft_out(
         for j, value in enumerate(reals_of_fourier(vec, values, tile.cols)[: tile.out_cols]):
             target = vec.offset(start, builder.mul(pixel, I64(j)))
             extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-            ended = finish(vec, value, bias, extra, tile.activation)
+            ended = emit_float_epilogue(vec, value, bias, extra, tile.activation)
             store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
 
     loop(builder, 1, half, transform_column)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.kernels.emit.intrinsics import copy_piece, copy_vector, fill_vector, word, zero_vector
+from cpuconv.kernels.emit.intrinsics import copy_part, copy_vector, fill_vector, word, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.runtime.kernel import inline, kernel
@@ -27,7 +27,7 @@ class TiledTile:
 
     Attributes
     ----------
-    x_pieces, pieces : int
+    x_vectors, y_vectors : int
         Vectors of a transform per pixel of an input block, and of an output block.
     rows : int
         Rows of the epilogue's table per vector of output channels.
@@ -35,17 +35,17 @@ class TiledTile:
         Padding is `fill`, not zero.
     tailed : bool
         The last vector of output channels has a transform of its own.
-    last_pieces : int
+    last_vectors : int
         Vectors that this transform stores, including the zeros that pad its block.
     """
 
     lanes: int
-    x_pieces: int = 1
-    pieces: int = 1
+    x_vectors: int = 1
+    y_vectors: int = 1
     rows: int = 1
     filled: bool = False
     tailed: bool = False
-    last_pieces: int = 1
+    last_vectors: int = 1
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
@@ -118,7 +118,7 @@ def _forward(tile, args, x, piece, first, count, v, worker):
             and column + args.reach_columns <= args.in_width
         )
         for block in range(args.channel_blocks):
-            source = x + image * args.x_image + (piece + block) // tile.x_pieces * args.x_cb
+            source = x + image * args.x_image + (piece + block) // tile.x_vectors * args.x_cb
             line = args.row_step * args.x_h
             step = args.column_step * pixel
             if inner:
@@ -127,8 +127,8 @@ def _forward(tile, args, x, piece, first, count, v, worker):
                 source = _patch(tile, args, source, row, column, worker)
                 line = args.in_tile_width * pixel
                 step = pixel
-            if tile.x_pieces > 1:
-                source += (piece + block) % tile.x_pieces * (pixel // tile.x_pieces)
+            if tile.x_vectors > 1:
+                source += (piece + block) % tile.x_vectors * (pixel // tile.x_vectors)
             target = v + (block * args.most + index) * pixel
             _call_forward(args.forward, source, line, step, target, args.v_plane, scratch)
         place += 1
@@ -179,18 +179,18 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
 
 
 @inline
-def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns, pieces):
-    """Copy rows × columns pixels of one channel block, `pieces` vectors each; byte strides of rows and of pixels."""
+def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns, vectors):
+    """Copy rows × columns pixels of one channel block, `vectors` vectors each; byte strides of rows and of pixels."""
     for i in range(rows):
         for j in range(columns):
             from_ = source + i * source_line + j * source_step
             to = target + i * target_line + j * target_step
-            if tile.pieces == 1:
+            if tile.y_vectors == 1:
                 copy_vector(tile, from_, to)
             else:
-                for piece in range(pieces):
-                    at = piece * (4 * tile.lanes // tile.pieces)
-                    copy_piece(tile, from_ + at, to + at)
+                for piece in range(vectors):
+                    at = piece * (4 * tile.lanes // tile.y_vectors)
+                    copy_part(tile, from_ + at, to + at)
 
 
 @inline
@@ -212,11 +212,11 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
         number = group * args.vectors + vector
         bias = args.bias + number * (tile.rows * pixel)
-        plane = args.y + first_image * args.y_image + number // tile.pieces * args.y_vector
+        plane = args.y + first_image * args.y_image + number // tile.y_vectors * args.y_vector
         if tile.tailed:
-            plane += number % tile.pieces * (pixel // tile.pieces)
+            plane += number % tile.y_vectors * (pixel // tile.y_vectors)
         last = tile.tailed and vector == args.vectors - 1
-        pieces = tile.last_pieces if last else 1
+        stored = tile.last_vectors if last else 1
         place = first - first_image * args.tiles
         for index in range(count):
             source = m + ((vector - first_vector) * args.most + index) * pixel
@@ -233,7 +233,7 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
                 apart = patch_residual - patch
                 backward = args.backward_last if last else args.backward
                 _call_backward(backward, source, args.m_plane, patch, patch_line, pixel, bias, apart, scratch)
-                _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns, pieces)
+                _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns, stored)
             place += 1
             if place == args.tiles:
                 place = 0
@@ -267,8 +267,8 @@ def tiled(tile, worker, before, part, parts, args):
         if done != place:
             done = place
             vector = group * args.channel_blocks
-            x = args.x + vector // tile.x_pieces * args.x_cb
-            _forward(tile, args, x, vector % tile.x_pieces, first, count, v, worker)
+            x = args.x + vector // tile.x_vectors * args.x_cb
+            _forward(tile, args, x, vector % tile.x_vectors, first, count, v, worker)
         w = args.w + group * args.planes * args.panels * args.panel_bytes
         last = args.panels * (chunk + 1) // args.chunks
         panel = args.panels * chunk // args.chunks

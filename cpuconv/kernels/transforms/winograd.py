@@ -9,7 +9,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
-from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.products.gemm_store import store_with_zeros
@@ -125,7 +125,7 @@ def winograd_out(
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-        ended = finish(vec, value, bias, extra, tile.activation)
+        ended = emit_float_epilogue(vec, value, bias, extra, tile.activation)
         store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)

@@ -13,7 +13,7 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import U8, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.transforms.linear import Matrix
 from cpuconv.kernels.transforms.winograd import two_sided
@@ -53,7 +53,7 @@ class IntegerInverse:
     across: Matrix
     odd: int
     shift: int
-    ending: Ending
+    epilogue: Epilogue
     valid: int = 0
     zeros: int = 0
 
@@ -131,14 +131,14 @@ def winograd_integer_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = ending((Aᵀ·M·A)[i, j] / (odd·2**shift)), where the GEMM outputs M[i, j] are at m + (i·a + j)·plane.
+    """y[i][j] = epilogue((Aᵀ·M·A)[i, j] / (odd·2**shift)), where the GEMM outputs M[i, j] are at m + (i·a + j)·plane.
 
     The parameters are those of `transforms.tiled.backward`; `bias` is the address of the epilogue's rows.
     """
-    vec, floats, ending = Integers(builder, tile.lanes, WORD), Vector(builder, tile.lanes), tile.ending
+    vec, floats, epilogue = Integers(builder, tile.lanes, WORD), Vector(builder, tile.lanes), tile.epilogue
     size = len(tile.across[0])
     m, y = vec.pointer(m), vec.pointer(y)
-    rows = ending.load(floats, vec.pointer(bias))
+    rows = epilogue.load(floats, vec.pointer(bias))
     inverse, shift = vec.constant(_signed(pow(tile.odd, -1, 1 << WORD))), vec.constant(tile.shift)
 
     def load(i: int, j: int) -> Any:
@@ -150,10 +150,10 @@ def winograd_integer_out(
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         total = builder.ashr(builder.mul(value, inverse), shift)
-        extra = load_as_float(floats, ending.y, vec.offset(target, residual)) if ending.residual else None
-        store_vector(floats, ending.y, ending.emit(floats, total, rows, extra), target, tile.valid)
+        extra = load_as_float(floats, epilogue.y, vec.offset(target, residual)) if epilogue.residual else None
+        store_vector(floats, epilogue.y, epilogue.emit(floats, total, rows, extra), target, tile.valid)
         for piece in range(1, tile.zeros + 1):
-            store_vector(floats, ending.y, None, vec.offset(target, ending.y.bytes * tile.lanes * piece))
+            store_vector(floats, epilogue.y, None, vec.offset(target, epilogue.y.bytes * tile.lanes * piece))
 
     two_sided(vec, [tile.down], [tile.across], load, store)
 

@@ -3,9 +3,9 @@
 Output lane l is the sum over kernel taps and over i < mix of x[l ^ i]·w[i][tap][l]. With mix = 1 this is a depthwise
 convolution; otherwise groups of `mix` adjacent channels in a block, by permutations of the input vector.
 
-The reduction has one of two orders. `held`: the weights of the whole kernel stay in registers, each input row is read
-once, and outputs are stored after their last tap: registers have only the outputs of one input row. Otherwise it loops
-over kernel rows: registers have the weights of one row and all outputs of the tile.
+The reduction has one of two orders. `weights_in_registers`: the weights of the whole kernel stay in registers, each
+input row is read once, and outputs are stored after their last tap: registers have only the outputs of one input row.
+Otherwise it loops over kernel rows: registers have the weights of one row and all outputs of the tile.
 
 Elements of any type become float32 as they are loaded. Integer sums are exact below 2^24 (the solver guarantees that),
 and become int32 before their epilogue. The padding of such an input is its zero point.
@@ -26,10 +26,10 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat_once
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, either
+from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, emit_edge_and_inner
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -40,7 +40,7 @@ class LaneTile:
     """Parameters of a lane tile; sizes in pixels."""
 
     lanes: int
-    rows: int  # 0: an argument of the call, at least `under_way` (held)
+    rows: int  # 0: an argument of the call, at least `rows_in_flight`
     cols: int
     r: int
     s: int
@@ -48,7 +48,7 @@ class LaneTile:
     dilation: tuple[int, int]
     edges: Edges = NO_EDGES
     mix: int = 1  # channels (a power of two) or 32-bit groups per convolution group
-    held: bool = False  # the whole kernel is in registers (mix 1)
+    weights_in_registers: bool = False  # the whole kernel is in registers (mix 1)
     checked: bool = False  # rows of the window may be outside of the input
     residual: bool = False
     activation: tuple[Any, ...] | None = None
@@ -73,7 +73,7 @@ class LaneTile:
         return (self.r - 1) * self.dilation[0] + 1
 
     @property
-    def under_way(self) -> int:
+    def rows_in_flight(self) -> int:
         """Output rows whose windows begin no later than the first one's ends."""
         return (self.reach - 1) // self.stride[0] + 1
 
@@ -83,14 +83,14 @@ class LaneTile:
         return not self.sum.integer
 
     @property
-    def met(self) -> range:
+    def used_columns(self) -> range:
         """Columns of the window whose taps are multiplied."""
-        return self.edges.met(self.wide) if self.skips else range(self.wide)
+        return self.edges.inner_columns(self.wide) if self.skips else range(self.wide)
 
     @property
-    def ending(self) -> Ending:
+    def epilogue(self) -> Epilogue:
         """The epilogue of sums."""
-        return Ending(self.sum, self.y, self.residual, self.activation)
+        return Epilogue(self.sum, self.y, self.residual, self.activation)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Memory:
 
 def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """y[row][col] = epilogue(sum over taps and i of x·w)."""
-    (_held if tile.held else _looped)(tile, vec, memory)
+    (_weights_in_registers if tile.weights_in_registers else _looped)(tile, vec, memory)
 
 
 # CPU models whose schedule spills least in this straight-line code. With a Cortex-A76's own model LLVM spills 14 times
@@ -182,7 +182,7 @@ def lane_strip(
             reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
             emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual, rows))
 
-        either(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
+        emit_edge_and_inner(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
 
     loop(builder, 0, tiles, one)
 
@@ -239,11 +239,11 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
     target = vec.offset(memory.y, place)
     extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual)) if tile.residual else None
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
-    ended = tile.ending.emit(vec, total, tile.ending.load(vec, memory.bias), extra)
+    ended = tile.epilogue.emit(vec, total, tile.epilogue.load(vec, memory.bias), extra)
     (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, target)
 
 
-def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
+def _weights_in_registers(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
     weight = _weights(tile, vec, memory.w)
     for tap in range(tile.r * tile.s):
@@ -259,30 +259,30 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
 def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> None:
     """Compute `memory.rows` output rows in a loop that finishes one per iteration.
 
-    An iteration reads the input rows that complete the first of `under_way` output rows, and carries the sums of the
-    others. A prologue reads earlier input rows, and an epilogue finishes the last outputs: no multiplication is wasted.
+    An iteration reads the input rows that complete the first of `rows_in_flight` output rows, and carries the sums of
+    the others. A prologue reads earlier rows, and an epilogue finishes the last outputs: no multiplication is wasted.
     """
-    builder, stride, under_way = vec.builder, tile.stride[0], tile.under_way
+    builder, stride, rows_in_flight = vec.builder, tile.stride[0], tile.rows_in_flight
     ahead = max(0, tile.reach - stride)
     sums: Sums = {}
     for step in range(ahead):
-        sums = _add_input_row(tile, vec, memory, step, range(under_way), sums, weight)
+        sums = _add_input_row(tile, vec, memory, step, range(rows_in_flight), sums, weight)
     keys = list(sums)
 
     def turn(index: Any, values: list[Any]) -> list[Any]:
         here = replace(memory, x=values[0], row=values[1], y=values[2])
         current = dict(zip(keys, values[3:], strict=True))
         for step in range(ahead, tile.reach):
-            current = _add_input_row(tile, vec, here, step, range(under_way), current, weight)
+            current = _add_input_row(tile, vec, here, step, range(rows_in_flight), current, weight)
         below = vec.offset(here.x, builder.mul(here.xline, I64(stride)))
         others = [current[row + 1, col] for row, col in keys]
         return [below, builder.add(here.row, I64(stride)), vec.offset(here.y, here.yline), *others]
 
-    turns = builder.sub(memory.rows, I64(under_way - 1))
+    turns = builder.sub(memory.rows, I64(rows_in_flight - 1))
     x, row, y, *values = repeat_once(vec, turns, [memory.x, memory.row, memory.y, *sums.values()], turn)
     here, sums = replace(memory, x=x, row=row, y=y), dict(zip(keys, values, strict=True))
-    for step in range(ahead, (under_way - 2) * stride + tile.reach):
-        sums = _add_input_row(tile, vec, here, step, range(under_way - 1), sums, weight)
+    for step in range(ahead, (rows_in_flight - 2) * stride + tile.reach):
+        sums = _add_input_row(tile, vec, here, step, range(rows_in_flight - 1), sums, weight)
 
 
 def _add_input_row(
@@ -294,7 +294,7 @@ def _add_input_row(
     if not met:
         return sums
     zero = vec.constant(0.0)
-    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
+    columns = {column: uses for column in tile.used_columns if (uses := list(_uses(tile, column)))}
     last = {col: column for column, uses in columns.items() for col, _ in uses}
     ended = [row for row, tap in met if tap == tile.r - 1]
     for row, col in itertools.product(ended, range(tile.cols)):
@@ -321,7 +321,7 @@ def _add_input_row(
                 if (row, col) in ready:
                     _store(tile, vec, memory, row, col, sums[row, col])
 
-        sums = _where_met(tile, vec, memory, memory.w, column, sums, weight, add)
+        sums = _skip_padding(tile, vec, memory, memory.w, column, sums, weight, add)
         for row, col in ready:
             if missing:
                 _store(tile, vec, memory, row, col, sums[row, col])
@@ -334,7 +334,7 @@ def _may_be_missing(tile: LaneTile, memory: _Memory, column: int) -> bool:
     return tile.skips and column in memory.columns.masks
 
 
-def _where_met(
+def _skip_padding(
     tile: LaneTile,
     vec: Vector,
     memory: _Memory,
@@ -348,7 +348,7 @@ def _where_met(
     if not _may_be_missing(tile, memory, column):
         add(sums, weight)
         return sums
-    return memory.columns.where_met(column, sums, lambda here: add(here, _weights(tile, vec, w)))
+    return memory.columns.skip_outside(column, sums, lambda here: add(here, _weights(tile, vec, w)))
 
 
 def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
@@ -368,7 +368,7 @@ def _kernel_rows(
 ) -> tuple[dict[tuple[int, int], Any], Any]:
     """Add the taps of all kernel rows of permutation i; return the sums and the address of the next weights."""
     builder = vec.builder
-    columns = {column: uses for column in tile.met if (uses := list(_uses(tile, column)))}
+    columns = {column: uses for column in tile.used_columns if (uses := list(_uses(tile, column)))}
 
     def kernel_row(index: Any, values: list[Any]) -> list[Any]:
         x, row, w, *rest = values
@@ -390,7 +390,7 @@ def _kernel_rows(
                     for col, tap in uses:
                         sums[row, col] = vec.fma(value, factor(tap), sums[row, col])
 
-            current = _where_met(tile, vec, memory, w, column, current, weight, add)
+            current = _skip_padding(tile, vec, memory, w, column, current, weight, add)
         below = vec.offset(x, builder.mul(memory.xline, I64(tile.dilation[0])))
         next_w = vec.offset(w, tile.s * tile.parts * vec.size)
         return [below, builder.add(row, I64(tile.dilation[0])), next_w, *current.values()]

@@ -19,19 +19,19 @@ from cpuconv.problem.problem import ConvProblem
 class Edges:
     """Numbers of columns at either end of a window that may be outside of the input.
 
-    With `known` they all are: the tile is the only one of its row.
+    With `all_outside` they all are: the tile is the only one of its row.
     """
 
     left: int
     right: int
-    known: bool = False
+    all_outside: bool = False
 
     @classmethod
     def of(cls, problem: ConvProblem, cols: int, alone: bool = True) -> Edges:
         """Edges of tiles of `cols` outputs: no window reaches beyond the padding.
 
         Both sides are as wide as the wider padding: with a stride, one of them is narrower at some image sizes. With
-        `alone`, a tile that is the only one of its row has known edges.
+        `alone`, a tile that is the only one of its row has edges that are all outside.
         """
         left, right = problem.pads[2:]
         if cols < problem.ow or not alone:
@@ -39,9 +39,9 @@ class Edges:
         reach = (cols - 1) * problem.stride[1] + problem.effective_kernel[1]
         return cls(min(left, reach), max(0, reach - left - problem.w), True)
 
-    def met(self, wide: int) -> range:
+    def inner_columns(self, wide: int) -> range:
         """Columns of a window that may be inside."""
-        return range(self.left, wide - self.right) if self.known else range(wide)
+        return range(self.left, wide - self.right) if self.all_outside else range(wide)
 
 
 NO_EDGES = Edges(0, 0)
@@ -56,7 +56,7 @@ class Columns:
     zeros: Any
     masks: dict[int, Any]
 
-    def where_met(self, column: int, sums: Sums, add: Callable[[Sums], None]) -> Sums:
+    def skip_outside(self, column: int, sums: Sums, add: Callable[[Sums], None]) -> Sums:
         """Emit `add`, which changes the sums of a column; skip it at run time where the column is outside."""
         builder, after = self.vec.builder, dict(sums)
         if column not in self.masks:
@@ -65,12 +65,12 @@ class Columns:
         entry = builder.block
         with builder.if_then(builder.icmp_unsigned("!=", self.masks[column], I64(0))):
             add(after)
-            met = builder.block
+            done = builder.block
         for key, value in after.items():
             if value is not sums[key]:
                 after[key] = builder.phi(value.type)
                 after[key].add_incoming(sums[key], entry)
-                after[key].add_incoming(value, met)
+                after[key].add_incoming(value, done)
         return after
 
     def address(self, start: Any, column: int) -> Any:
@@ -83,7 +83,7 @@ class Columns:
         return vec.offset(self.zeros, builder.and_(apart, self.masks[column]))
 
 
-def either(
+def emit_edge_and_inner(
     edges: Edges, vec: Vector, position: Any, width: Any, wide: int, zeros: Any, emit: Callable[[Columns], None]
 ) -> None:
     """Emit a tile's code, made by `emit`, twice: for windows that reach beyond the input, and for windows inside.
@@ -99,7 +99,7 @@ def either(
     """
     builder = vec.builder
     outer = [column for column in range(wide) if column not in range(edges.left, wide - edges.right)]
-    if edges.known or not outer:
+    if edges.all_outside or not outer:
         emit(Columns(vec, zeros, dict.fromkeys(outer, I64(0))))
         return
     fits = builder.icmp_unsigned("<=", position, builder.sub(width, I64(wide)))

@@ -6,7 +6,7 @@ read from a row of zeros. Input in any other layout is first packed, with its pa
 workspace. A band has one channel block and one row block, and stays in L1 or L2.
 
 A unit has the channels of one vector of sums. With elements narrower than 32 bits, a block has several such vectors
-(`pieces`). Where padding is not zero, each worker fills a row with the padding value.
+(`in_vectors`, `out_vectors`). Where padding is not zero, each worker fills a row with the padding value.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class LanewiseTile:
     lanes: int
     band: bool  # rows are packed to a band
     pack: RowTile
-    in_pieces: int = 1  # vectors of sums per pixel of an input block
-    out_pieces: int = 1  # vectors of sums per pixel of an output block
-    ending: int = 1  # rows of the epilogue's table per vector of sums
+    in_vectors: int = 1  # vectors of sums per pixel of an input block
+    out_vectors: int = 1  # vectors of sums per pixel of an output block
+    epilogue_rows: int = 1  # rows of the epilogue's table per vector of sums
     filled: bool = False  # padding is `fill`, not zero
 
 
@@ -115,10 +115,10 @@ def lanewise(tile, worker, before, part, parts, args):
         image = unit // (args.blocks * args.row_blocks)
         row_tiles = args.row_tiles * row_block // args.row_blocks
         next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
-        y = args.y + image * args.y_image + block // tile.out_pieces * args.y_vector
-        y += block % tile.out_pieces * (pixel // tile.out_pieces)
+        y = args.y + image * args.y_image + block // tile.out_vectors * args.y_vector
+        y += block % tile.out_vectors * (pixel // tile.out_vectors)
         w = args.w + block * args.weight_bytes
-        bias = args.bias + block * pixel * tile.ending
+        bias = args.bias + block * pixel * tile.epilogue_rows
         if tile.band:
             first = min(row_tiles * rows, args.height - rows)
             last = min(next_row_tiles * rows, args.height)
@@ -128,7 +128,7 @@ def lanewise(tile, worker, before, part, parts, args):
             )
             x = packed - source_row * args.x_line
         else:
-            x = args.x + image * args.x_image + block // tile.in_pieces * args.x_cb - args.pad_left * pixel
-            x += block % tile.in_pieces * (pixel // tile.in_pieces)
+            x = args.x + image * args.x_image + block // tile.in_vectors * args.x_cb - args.pad_left * pixel
+            x += block % tile.in_vectors * (pixel // tile.in_vectors)
         for row_tile in range(row_tiles, next_row_tiles):
             _strip(tile, args, x, y, w, bias, zeros, min(row_tile * rows, args.height - rows))

@@ -8,8 +8,8 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import S8, U8, Element
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args
+from cpuconv.kernels.binding.tensor_view import TensorView
 
 FIELDS = "x y units height width blocks x_image x_block y_image y_block"
 """Argument words made by `plane_args`."""
@@ -34,7 +34,7 @@ def store_nearest(vec: Vector, element: Element, value: Any, address: Any) -> No
     store_float(vec, element, value, address)
 
 
-def plane_args(x: Place, y: Place) -> Args:
+def plane_args(x: TensorView, y: TensorView) -> Args:
     """Arguments for planes of `x` and of `y`, both in channel blocks; rows of `y` are the units of work."""
     n, blocks, height, width, _ = y.physical
     return {

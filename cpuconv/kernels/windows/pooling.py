@@ -25,8 +25,8 @@ from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.columns import columns_for
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.rows import zero_pixels
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word
@@ -275,7 +275,7 @@ def _tables(
     return entries, np.ascontiguousarray(distinct, np.float32)
 
 
-def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step | None:
+def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: int) -> Step | None:
     """The call that pools `x`, in channel blocks, to `y`; None where a window is too wide for strips, or has no column
     inside the input.
     """

@@ -17,8 +17,8 @@ from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.runtime.code.llvm import ir
@@ -130,7 +130,13 @@ def _table(axis: int, added: float | None, sources: tuple[Sources, Sources], str
 
 
 def resize_step(
-    isa: Isa, x: Place, y: Place, sources: tuple[Sources, Sources], taps: int, parts: int, added: float | None = None
+    isa: Isa,
+    x: TensorView,
+    y: TensorView,
+    sources: tuple[Sources, Sources],
+    taps: int,
+    parts: int,
+    added: float | None = None,
 ) -> Step:
     """The call that resizes `x`, in channel blocks, to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
 

@@ -17,8 +17,8 @@ from cpuconv.following.sizes import applied, is_followed, items_of, sizes_array
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
@@ -152,8 +152,8 @@ def fold_windows(tile, worker, before, part, parts, args):
 
 def _windows_step(
     isa: Isa,
-    x: Place,
-    y: Place,
+    x: TensorView,
+    y: TensorView,
     fold: str,
     tables: tuple[np.ndarray, np.ndarray],
     steps: tuple[int, int],
@@ -179,7 +179,7 @@ def _windows_step(
     return Step(fold_windows, PlaneTile(isa.lanes, x.block // y.block), args, parts)
 
 
-def windows_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step:
+def windows_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: int) -> Step:
     """The call that pools `x`, in channel blocks, to `y`, with windows of any size."""
     tables = []
     for axis in (0, 1):
@@ -202,7 +202,7 @@ def _factor(number: float) -> np.ndarray:
     return np.array([number], np.float32)
 
 
-def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, parts: int) -> Step:
+def planes_step(isa: Isa, x: TensorView, y: TensorView, fold: str, factor: float | None, parts: int) -> Step:
     """The call that reduces each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
 
     `y` has the same element type, or float32.

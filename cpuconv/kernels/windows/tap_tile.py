@@ -22,14 +22,14 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import S32, U8, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I32, I64, Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.interleave import zipped
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.multiplying import hidden
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.packing.tap_weights import Taps
-from cpuconv.kernels.windows.bytes_ending import BytesEnding
-from cpuconv.kernels.windows.edges import Columns, Edges, either
+from cpuconv.kernels.windows.edges import Columns, Edges, emit_edge_and_inner
+from cpuconv.kernels.windows.requantize import Requantize
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -81,9 +81,9 @@ class TapTile:
         return (self.cols - 1) * self.stride + (self.s - 1) * self.dilation + 1
 
     @property
-    def ending(self) -> Ending:
+    def epilogue(self) -> Epilogue:
         """The epilogue of sums."""
-        return Ending(S32, self.y, self.residual, self.activation)
+        return Epilogue(S32, self.y, self.residual, self.activation)
 
     def uses(self, column: int) -> Iterator[tuple[int, int]]:
         """(output column, kernel column) pairs that use a column of the window."""
@@ -163,7 +163,7 @@ def tap_strip(
     """
     vec = Vector(builder, tile.lanes)
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
-    bytes_ = BytesEnding(vec, tile.ending, bias, tile.vectors) if tile.ending.bytes_ else None
+    bytes_ = Requantize(vec, tile.epilogue, bias, tile.vectors) if tile.epilogue.requantizes else None
     signs = _signs(vec)
 
     def row_of_tiles(number: Any) -> None:
@@ -184,7 +184,7 @@ def tap_strip(
                 memory = _Memory(*reads, y_now, yline, yvector, bias, residual)
                 _Emission(tile, vec, memory, bytes_, signs).run()
 
-            either(tile.edges, vec, builder.sub(from_, pad_left), width, tile.wide, zeros, emit)
+            emit_edge_and_inner(tile.edges, vec, builder.sub(from_, pad_left), width, tile.wide, zeros, emit)
 
         loop(builder, 0, builder.sub(last, first), one)
 
@@ -203,7 +203,7 @@ call_tap_strip = tap_strip.caller()
 class _Emission:
     """Emitter of the code of one tile."""
 
-    def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: BytesEnding | None, signs: Any) -> None:
+    def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: Requantize | None, signs: Any) -> None:
         self.tile, self.vec, self.memory, self.bytes_, self.signs = tile, vec, memory, bytes_, signs
         self.product: Product = BY_NAME[tile.product]
         self.weights = memory.w
@@ -300,7 +300,7 @@ class _Emission:
 
     def _start(self, number: int) -> Any:
         vec = self.vec
-        return vec.load_int(vec.offset(self.memory.bias, vec.size * len(self.tile.ending.rows) * number))
+        return vec.load_int(vec.offset(self.memory.bias, vec.size * len(self.tile.epilogue.rows) * number))
 
     def _weight(self, tap: int, pattern: int, part: int, number: int) -> Any:
         tile = self.tile
@@ -318,9 +318,9 @@ class _Emission:
             return
         for number in range(tile.present):
             at = vec.offset(target, builder.mul(memory.yvector, I64(number)))
-            rows = tile.ending.load(vec, vec.offset(memory.bias, vec.size * len(tile.ending.rows) * number))
+            rows = tile.epilogue.load(vec, vec.offset(memory.bias, vec.size * len(tile.epilogue.rows) * number))
             extra = load_as_float(vec, tile.y, vec.offset(at, memory.residual)) if tile.residual else None
-            ended = tile.ending.emit(vec, totals[number], rows | {"bias": vec.int_constant(0)}, extra)
+            ended = tile.epilogue.emit(vec, totals[number], rows | {"bias": vec.int_constant(0)}, extra)
             (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, at)
 
     def _residuals(self, target: Any, step: int) -> list[Any]:

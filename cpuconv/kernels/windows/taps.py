@@ -59,7 +59,7 @@ def _strip(tile, args, strip, x, y, w, bias, zeros, first_row, last_row):
     "in_height in_width pad_top pad_left x_image x_block x_line y_image y_vector y_line"
 )
 def taps(tile, worker, before, part, parts, args):
-    """y = ending(depthwise convolution of x and w), blocked output; see the module.
+    """y = epilogue(depthwise convolution of x and w), blocked output; see the module.
 
     `strips` is the address of the addresses of three micro-kernels: for full pieces, for the last one with channels,
     and for empty ones. `full` pieces are full, `present` have channels.

@@ -21,8 +21,8 @@ from cpuconv.following.sizes import applied, items_of
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops.base import Op
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
@@ -36,20 +36,20 @@ class Memory:
 
     Attributes
     ----------
-    places : dict[str, Place]
+    places : dict[str, TensorView]
         Places of all values except constants; bases are "arena", "input K" and "output K".
     arena : int
         Size of the arena, in bytes.
     unshared : int
         Size of the same buffers without sharing, in bytes.
-    buffers : dict[str, Place]
+    buffers : dict[str, TensorView]
         The places with buffers as bases, for overlap checks: buffers of one stage do not overlap.
     """
 
-    places: dict[str, Place]
+    places: dict[str, TensorView]
     arena: int
     unshared: int
-    buffers: dict[str, Place] = field(default_factory=dict)
+    buffers: dict[str, TensorView] = field(default_factory=dict)
 
 
 def plan_memory(network_plan: NetworkPlan, moments: Sequence[int] | None = None) -> Memory:
@@ -74,7 +74,7 @@ class _Planner:
         self._last_of: dict[str, int] = {}  # by base: the last node known to read from it
         self.pinned = self._pinned()
         self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and its position
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, TensorView] = {}
         for at, name in enumerate(self.graph.inputs):
             self._settle(name, self._place(name, f"input {at}", "dense"))
 
@@ -133,7 +133,7 @@ class _Planner:
 
     # --- places ---------------------------------------------------------------------------------------------------
 
-    def _place(self, name: str, base: str, form: str) -> Place:
+    def _place(self, name: str, base: str, form: str) -> TensorView:
         value = self.graph.value(name)
         shape, dtype = _sizes(value), value.dtype or FLOAT32
         return _in_form(Ref(base), shape, dtype, form, self.network_plan.target)
@@ -154,20 +154,20 @@ class _Planner:
                 continue
             self._settle(name, self._in_place(at, node_plan, name) or self._own(name, node_plan.writes(position)))
 
-    def _settle(self, name: str, place: Place) -> None:
+    def _settle(self, name: str, place: TensorView) -> None:
         """Assign a place to a value, and record the last reader of its buffer."""
         base = place.ref.name
         self.places[name] = place
         self._last_of[base] = max(self._last_of.get(base, -1), self._last.get(name, -1))
 
-    def _operand(self, name: str) -> Place | None:
+    def _operand(self, name: str) -> TensorView | None:
         """An input of a view; constants have no address yet, as they are read when the network is compiled."""
         array = self.graph.constants.get(name)
         if array is None:
             return self.places.get(name)
-        return Place.plain(Ref("constant"), array.shape, array.dtype, array)
+        return TensorView.plain(Ref("constant"), array.shape, array.dtype, array)
 
-    def _own(self, name: str, form: str) -> Place:
+    def _own(self, name: str, form: str) -> TensorView:
         """New memory for a value: a part of a concatenation, an output of the network, or a new buffer."""
         if name in self.parts:
             output, at = self.parts[name]
@@ -179,7 +179,7 @@ class _Planner:
             return op.parts(reader.node, values, self.places[output])[at]
         return self._place(name, self.pinned.get(name, f"buffer {name}"), form)
 
-    def _in_place(self, at: int, node_plan: NodePlan, name: str) -> Place | None:
+    def _in_place(self, at: int, node_plan: NodePlan, name: str) -> TensorView | None:
         """The place of an operand with no later readers, for an operator that may work in place."""
         op = _op(node_plan)
         if op is None or not op.in_place or node_plan.offer is None or name in self.pinned or name in self.parts:
@@ -196,7 +196,7 @@ class _Planner:
                 return place
         return None
 
-    def _is_free(self, at: int, node_plan: NodePlan, place: Place) -> bool:
+    def _is_free(self, at: int, node_plan: NodePlan, place: TensorView) -> bool:
         """Whether node `at` may overwrite a whole buffer: it is the last reader, and reads it in the same order."""
         base = place.ref.name
         operands = [self.places[name] for name in node_plan.node.inputs if name in self.places]
@@ -250,12 +250,12 @@ def _sizes(value: Value) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else 0 for size in value.shape)
 
 
-def _moved(place: Place, offsets: Mapping[str, int]) -> Place:
+def _moved(place: TensorView, offsets: Mapping[str, int]) -> TensorView:
     base = offsets.get(place.ref.name)
     if base is None:
         return place
     ref = Ref(ARENA, base + place.ref.offset)
-    return Place(ref, place.shape, place.strides, place.block, place.dtype, place.array)
+    return TensorView(ref, place.shape, place.strides, place.block, place.dtype, place.array)
 
 
 def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
@@ -307,16 +307,16 @@ def _step(size: int) -> int:
     return divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
 
-def constant_place(ref: Ref, array: np.ndarray, form: str, target: Target) -> Place:
+def constant_place(ref: Ref, array: np.ndarray, form: str, target: Target) -> TensorView:
     """The place of a constant that is stored at `ref`."""
     return _in_form(ref, array.shape, array.dtype, form, target, array)
 
 
 def _in_form(
     ref: Ref, shape: Sequence[int], dtype: np.dtype, form: str, target: Target, array: np.ndarray | None = None
-) -> Place:
+) -> TensorView:
     """The place of a whole tensor with a form at `ref`."""
     dtype = stored_as(form, dtype)
     if form in (BLOCKED, BLOCKED_BF16):
-        return Place.blocked(ref, shape, target.block(dtype), array, dtype)
-    return Place.plain(ref, shape, dtype, array)
+        return TensorView.blocked(ref, shape, target.block(dtype), array, dtype)
+    return TensorView.plain(ref, shape, dtype, array)

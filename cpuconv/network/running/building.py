@@ -15,8 +15,8 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
 from cpuconv.graph.ops.base import MISFITS, misfit
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE_BF16, TensorView, image_shape, stored_as
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.mapped_files import lender, let_go, own
 from cpuconv.memory.room import check_bytes
@@ -79,7 +79,7 @@ class Builder:
         outputs = sum(value.nbytes for value in self.outputs.values())
         check_bytes(now(self.memory.arena + outputs), f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
-        self._forms: dict[tuple[str, str], Place] = {}
+        self._forms: dict[tuple[str, str], TensorView] = {}
         self._hosts: dict[int, Host] = {}
         self._read_by_hosts: dict[str, np.ndarray] = {}  # constants for references, owned by this program
         self.workspace_bytes = 0
@@ -192,17 +192,17 @@ class Builder:
         """Lower a node to kernel calls."""
         return lower(call)
 
-    def _written(self, node: Node) -> list[Place | None]:
+    def _written(self, node: Node) -> list[TensorView | None]:
         """The places of a node's outputs; None for unused ones."""
         return [self.memory.places[name] if name else None for name in node.outputs]
 
-    def _operand(self, name: str, form: str) -> Place:
+    def _operand(self, name: str, form: str) -> TensorView:
         """The place of a node's input; constants are converted once to the form that the node reads."""
         array = self._raw.get(name)
         if array is None:
             return self.memory.places[name]
         if not form:  # the elements are read at compile time
-            return Place.plain(Ref("none"), array.shape, array.dtype, array)
+            return TensorView.plain(Ref("none"), array.shape, array.dtype, array)
         place = self._forms.get((name, form))
         if place is None:
             target = self._target
@@ -254,7 +254,7 @@ class Builder:
         return Host(node, operands, self._written(node))
 
 
-def _values(places: Sequence[Place | None], forms: Sequence[str]) -> list[Value | None]:
+def _values(places: Sequence[TensorView | None], forms: Sequence[str]) -> list[Value | None]:
     """The types that kernels read or write at these places; tensors stored as bfloat16 count as float32."""
     halves = (DENSE_BF16, BLOCKED_BF16)
     return [

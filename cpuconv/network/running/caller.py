@@ -11,7 +11,7 @@ from autotune.data_classes import dataclass
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node
 from cpuconv.graph.stopping import Stop, check
-from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.memory.arenas import Arena
 from cpuconv.network.folding import check_results
@@ -27,7 +27,7 @@ class Host:
 
     node: Node
     inputs: list[Any]  # arrays of constants, places, or None
-    outputs: list[Place | None]
+    outputs: list[TensorView | None]
 
 
 Segment = Recording | Host
@@ -130,12 +130,12 @@ class Caller:
 def _call(host: Host, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
     """A function that runs a node's reference on the arena and the caller's arrays; it does not own its `Caller`."""
 
-    def view(place: Place) -> np.ndarray:
+    def view(place: TensorView) -> np.ndarray:
         memory = late[place.ref.name].reshape(-1).view(np.uint8)
         return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
 
     def call(stop: Stop | None) -> None:
-        arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
+        arrays = [view(item) if isinstance(item, TensorView) else item for item in host.inputs]
         dtypes = [None if place is None else place.dtype for place in host.outputs]
         results = run(host.node, arrays, dtypes, stop=stop)
         check_results(host.node, [None if place is None else place.shape for place in host.outputs], results)

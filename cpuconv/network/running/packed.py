@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv import session
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.memory.large_pages import Pool
 from cpuconv.memory.mapped_files import lender, own
 

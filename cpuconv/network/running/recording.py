@@ -76,7 +76,7 @@ class Recording:
     @property
     def bases(self) -> frozenset[str]:
         """The bases of its addresses."""
-        return frozenset(self.words.patches)
+        return frozenset(self.words.relocations)
 
     @property
     def nbytes(self) -> int:
@@ -109,19 +109,19 @@ class Bound:
         moving: Mapping[str, int],
         watch: Stopwatch | None = None,
     ) -> None:
-        words, starts, patches, codes, parts, held, entries = recording.words
+        words, starts, relocations, codes, parts, held, entries = recording.words
         self._words = words.copy()
         kept: list[Any] = [held, self._words]  # objects whose addresses are in the rows
         known = {**bases, **moving}
         for base, start in known.items():
-            if base in patches:
-                self._words[patches[base]] += start
-        places = [patches[base] for base in moving if base in patches]
+            if base in relocations:
+                self._words[relocations[base]] += start
+        places = [relocations[base] for base in moving if base in relocations]
         self._moving = np.concatenate([np.zeros(0, np.int64), *places])
         self._cells = memoryview(self._words)  # writes a word in a tenth of NumPy's time
         self._late = {
             base: list(zip(places.tolist(), words[places].tolist(), strict=True))
-            for base, places in patches.items()
+            for base, places in relocations.items()
             if base not in known
         }
         if watch is not None or max(recording.sets, default=1) > 1:

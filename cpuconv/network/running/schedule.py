@@ -13,9 +13,9 @@ from itertools import islice
 
 from autotune.data_classes import dataclass
 from cpuconv.following.sizes import is_followed, now
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.network.running.arena import WORKSPACE
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
@@ -72,8 +72,8 @@ class Touched:
 
     moment: int
     steps: Sequence[Step]
-    read: Sequence[Place]
-    written: Sequence[Place]
+    read: Sequence[TensorView]
+    written: Sequence[TensorView]
 
     def joins(self, other: Touched) -> bool:
         """Whether it may run concurrently with another one."""
@@ -113,7 +113,7 @@ def sets(touched: Sequence[Touched]) -> list[list[int]]:
     ]
 
 
-def _overlap(written: Sequence[Place], touched: Sequence[Place]) -> bool:
+def _overlap(written: Sequence[TensorView], touched: Sequence[TensorView]) -> bool:
     """Whether elements of places may share memory."""
     return any(
         a.ref.name == b.ref.name and bounds(a)[0] < bounds(b)[1] and bounds(b)[0] < bounds(a)[1]
@@ -122,7 +122,7 @@ def _overlap(written: Sequence[Place], touched: Sequence[Place]) -> bool:
     )
 
 
-def bounds(place: Place) -> tuple[int, int]:
+def bounds(place: TensorView) -> tuple[int, int]:
     """The offsets of the first byte of a place and of the byte after its last; strides may be negative."""
     spans = [(size - 1) * step for size, step in zip(place.physical, place.strides, strict=True)]
     ends = (sum(span for span in spans if span * sign > 0) for sign in (-1, 1))

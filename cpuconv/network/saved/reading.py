@@ -16,7 +16,7 @@ from cpuconv.conv.choice.model import Limits, check_options
 from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.network.notes import Mention, Note
 from cpuconv.network.saved import kernels
 from cpuconv.network.saved.container import Container, checksum

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Value
-from cpuconv.kernels.binding.place import stored_as
+from cpuconv.kernels.binding.tensor_view import stored_as
 from cpuconv.network.selection.layout import NodePlan
 from cpuconv.problem.types import Types
 

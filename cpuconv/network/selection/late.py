@@ -8,7 +8,7 @@ from __future__ import annotations
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
-from cpuconv.kernels.binding.place import BFLOAT16, FLOAT32, stored_as
+from cpuconv.kernels.binding.tensor_view import BFLOAT16, FLOAT32, stored_as
 
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"))
 

@@ -18,8 +18,8 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops.base import MISFITS, Op, misfit
-from cpuconv.kernels.binding.place import DENSE
 from cpuconv.kernels.binding.signature import mismatch
+from cpuconv.kernels.binding.tensor_view import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
 from cpuconv.network.selection.late import is_right, late_values
 from cpuconv.network.selection.planning import (

@@ -19,7 +19,15 @@ from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, blocked_shape, stored_as
+from cpuconv.kernels.binding.tensor_view import (
+    BLOCKED,
+    BLOCKED_BF16,
+    DENSE,
+    DENSE_BF16,
+    STRIDED,
+    blocked_shape,
+    stored_as,
+)
 
 _HOST_SECONDS = 1e-4  # seconds assumed for a node that the reference computes, so that any kernel is preferred
 _COPY_SECONDS = 1e-6  # overhead of a copy in seconds, in addition to moving the bytes

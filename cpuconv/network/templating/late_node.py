@@ -20,8 +20,8 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, Ref, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.network.running.arena import WORKSPACE
 
 
@@ -33,7 +33,7 @@ class LateNode:
     ----------
     node : Node
     offer : Offer
-    inputs, outputs : sequence of Place or None
+    inputs, outputs : sequence of TensorView or None
     raw : mapping of str to numpy.ndarray
         The constants that the node reads.
     target : Target
@@ -41,8 +41,8 @@ class LateNode:
 
     node: Node
     offer: Offer
-    inputs: Sequence[Place | None]
-    outputs: Sequence[Place]
+    inputs: Sequence[TensorView | None]
+    outputs: Sequence[TensorView]
     raw: Mapping[str, np.ndarray]
     target: Target
 
@@ -70,7 +70,7 @@ class LateNode:
                 raise ValueError(f"{node.label} is not computed so")
         return op.lower(Call(node, inputs, outputs, offer, self.target, space, constants))
 
-    def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[Place | None], list[Place]]:
+    def _filled(self, number: Callable[[Any], Any]) -> tuple[Node, Offer, list[TensorView | None], list[TensorView]]:
         """Replace each symbolic size in the node by the result of `number`, in order."""
         attributes = {name: filled(value, number) for name, value in self.node.attributes.items()}
         node = self.node if attributes == self.node.attributes else replace(self.node, attributes=attributes)
@@ -87,11 +87,11 @@ class LateNode:
         )
 
 
-def filled_place(place: Place, number: Number) -> Place:
+def filled_place(place: TensorView, number: Number) -> TensorView:
     """Replace each symbolic size in a place by `number(size)`, in order."""
     ref = replace(place.ref, offset=filled(place.ref.offset, number))
     shape, strides = filled(place.shape, number), filled(place.strides, number)
     array = place.array
     if array is not None and array.dtype == SIZES:
         array = filled(array, number)
-    return Place(ref, shape, strides, place.block, place.dtype, array)
+    return TensorView(ref, shape, strides, place.block, place.dtype, array)

@@ -17,8 +17,8 @@ from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import MISFITS
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Space, Step, micro_kernels
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.binding.word_table import TABLES, WordTable
 from cpuconv.kernels.binding.words import Words
 from cpuconv.memory.arenas import Arenas
@@ -231,7 +231,7 @@ def _filled_host(host: Host, number: Number) -> Host:
     """Replace the symbolic sizes in the operands, constants and attributes of a node."""
 
     def operand(value: Any) -> Any:
-        return filled_place(value, number) if isinstance(value, Place) else filled(value, number)
+        return filled_place(value, number) if isinstance(value, TensorView) else filled(value, number)
 
     attributes = {name: filled(value, number) for name, value in host.node.attributes.items()}
     is_same = all(value is host.node.attributes[name] for name, value in attributes.items())

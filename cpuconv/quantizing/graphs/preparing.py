@@ -12,7 +12,7 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.passes import halves, pads, weights
 from cpuconv.graph.passes.quantised import OPERATORS
 from cpuconv.graph.passes.rewriting import without
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs import plain
 from cpuconv.quantizing.graphs.products import product_of

@@ -13,7 +13,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import UNCUT, Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
@@ -108,7 +108,7 @@ def convolve_step(
     sizes, parts_of_words = geometry(problem, isa, product, params.v), spans.spans(problem, isa, params.v)
     product, problem = sizes.product, sizes.problem
     counts = words.vector_counts(problem, isa)
-    pieces, types = words.pieces(problem), problem.types
+    vectors_per_pixel, types = words.vectors_per_pixel(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
     columns = _columns(problem, params, isa, width, sizes)
@@ -125,7 +125,7 @@ def convolve_step(
     reach_h, reach_w = problem.effective_kernel
     panels = divide(sizes.vectors, params.v)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
-    blocks, chunks = shortest(problem.threads, before, grid)
+    blocks, chunks = best_partition(problem.threads, before, grid)
     row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
     if band == NO_BAND:
@@ -150,8 +150,8 @@ def convolve_step(
     tails = problem.r * problem.s if tail else 0
     whole = (count - 1) // tails if tails else count  # parts of which the last has a segment before the tails
     parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
-    parked_tile = params.rows * params.cols * vectors_bytes
-    parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
+    suspended_tile = params.rows * params.cols * vectors_bytes
+    suspended_step = tile_rows * column_tiles * suspended_tile if parts > 1 else 0
     fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)
     gemm = gemm_tile(
         problem, isa, product, params.v, params.rows, columns.options[0], sizes.reduction,
@@ -162,15 +162,15 @@ def convolve_step(
         fetch=divide(unroll * fetching.step, LINE) if product.matrix else fetching.lines,
         resume=parts > 1,
         tail=tail,
-        pitch=pitch if pitch != problem.ow else 0,
-        inside=problem.ow if pitch not in (0, problem.ow) else 0,
+        row_pixels=pitch if pitch != problem.ow else 0,
+        valid_pixels=problem.ow if pitch not in (0, problem.ow) else 0,
     )  # fmt: skip
     rest, stored = problem.kg % lanes, sizes.vectors
     last = replace(gemm, valid=rest) if rest else gemm
     if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
-        absent = panels * params.v - sizes.vectors
-        zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
-        last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
+        unused_vectors = panels * params.v - sizes.vectors
+        zeros = divide(sizes.vectors, vectors_per_pixel) * vectors_per_pixel - sizes.vectors
+        last, stored = replace(last, unused_vectors=unused_vectors, zeros=zeros), panels * params.v
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         **gemm_args(operands, gemm, last, table, sizes.reduction, panels, columns, product.matrix),
@@ -180,7 +180,7 @@ def convolve_step(
         "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
         "row_segments": count // problem.r if sizes.rows_first else 0,
         "band_kind": band,
-        "pieces": pieces,
+        "pixel_vectors": vectors_per_pixel,
         "tails": tails,
         **fetching.args,
         "table_panel": (1 + count) * table.itemsize if shared else 0,
@@ -188,8 +188,8 @@ def convolve_step(
         "segment_bytes": unroll * product.parts * vectors_bytes,
         **_parts_before(gemm, parts, product.matrix),
         **worker_args("band", space, band_step, problem.threads),
-        **worker_args("parked", space, parked_step, problem.threads),
-        "parked_tile": parked_tile if parts > 1 else 0,
+        **worker_args("suspended", space, suspended_step, problem.threads),
+        "suspended_tile": suspended_tile if parts > 1 else 0,
         "vectors": stored,
         "chunks": chunks,
         **output_args(operands.y),
@@ -220,8 +220,10 @@ def _columns(problem: ConvProblem, params: Params, isa: Isa, width: int, sizes: 
     """The columns of tiles of a row; others than those of the candidate are of the closed set."""
     gemm = gemm_tile(problem, isa, sizes.product, params.v, params.rows, params.cols, 1, unroll=1, xs=isa.lanes)
     rest = problem.kg % isa.lanes
-    absent = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
-    return row_columns(isa, sizes.seen, gemm, replace(gemm, valid=rest or isa.lanes, absent=absent), width)
+    unused_vectors = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
+    return row_columns(
+        isa, sizes.seen, gemm, replace(gemm, valid=rest or isa.lanes, unused_vectors=unused_vectors), width
+    )
 
 
 def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
@@ -241,7 +243,7 @@ def _grid(
     tiles, beside = (columns, 1) if flat else (rows, columns)
     blocks = greatest(1, tiles // (params.block or tiles))
     if problem.threads == 1:
-        return blocks, UNCUT
+        return blocks, UNPARTITIONED
     channels = words.in_words(problem).c
     scalars = problem.h * problem.w * (channels if band == PLANAR_BAND else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
@@ -250,8 +252,8 @@ def _grid(
         panels=divide(sizes.vectors, params.v) * problem.groups,
         unit=beside * sizes.cycles(isa, params),
         prepare=2 * WORD * scalars / tiles / isa.l2_rate if band != NO_BAND else 0.0,
-        weights=problem.weight_bytes / isa.l3_rate,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        weight_cycles=problem.weight_bytes / isa.l3_rate,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
     return blocks, grid
 
@@ -351,7 +353,7 @@ def cost(
         traffic /= isa.single[params.v - 1]
     vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
     floor = vectors * least_cycles(isa, sizes.product, sizes.multiplied())
-    return machine.cost(floor, (compute + traffic) * grid.uneven(problem.threads, blocks), problem.threads)
+    return machine.cost(floor, (compute + traffic) * grid.imbalance(problem.threads, blocks), problem.threads)
 
 
 def bound(

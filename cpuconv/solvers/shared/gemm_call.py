@@ -13,7 +13,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
@@ -111,7 +111,7 @@ class Fetching:
 def ending_cycles(problem: ConvProblem, v: int) -> float:
     """Cycles to end a vector of sums in tiles of `v` weight vectors, beside those of a store."""
     each, stored = _BYTES_CYCLES
-    return each + stored / v if problem.types.sum.integer and Ending.of(problem).bytes_ else 0.0
+    return each + stored / v if problem.types.sum.integer and Epilogue.of(problem).requantizes else 0.0
 
 
 def micro(tile: GemmTile, matrix: bool = False) -> MicroRef:
@@ -147,4 +147,4 @@ def gemm_args(
 
 def bias_bytes(problem: ConvProblem, isa: Isa) -> int:
     """Bytes of what a vector of sums ends with."""
-    return WORD * isa.lanes * len(Ending.of(problem).rows)
+    return WORD * isa.lanes * len(Epilogue.of(problem).rows)

@@ -36,9 +36,9 @@ class Geometry:
         v, rows, cols = v or params.v, params.rows, now(params.cols)
         if self.product.matrix:
             return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
-        ending = v * rows * cols * ending_cycles(self.problem, v)
+        epilogue = v * rows * cols * ending_cycles(self.problem, v)
         alone = _ALONE if self.product.flipped and words.words(self.problem) == 1 else 1.0
-        return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + ending
+        return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + epilogue
 
     def multiplied(self, rows: int = 1) -> float:
         """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""

@@ -14,9 +14,9 @@ from cpuconv.following.sizes import affine, applied, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns, columns_for
-from cpuconv.kernels.binding.partition import parts_each, shortest
+from cpuconv.kernels.binding.partition import best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.products.closed.closed_set import closed_ref
 from cpuconv.kernels.products.gemm import gemm_strip
@@ -67,7 +67,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
-    blocks, chunks = shortest(problem.threads, *grid(problem, total, replace(params, n=chosen), planes, isa))
+    blocks, chunks = best_partition(problem.threads, *grid(problem, total, replace(params, n=chosen), planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
@@ -151,12 +151,12 @@ def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
         return TiledTile(isa.lanes)
     return TiledTile(
         isa.lanes,
-        x_pieces=product.x.bytes // problem.types.x.bytes,
-        pieces=words.pieces(problem),
-        rows=len(Ending.of(problem).rows),
+        x_vectors=product.x.bytes // problem.types.x.bytes,
+        y_vectors=words.vectors_per_pixel(problem),
+        rows=len(Epilogue.of(problem).rows),
         filled=problem.types.x.integer,
         tailed=True,
-        last_pieces=1 + words.last_vector(problem, isa)[1],
+        last_vectors=1 + words.last_vector(problem, isa)[1],
     )
 
 
@@ -174,7 +174,7 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         xs=isa.lanes,
         ys=isa.lanes,
         stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
-        epilogue=False,
+        has_epilogue=False,
         complex=complex_,
         tail=tail,
         product=product.name,

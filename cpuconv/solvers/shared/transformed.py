@@ -12,7 +12,7 @@ from cpuconv.elements import F32
 from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
-from cpuconv.kernels.binding.partition import UNCUT, Grid
+from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packed_formats import Transformed, Widened
@@ -177,7 +177,7 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
     """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
     blocks = least(greatest(1, total // params.n), divide(total, params.block))
     if problem.threads == 1:
-        return blocks, UNCUT
+        return blocks, UNPARTITIONED
     vectors, count, reduction = divide(problem.kg, isa.lanes), planes.count, planes.words(problem.cg)
     weights = count * reduction * vectors * isa.lanes * F32.bytes
     made = Grid(
@@ -187,9 +187,9 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
         unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
         + params.v * (_moves(isa, count, _MISS_BACK) + _CALL),
         prepare=divide(reduction, isa.lanes) * (_moves(isa, count) + _CALL),
-        weights=problem.groups * weights / isa.l3_rate,
-        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
-        least=params.n,
+        weight_cycles=problem.groups * weights / isa.l3_rate,
+        activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        min_tiles=params.n,
     )
     return blocks, made
 
@@ -324,5 +324,5 @@ def cost(form: Form, params: Any) -> Cost:
     cycles = problem.groups * (products + form.transforms + traffic) + form.activations
     if problem.threads > 1:
         blocks, cut = grid(problem, total, params, planes, machine.isa)
-        cycles *= cut.uneven(problem.threads, blocks)
+        cycles *= cut.imbalance(problem.threads, blocks)
     return machine.cost(form.floor, cycles, problem.threads, form.charge)

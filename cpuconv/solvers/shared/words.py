@@ -26,7 +26,7 @@ def group(problem: ConvProblem) -> int:
     return WORD // problem.types.x.bytes
 
 
-def pieces(problem: ConvProblem) -> int:
+def vectors_per_pixel(problem: ConvProblem) -> int:
     """Vectors of sums that make a pixel of an output block."""
     return WORD // problem.types.y.bytes
 
@@ -73,7 +73,7 @@ def operands_in_words(problem: ConvProblem, operands: Operands) -> Operands:
 
 def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
     """Weight vectors that a tile may have, so that it ends where a pixel of an output block does; None: any."""
-    side, vectors = pieces(problem), divide(problem.kg, isa.lanes)
+    side, vectors = vectors_per_pixel(problem), divide(problem.kg, isa.lanes)
     if problem.types == ALL_F32:
         return None
     fitting = [v for v in range(1, len(isa.pixels) + 1) if v % side == 0 or side % v == 0]
@@ -109,7 +109,7 @@ def last_of(problem: ConvProblem, isa: Isa, backward: MicroRef) -> MicroRef | No
 
 def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     """Lanes of the last vector of output channels that are channels (0: all), and vectors that its block lacks."""
-    side = pieces(problem)
+    side = vectors_per_pixel(problem)
     return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % side if problem.groups == 1 else 0
 
 

@@ -20,7 +20,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.by_solvers import offer
 from cpuconv.graph.ops.convolution import problem_of
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered

@@ -18,12 +18,12 @@ from cpuconv.functions.table import FUNCTIONS, made_of  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, TensorView  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
-from cpuconv.kernels.elementwise.walks import walks  # noqa: E402
+from cpuconv.kernels.elementwise.loop_nests import loop_nests  # noqa: E402
 from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
@@ -39,8 +39,8 @@ UNARY = [name for name in EMITTERS if name not in BINARY]
 
 def computed(tree: Expression, out: np.ndarray, *operands: np.ndarray, threads: int = 1) -> np.ndarray:
     """`out`, filled with the expression of plain operands by the kernel."""
-    places = [Place(Ref(f"x{at}"), x.shape, x.strides) for at, x in enumerate(operands)]
-    steps = elementwise_steps(lowered.target(threads), tree, Place(Ref("y"), out.shape, out.strides), places)
+    places = [TensorView(Ref(f"x{at}"), x.shape, x.strides) for at, x in enumerate(operands)]
+    steps = elementwise_steps(lowered.target(threads), tree, TensorView(Ref("y"), out.shape, out.strides), places)
     bases = {"y": address(out)} | {f"x{at}": address(x) for at, x in enumerate(operands)}
     Recording.of(steps, threads).bind(bases).run()
     return out
@@ -261,10 +261,10 @@ def test_images_apart(threads):
     shape, whole = (3, LANES + 1, 2, 2), (3, 4 * LANES, 2, 2)
     x = np.ones((3, 2, 2, 2, LANES), np.float32)
     memory = np.full((3, 4, 2, 2, LANES), 7, np.float32)
-    strides = Place.blocked(Ref("y"), whole, LANES).strides
-    output = Place(Ref("y", memory[0, 0].nbytes), shape, strides, LANES)
+    strides = TensorView.blocked(Ref("y"), whole, LANES).strides
+    output = TensorView(Ref("y", memory[0, 0].nbytes), shape, strides, LANES)
     steps = elementwise_steps(
-        lowered.target(threads), apply("sub", X, 3), output, [Place.blocked(Ref("x"), shape, LANES)]
+        lowered.target(threads), apply("sub", X, 3), output, [TensorView.blocked(Ref("x"), shape, LANES)]
     )
     Recording.of(steps, threads).bind({"x": address(x), "y": address(memory)}).run()
     assert (memory[:, [0, 3]] == 7).all() and (memory[:, 1] == -2).all()
@@ -279,12 +279,12 @@ def test_in_place():
 
 
 def test_axes_are_joined():
-    y = Place.blocked(Ref("y"), (2, 3 * LANES, 4, 5), LANES)
-    scale = Place.blocked(Ref("s"), (2, 3 * LANES, 1, 1), LANES)
-    mask = Place.plain(Ref("m"), (2, 1, 4, 5))
-    assert [axis.size for axis in walks(y, [y], LANES)[0].axes] == [2 * 3 * 4 * 5 * LANES]
-    assert [axis.size for axis in walks(y, [y, scale], LANES)[0].axes] == [2 * 3, 4 * 5, LANES]
-    assert [axis.size for axis in walks(y, [y, mask], LANES)[0].axes] == [2, 3, 4 * 5, LANES]
+    y = TensorView.blocked(Ref("y"), (2, 3 * LANES, 4, 5), LANES)
+    scale = TensorView.blocked(Ref("s"), (2, 3 * LANES, 1, 1), LANES)
+    mask = TensorView.plain(Ref("m"), (2, 1, 4, 5))
+    assert [axis.size for axis in loop_nests(y, [y], LANES)[0].axes] == [2 * 3 * 4 * 5 * LANES]
+    assert [axis.size for axis in loop_nests(y, [y, scale], LANES)[0].axes] == [2 * 3, 4 * 5, LANES]
+    assert [axis.size for axis in loop_nests(y, [y, mask], LANES)[0].axes] == [2, 3, 4 * 5, LANES]
 
 
 CHANNELS = (1, LANES - 1, LANES, LANES + 1, 2 * LANES)
@@ -325,8 +325,8 @@ def test_operands_that_lie_across_are_transposed(size, threads):
     for first, second in (shapes, shapes[::-1]):
         arrays = [draws.numbers(rng, first), draws.numbers(rng, second)]
         assert lowered.check(node(["x", "z"], ["y"], expression=tree), arrays, threads=threads) >= 1
-    places = [Place(Ref("x"), (2, LANES + 3, size), strides) for strides in ((4000, 4, 400), (4000, 400, 4))]
-    output = Place.plain(Ref("y"), (2, LANES + 3, size))
+    places = [TensorView(Ref("x"), (2, LANES + 3, size), strides) for strides in ((4000, 4, 400), (4000, 400, 4))]
+    output = TensorView.plain(Ref("y"), (2, LANES + 3, size))
     assert [crossed(place, output, LANES) for place in places] == [size >= LANES, False]
 
 

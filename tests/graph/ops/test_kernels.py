@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from cpuconv.conv.choice.target import FULL, HALF  # noqa: E402
 from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES, KNOWN, TOLERANCES  # noqa: E402
 from support.graph.lowered import small_work_is_shared  # noqa: E402, F401

@@ -12,7 +12,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.matrix import Streamed
 from cpuconv.isa import current
 from cpuconv.isa.features import rounds_to_half
-from cpuconv.kernels.binding.place import DENSE, DENSE_BF16
+from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers
 from support.running.sharing import small_work_is_shared

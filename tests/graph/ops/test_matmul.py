@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cpuconv.graph import ops
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Ref, Space
-from cpuconv.kernels.products.matmul import product_step
-from cpuconv.kernels.products.matrices import Matrices, Product
+from cpuconv.kernels.products.matmul import matmul_step
+from cpuconv.kernels.products.matrices import MatmulProblem, Matrices
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
@@ -102,7 +102,7 @@ def test_operands_of_any_strides(depth, closed):
             result = Matrices(Ref("y"), (), *y.strides)
             target = lowered.target()
             target = replace(target, isa=replace(target.isa, closed=closed))
-            step = product_step(target, space, Product((), m, depth, n, left, right, result))
+            step = matmul_step(target, space, MatmulProblem((), m, depth, n, left, right, result))
             workspace = aligned(space.size + 64, np.uint8)
             bases = {**memory, "y": y, "workspace": workspace}
             Recording.of([step], 1).bind({name: address(array) for name, array in bases.items()}).run()

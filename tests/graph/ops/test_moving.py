@@ -18,8 +18,8 @@ from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref, Space  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, TensorView  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graph.lowered import Kept, check, offers, run_offer, target  # noqa: E402
 
@@ -274,7 +274,11 @@ def test_inputs_written_in_place_are_not_copied(shapes, axis, output, legal):
     made = node("Concat", len(arrays), axis=axis)
     values = [Value(array.shape, array.dtype) for array in arrays]
     whole = np.concatenate(arrays, axis)
-    place = Place.blocked(Ref("y"), whole.shape, LANES) if output == BLOCKED else Place.plain(Ref("y"), whole.shape)
+    place = (
+        TensorView.blocked(Ref("y"), whole.shape, LANES)
+        if output == BLOCKED
+        else TensorView.plain(Ref("y"), whole.shape)
+    )
     parts = ops.TABLE["Concat"].parts(made, values, place)
     assert bool(parts) == legal
     for others in range(len(parts)):  # the first ones elsewhere

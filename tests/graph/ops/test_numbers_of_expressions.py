@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Ref, Step, micro_kernels
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.elementwise.driver import elementwise_steps
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply, with_parameters
 from cpuconv.network.running.recording import Recording
@@ -22,7 +22,7 @@ def tree(scale: float, offset: float, bound: float) -> Expression:
 
 
 def steps_of(expression: Expression) -> list[Step]:
-    x, y = (Place(Ref(name), VALUES.shape, VALUES.strides) for name in "xy")
+    x, y = (TensorView(Ref(name), VALUES.shape, VALUES.strides) for name in "xy")
     return elementwise_steps(lowered.target(1), expression, y, [x])
 
 

@@ -13,8 +13,8 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, TensorView
 from cpuconv.kernels.windows.pooling import OUTPUTS, Pooling, pool_step, strip_tiles
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
@@ -118,7 +118,7 @@ def test_planes_of_any_width_ask_for_few_strips(kernel, stride, dilation):
         out = (width + 2 * near - (kernel - 1) * dilation - 1) // stride + 1
         if out < 1:
             continue
-        x, y = (Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", width), ("y", out)))
+        x, y = (TensorView.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", width), ("y", out)))
         pooling = Pooling("max", (kernel, kernel), (stride, stride), (dilation, dilation), (near, near))
         step = pool_step(current(), x, y, pooling, 1)
         if step is None:  # a window of columns apart, none of them inside
@@ -202,7 +202,8 @@ def test_workers_change_no_bit(op):
 @pytest.mark.parametrize("kernel, stride, width", [(2, 2, 56), (3, 2, 56), (3, 1, 28), (3, 1, 7), (5, 1, 20)])
 def test_the_columns_of_a_strip_stay_in_registers(fold, kernel, stride, width):
     x, y = (
-        Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", width * stride), ("y", width))
+        TensorView.blocked(Ref(name), (1, LANES, 9, size), LANES)
+        for name, size in (("x", width * stride), ("y", width))
     )
     pooling = Pooling(fold, (kernel, kernel), (stride, stride), (1, 1), (kernel // 2, kernel // 2))
     step = pool_step(current(), x, y, pooling, 1)
@@ -240,12 +241,14 @@ def test_an_instance_is_normalised_in_place(way):
     (expected,) = op.evaluate(made, [x, *vectors], [np.float64])
     blocked, offers = blocked_offers(made, [x, *vectors]), lowered.offers(made, [x, *vectors], [1, 2])
     layout = layouts.get("NCHW") if way == DENSE else layouts.blocked(LANES)
-    place = Place.plain(Ref("memory"), x.shape) if way == DENSE else Place.blocked(Ref("memory"), x.shape, LANES)
+    place = (
+        TensorView.plain(Ref("memory"), x.shape) if way == DENSE else TensorView.blocked(Ref("memory"), x.shape, LANES)
+    )
     offer = next(offer for offer in offers if (offer in blocked) == (way == BLOCKED))
     memory = aligned(place.physical)
     memory[...] = layouts.from_nchw(x, layout)
     kept = lowered.Kept()
-    known = [Place.plain(kept.keep(vector), vector.shape, vector.dtype, vector) for vector in vectors]
+    known = [TensorView.plain(kept.keep(vector), vector.shape, vector.dtype, vector) for vector in vectors]
     call = Call(made, [place, *known], [place], offer, lowered.target(), Space(), kept)
     bases = {name: address(array) for name, array in (kept.arrays | {"memory": memory}).items()}
     Recording.of(op.lower(call), 1).bind(bases).run()

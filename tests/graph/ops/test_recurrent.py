@@ -18,10 +18,10 @@ from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import TABLE, recurrent_states  # noqa: E402
 from cpuconv.graph.ops import recurrent as operators  # noqa: E402
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import DENSE, DENSE_BF16  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16  # noqa: E402
 from cpuconv.kernels.emit.product import BY_NAME  # noqa: E402
 from cpuconv.kernels.recurrent import recurrent  # noqa: E402
-from cpuconv.kernels.recurrent.recurrent_halves import products_of_halves, widens  # noqa: E402
+from cpuconv.kernels.recurrent.recurrent_bf16 import bf16_instructions, widens  # noqa: E402
 from cpuconv.network.interpret import run  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graphs import close  # noqa: E402
@@ -129,7 +129,7 @@ def test_kernels(form, hidden, batch, direction, optional, layout, threads):
     assert lowered.check(node, arrays, constant, threads, apart=optional) == 1
 
 
-PRODUCTS = [product.name for product in products_of_halves(current())]
+PRODUCTS = [product.name for product in bf16_instructions(current())]
 
 
 def in_bfloat16(arrays):
@@ -206,7 +206,7 @@ def test_the_faster_product_of_states_is_taken(monkeypatch):
         return {each.detail.state for each in lowered.offers(node, arrays, CONSTANT, precision=precision)}
 
     assert len(states(1e-3) & {*PRODUCTS}) == 1
-    monkeypatch.setattr(recurrent_states, "products_of_halves", lambda isa: [BY_NAME["widened"]])
+    monkeypatch.setattr(recurrent_states, "bf16_instructions", lambda isa: [BY_NAME["widened"]])
     assert (states(1e-3), states(1e9)) == ({"widened"}, {""})
     assert states(1e-3, "float32") == {""}
 

@@ -8,8 +8,8 @@ import pytest
 from cpuconv.graph import ops
 from cpuconv.graph.lowering import Call
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import DENSE, Place
 from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.kernels.binding.tensor_view import DENSE, TensorView
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
 from support.graph import lowered
@@ -70,7 +70,7 @@ def test_the_output_may_take_the_memory_of_the_input(op, axis):
     (expected,) = table.evaluate(node, [x, *vectors], [np.dtype(np.float64)])
     (offer,) = offers(node, [x, *vectors])
     memory = {"x": x.copy(), **dict(zip(("scale", "bias"), vectors, strict=False))}
-    places = [Place.plain(Ref(name), array.shape) for name, array in memory.items()]
+    places = [TensorView.plain(Ref(name), array.shape) for name, array in memory.items()]
     assert table.in_place and table.lower is not None
     steps = table.lower(Call(node, places, places[:1], offer, lowered.target(), Space(), lowered.Kept()))
     Recording.of(steps, 1).bind({name: address(array) for name, array in memory.items()}).run()

@@ -9,7 +9,7 @@ import pytest
 
 from cpuconv.graph import ops
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.binding.tensor_view import FLOAT32
 from support.graph.lowered import check, offers
 
 LANES = current().lanes

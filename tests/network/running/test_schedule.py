@@ -16,8 +16,8 @@ from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding.place import Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import TensorView  # noqa: E402
 from cpuconv.kernels.calls.parallel_group import grouped  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
@@ -103,7 +103,7 @@ def test_one_thread_and_large_operators_keep_the_order():
     assert not any(len(each) > 1 for each in build(network_plan, TARGET, Packed()).sets)
 
 
-def elements(place: Place) -> set[tuple[str, int]]:
+def elements(place: TensorView) -> set[tuple[str, int]]:
     """The addresses of a place's elements."""
     index = np.full(1, place.ref.offset)
     for count, step in zip(place.physical, place.strides, strict=True):
@@ -128,6 +128,6 @@ def test_what_runs_side_by_side_touches_other_memory(drawn):
 
 
 def test_bounds_of_a_view_that_runs_backwards():
-    forwards = Place(Ref("arena", 64), (3, 5), (20, 4))
-    backwards = Place(Ref("arena", 80), (3, 5), (20, -4))
+    forwards = TensorView(Ref("arena", 64), (3, 5), (20, 4))
+    backwards = TensorView(Ref("arena", 80), (3, 5), (20, -4))
     assert bounds(backwards) == bounds(forwards) == (64, 124)

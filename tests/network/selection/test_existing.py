@@ -18,7 +18,7 @@ from cpuconv.kernels.binding import columns  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.products import matmul  # noqa: E402
 from cpuconv.kernels.products.closed.closed_strip import closed_strip  # noqa: E402
-from cpuconv.kernels.products.matrices import Matrices, Product  # noqa: E402
+from cpuconv.kernels.products.matrices import MatmulProblem, Matrices  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
 from cpuconv.runtime.code import at_hand, background, cache, kernel_files  # noqa: E402
@@ -153,7 +153,7 @@ def test_a_product_takes_a_strip_at_hand_and_asks_for_the_best(monkeypatch):
     isa = current()
     columns = 3 * isa.lanes
     a, b, y = (Matrices(Ref("x"), (), 4 * count, 4) for count in (64, columns, columns))
-    product = Product((), 37, 64, columns, a, b, y)
+    product = MatmulProblem((), 37, 64, columns, a, b, y)
     best, *others = list(matmul._strips(isa, product))
     told: list = []
     monkeypatch.setattr(at_hand, "is_at_hand", lambda kernel, tile: tile in others[-1])

@@ -21,7 +21,7 @@ from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph, Node, Value  # noqa: E402
 from cpuconv.graph.lowering import Offer  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402

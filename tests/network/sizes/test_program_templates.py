@@ -14,7 +14,7 @@ from cpuconv.conv.choice.model import Choice, ranking
 from cpuconv.conv.choice.ways import Convolution
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
-from cpuconv.kernels.axis.axis_emitter import HELD
+from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS
 from cpuconv.kernels.axis.lines import _serving
 from cpuconv.network.running import building
 from cpuconv.network.selection.layout import lay_out
@@ -330,9 +330,9 @@ def test_lines_of_all_lengths_are_those_of_a_network_of_one_length(op: str) -> N
         np.testing.assert_array_equal(model(x), cpuconv.compile(fixed, threads=1)(x))
 
 
-@pytest.mark.parametrize("held", [(0, *HELD), (4, 0, 1), (8, 0), (0, 16)])
-def test_a_line_takes_no_kernel_that_holds_more_vectors_than_it_has(held: tuple[int, ...]) -> None:
-    """A kernel of `held` vectors reads as many as there are in lines of its own number of vectors alone."""
-    for vectors in range(1, HELD[-1] + 3):
-        exact = next((each for each in HELD if vectors <= each), 0)
-        assert held[_serving(held, vectors)] == (exact if exact in held else 0)
+@pytest.mark.parametrize("registers", [(0, *LINE_REGISTERS), (4, 0, 1), (8, 0), (0, 16)])
+def test_a_line_takes_no_kernel_that_holds_more_vectors_than_it_has(registers: tuple[int, ...]) -> None:
+    """A kernel of `registers` vectors reads as many as there are in lines of its own number of vectors alone."""
+    for vectors in range(1, LINE_REGISTERS[-1] + 3):
+        exact = next((each for each in LINE_REGISTERS if vectors <= each), 0)
+        assert registers[_serving(registers, vectors)] == (exact if exact in registers else 0)

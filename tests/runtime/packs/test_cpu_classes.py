@@ -83,7 +83,7 @@ def test_a_class_serves_its_own_cpu_first_and_none_that_lacks_a_feature(cpu: cpu
 
 
 def isa_of(features: frozenset[str] | set[str]) -> table.Isa:
-    return table.stated(",".join(f"+{each}" for each in features)) or BASE
+    return table.isa_from_features(",".join(f"+{each}" for each in features)) or BASE
 
 
 BASE = next(isa for isa in table.TABLE if not isa.feature)

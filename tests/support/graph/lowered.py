@@ -14,18 +14,18 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import (
+from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
     BLOCKED_BF16,
     DENSE,
     DENSE_BF16,
     FLOAT32,
-    Place,
+    TensorView,
     contiguous_strides,
     image_shape,
     stored_as,
 )
-from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
@@ -89,33 +89,33 @@ class _Memory:
         self.arrays: dict[str, np.ndarray] = {}
         self._edge = edge
 
-    def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> Place:
+    def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> TensorView:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
         if lies in (BLOCKED, BLOCKED_BF16):
             dtype = stored_as(lies, dtype)
-            place = Place.blocked(Ref(name), shape, target().block(dtype), None, dtype)
+            place = TensorView.blocked(Ref(name), shape, target().block(dtype), None, dtype)
         elif lies in (DENSE, DENSE_BF16):
             dtype = stored_as(lies, dtype)
-            place = Place.plain(Ref(name), shape, dtype)
+            place = TensorView.plain(Ref(name), shape, dtype)
         else:  # the last two axes change places
             turned = (*shape[:-2], *shape[-2:][::-1])
             steps = list(contiguous_strides(turned, dtype.itemsize))
             steps[-2:] = steps[-2:][::-1]
-            place = Place(Ref(name), shape, tuple(steps), 1, dtype)
+            place = TensorView(Ref(name), shape, tuple(steps), 1, dtype)
         if apart and lies != "strided" and place.physical and shape[0] > 1:
             step = place.strides[0] + _GAP
-            place = Place(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
+            place = TensorView(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
         span = sum(max(0, size - 1) * step for size, step in zip(place.physical, place.strides, strict=True))
         size = span + place.dtype.itemsize if 0 not in place.physical else 0
         self.arrays[name] = guarded.room(size, self._edge)
         return place
 
-    def view(self, place: Place) -> np.ndarray:
+    def view(self, place: TensorView) -> np.ndarray:
         """The elements of a place, by its physical axes."""
         return np.ndarray(place.physical, place.dtype, self.arrays[place.ref.name], place.ref.offset, place.strides)
 
 
-def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
+def _write(view: np.ndarray, array: np.ndarray, place: TensorView) -> None:
     if place.block == 1:
         view[...] = array.astype(place.dtype)
     else:
@@ -123,7 +123,7 @@ def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
         view[...] = layouts.from_nchw(elements, layouts.blocked(place.block))
 
 
-def _read(view: np.ndarray, place: Place, dtype: np.dtype | None) -> np.ndarray:
+def _read(view: np.ndarray, place: TensorView, dtype: np.dtype | None) -> np.ndarray:
     """The elements of a place, as a tensor of that dtype has them."""
     if place.block == 1:
         return view.copy()
@@ -149,7 +149,7 @@ def run_offer(
     All but the outputs must be left as it was. edge: of the memory of each operand and constant.
     """
     op, memory, kept, space = ops.TABLE[node.op], _Memory(edge), Kept(edge), Space()
-    inputs: list[Place | None] = []
+    inputs: list[TensorView | None] = []
     for at, (array, lies) in enumerate(zip(arrays, offer.inputs, strict=True)):
         if array is None:
             inputs.append(None)
@@ -157,7 +157,7 @@ def run_offer(
         place = memory.place(f"input {at}", array.shape, lies or DENSE, array.dtype, apart and bool(lies))
         _write(memory.view(place), array, place)
         if at in constant:
-            place = Place(place.ref, place.shape, place.strides, place.block, place.dtype, array)
+            place = TensorView(place.ref, place.shape, place.strides, place.block, place.dtype, array)
         inputs.append(place)
     results = op.infer(node, values_of(arrays, constant))
     before = {name: guarded.pages(array).tobytes() for name, array in memory.arrays.items()}

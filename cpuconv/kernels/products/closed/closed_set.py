@@ -10,7 +10,7 @@ from cpuconv.elements import BF16, F32, S8, S32, U8, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.steps import MicroRef, OneOf, Step
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen, matrix_product_of, pair_product, product_of
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import (
@@ -45,12 +45,14 @@ def form_of(tile: GemmTile) -> str:
 def closed_tile(tile: GemmTile) -> ClosedTile | None:
     """The tile of the closed set that computes the same as a GEMM tile; None: there is none."""
     product = BY_NAME[tile.product]
-    if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.pitch:
+    if tile.rows > 1 + tile.complex or tile.loose or tile.suspend or tile.row_pixels:
         return None
     if not _able(product):
         return None
-    last = bool(tile.valid or tile.masked or tile.zeros or tile.absent)
-    return ClosedTile(form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.absent, tile.product, tile.x, tile.y)
+    last = bool(tile.valid or tile.masked or tile.zeros or tile.unused_vectors)
+    return ClosedTile(
+        form_of(tile), tile.lanes, tile.v, tile.cols, last, tile.unused_vectors, tile.product, tile.x, tile.y
+    )
 
 
 def closed_step(step: Step) -> Step | None:
@@ -102,8 +104,8 @@ def row_columns(isa: Isa, seen: Isa, gemm: GemmTile, last: GemmTile, pixels: Any
 def _words(tiles: list[GemmTile], tails: int) -> Words:
     """Run-time words of a driver's strips; those of the last panel come from the last tile."""
     tile, last = tiles[0], tiles[-1]
-    ending = tile.ending
-    rows = (len(ending.rows) if tile.epilogue else 1) * 4 * tile.lanes
+    epilogue = tile.epilogue
+    rows = (len(epilogue.rows) if tile.has_epilogue else 1) * 4 * tile.lanes
     return Words(
         whole=tile.unroll,
         tails=tails,
@@ -111,20 +113,20 @@ def _words(tiles: list[GemmTile], tails: int) -> Words:
         column=4 * tile.xs,
         out=4 * tile.ys,
         scalar=4 * tile.ks,
-        plain=int(not tile.epilogue),
+        plain=int(not tile.has_epilogue),
         residual=int(tile.residual),
         valid=last.valid or tile.lanes,
         zeros=last.zeros,
-        **activation_words(tile.activation if tile.epilogue else None),
-        long=int(ending.sum.integer and not ending.short),
+        **activation_words(tile.activation if tile.has_epilogue else None),
+        long=int(epilogue.sum.integer and not epilogue.short),
         rows=rows,
-        behind=4 * tile.lanes * _rows_behind(ending),
+        behind=4 * tile.lanes * _rows_behind(epilogue),
     )
 
 
-def _rows_behind(ending: Ending) -> int:
+def _rows_behind(epilogue: Epilogue) -> int:
     """Rows before the output's zero point."""
-    return ending.rows.index("zero") if "zero" in ending.rows else 0
+    return epilogue.rows.index("zero") if "zero" in epilogue.rows else 0
 
 
 def strips(isa: Isa, types: Types) -> list[ClosedTile]:
@@ -159,8 +161,8 @@ def _of_form(form: str, isa: Isa, product: Product, x: Element, y: Element) -> I
         for cols in closed_columns(seen, v):
             tile = ClosedTile(form, isa.lanes, v, cols, product=product.name, x=x, y=y)
             yield tile
-            for absent in range(1 if plain else v):
-                yield replace(tile, last=True, absent=absent)
+            for unused_vectors in range(1 if plain else v):
+                yield replace(tile, last=True, unused_vectors=unused_vectors)
 
 
 def _of_transforms(isa: Isa, types: Types) -> Iterator[ClosedTile]:

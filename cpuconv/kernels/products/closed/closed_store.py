@@ -125,9 +125,9 @@ def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, 
                 if tile.planar:
                     place = builder.add(builder.mul(problem.yrow, I64(col)), builder.mul(problem.yvec, I64(j)))
                 else:
-                    block, piece = divmod(j, tile.pieces)
+                    block, part = divmod(j, tile.vectors_per_pixel)
                     place = builder.add(builder.mul(problem.yvec, I64(block)), builder.mul(problem.yrow, I64(row)))
-                    place = builder.add(place, builder.add(builder.mul(words["out"], I64(col)), I64(piece * size)))
+                    place = builder.add(place, builder.add(builder.mul(words["out"], I64(col)), I64(part * size)))
                 places.append(vec.offset(y, place))
     masks = [tile.last and j == tile.used - 1 for _ in range(tile.rows * tile.cols) for j in range(tile.used)]
     mask = first_lanes(vec, problem.valid) if tile.last else None
@@ -141,12 +141,12 @@ def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, 
         finish(tile, vec, words, values, bias, lambda: list(map(added, places, masks)))
     for value, place, masked in zip(values, places, masks, strict=True):
         if tile.planar:
-            vec.store_first(value, place, mask if masked else vec.first(vec.lanes))
+            vec.store_masked(value, place, mask if masked else vec.first_lanes_mask(vec.lanes))
             continue
         zero = ir.Constant(value.type, None)
         kept = builder.select(mask, value, zero) if masked else value
         (store_int if tile.y.integer else store_float)(vec, tile.y, kept, place, **_fits(tile))
-    if tile.last and tile.pieces > 1 and not tile.planar:
+    if tile.last and tile.vectors_per_pixel > 1 and not tile.planar:
         _store_zeros(tile, vec, words["zeros"], places[tile.used - 1 :: tile.used])
 
 
@@ -158,10 +158,10 @@ def _store_zeros(tile: ClosedTile, vec: Vector, zeros: Any, places: list[Any]) -
     """Store vectors of zeros behind the last vector of each pixel."""
     builder = vec.builder
     kind: Any = ir.VectorType(ir.IntType(8 * tile.y.bytes), vec.lanes)
-    for piece in range(1, tile.pieces):
-        with builder.if_then(builder.icmp_signed("<=", I64(piece), zeros)):
+    for part in range(1, tile.vectors_per_pixel):
+        with builder.if_then(builder.icmp_signed("<=", I64(part), zeros)):
             for place in places:
-                target = vec.offset(place, piece * vec.lanes * tile.y.bytes)
+                target = vec.offset(place, part * vec.lanes * tile.y.bytes)
                 builder.store(ir.Constant(kind, None), builder.bitcast(target, kind.as_pointer())).align = 1
 
 
@@ -184,7 +184,7 @@ def _of_floats(
 def _of_integers(
     tile: ClosedTile, vec: Vector, words: dict[str, Any], values: list[Any], bias: Any, residuals: Callable[[], list]
 ) -> None:
-    """The epilogue of integer sums, as in `kernels/elementwise/ending.py`."""
+    """The epilogue of integer sums, as in `kernels/elementwise/epilogue.py`."""
     builder = vec.builder
     if tile.y == S32:
         with _where(vec, builder.icmp_signed("==", words["plain"], I64(0)), values):

@@ -15,7 +15,7 @@ from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import gemm_bytes
+from cpuconv.kernels.products import gemm_maddubs
 from cpuconv.kernels.products.closed import closed_store
 from cpuconv.kernels.products.closed.closed_tile import COMPLEX, LINES, MATRIX, PLACES, PLANES, ClosedTile
 from cpuconv.runtime.code.llvm import ir
@@ -130,10 +130,10 @@ def _scalar(tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[l
     cuts = 2 if tile.form == COMPLEX else product.cuts
     if tile.planar:
         line = vec.opaque(now.w)
-        mask = first_lanes(vec, problem.valid) if tile.last else vec.first(vec.lanes)
-        whole = vec.first(vec.lanes)
+        mask = first_lanes(vec, problem.valid) if tile.last else vec.first_lanes_mask(vec.lanes)
+        whole = vec.first_lanes_mask(vec.lanes)
         weights = {
-            j: vec.load_first(vec.offset(line, size * j), mask if j == tile.v - 1 else whole) for j in range(tile.v)
+            j: vec.load_masked(vec.offset(line, size * j), mask if j == tile.v - 1 else whole) for j in range(tile.v)
         }
         w = vec.offset(line, problem.kstep)
     else:
@@ -233,7 +233,7 @@ class _Segment:
         columns = [_columns(tile, vec, row, self.step) for row in rows]
         if BY_NAME[tile.product].flipped:
             words = [[vec.offset(pixel, 4 * at) for at in range(count)] for pixel in columns[0]]
-            gemm_bytes.add(tile, vec, words, state.w, state.values)  # type: ignore[arg-type]  # what it reads of a tile
+            gemm_maddubs.add(tile, vec, words, state.w, state.values)  # type: ignore[arg-type]  # what it reads of a tile
             state = Sums(vec.offset(state.w, count * tile.vectors * vec.size), state.fetch, state.values)
         else:
             state = _scalar(tile, vec, problem, columns, state)
@@ -300,8 +300,8 @@ def closed_strip(
     yvec: Any,
     bias: Any,
     residual: Any,
-    parked: Any,
-    upcoming: Any,
+    suspended_sums: Any,
+    prefetch_address: Any,
     turn: Any,
     fetch_step: Any,
     shares: Any,
@@ -334,7 +334,7 @@ def closed_strip(
         start = builder.mul(index, I64(tile.cols))
         start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
         apart = builder.mul(index, xrow) if tile.planar else builder.mul(start, _word(step))
-        fetch = vec.pointer(upcoming)
+        fetch = vec.pointer(prefetch_address)
         if not tile.planar and tile.form != LINES:
             passed = builder.urem(builder.add(index, turn), shares)
             fetch = vec.offset(fetch, builder.mul(passed, share))

@@ -45,7 +45,7 @@ class ClosedTile:
     v: int  # weight vectors
     cols: int
     last: bool = False  # strip of the last panel: its last vector may be partial, and vectors of zeros may follow
-    absent: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
+    unused_vectors: int = 0  # number of weight vectors at the end without channels: packed, but not multiplied
     product: str = "fma"
     x: Element = F32
     y: Element = F32
@@ -58,7 +58,7 @@ class ClosedTile:
     @property
     def used(self) -> int:
         """Weight vectors that are multiplied."""
-        return self.v - self.absent
+        return self.v - self.unused_vectors
 
     @property
     def rows(self) -> int:
@@ -76,7 +76,7 @@ class ClosedTile:
         return self.v * (2 if self.form == COMPLEX else BY_NAME[self.product].parts)
 
     @property
-    def pieces(self) -> int:
+    def vectors_per_pixel(self) -> int:
         """Output vectors per pixel of an output block."""
         return 4 // self.y.bytes
 

@@ -40,10 +40,10 @@ def members(kernel: Kernel, isa: Isa, mix: int) -> frozenset[tuple[int, int, boo
     """Rows (0: any number), columns, and whether it holds its weights, of each tile for a kernel."""
     able = {(kernel.rows(shape), shape.cols, shape.held) for shape in all_tiles(kernel, isa, mix)[0]}
     held = {(0, cols, True) for cols in HELD_COLUMNS} & able
-    looped = LOW if held and kernel.under_way <= _LOW else LOOPED
+    looped = LOW if held and kernel.rows_in_flight <= _LOW else LOOPED
     if isa.registers <= FEW_REGISTERS:
         looped = FEW_LOOPED
-    return frozenset(held | {(*tile, False) for tile in looped if tile[0] < kernel.under_way or not held} & able)
+    return frozenset(held | {(*tile, False) for tile in looped if tile[0] < kernel.rows_in_flight or not held} & able)
 
 
 def is_member(problem: ConvProblem, shape: Shape, isa: Isa) -> bool:
@@ -57,7 +57,7 @@ def relatives(tile: LaneTile, isa: Isa) -> list[LaneTile]:
     reach = tile.reach, (tile.s - 1) * tile.dilation[1] + 1
     kernel = Kernel(tile.r, tile.s, tile.stride, tile.dilation, reach, tile.activation is not None)
     every = sorted(members(kernel, isa, tile.mix))
-    return [replace(tile, rows=rows, cols=cols, held=held) for rows, cols, held in every]
+    return [replace(tile, rows=rows, cols=cols, weights_in_registers=held) for rows, cols, held in every]
 
 
 def lane_tiles(

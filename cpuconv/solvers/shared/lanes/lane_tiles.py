@@ -75,13 +75,13 @@ class Kernel(NamedTuple):
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
     @property
-    def under_way(self) -> int:
+    def rows_in_flight(self) -> int:
         """Output rows whose windows share an input row."""
         return (self.effective_kernel[0] - 1) // self.stride[0] + 1
 
     def rows(self, shape: Shape) -> int:
         """Output rows that a micro-kernel is compiled for; 0: any number."""
-        return 0 if shape.held and shape.rows >= self.under_way else shape.rows
+        return 0 if shape.held and shape.rows >= self.rows_in_flight else shape.rows
 
 
 @remembered(64)  # all candidates of a problem ask

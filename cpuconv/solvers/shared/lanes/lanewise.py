@@ -15,11 +15,11 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import columns_for
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.partition import Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.products.tiling import takes_all
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
@@ -182,7 +182,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     own = (kernel.rows(shape), shape.held)
     rows = shape.rows if own[0] else least(shape.rows, problem.oh)  # of any number that is under way at once
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
-    types, ending = problem.types, Ending.of(problem)
+    types, epilogue = problem.types, Epilogue.of(problem)
 
     def strip(cols: int) -> MicroRef:
         alone = not is_followed(problem.ow) and not lane_set.is_member(problem, shape, isa)
@@ -190,7 +190,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
             *(lanes, own[0], cols, problem.r, problem.s, problem.stride, problem.dilation),
             edges=Edges.of(problem, cols, alone) if in_place else NO_EDGES,
             mix=shape.mix,
-            held=shape.held,
+            weights_in_registers=shape.held,
             checked=in_place and any(problem.pads[:2]),
             residual=operands.residual is not None,
             activation=problem.activation,
@@ -204,20 +204,20 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     others = sorted(cols for *tile, cols in _members(problem, shape, isa) if tuple(tile) == own)
     columns = columns_for(shape.cols, others, problem.ow, lambda cols: [strip(cols)])
     cols = columns.taken
-    check_tile(own[0] or kernel.under_way, cols, problem.oh, problem.ow)
+    check_tile(own[0] or kernel.rows_in_flight, cols, problem.oh, problem.ow)
     pixel = F32.bytes * lanes
     row_tiles = divide(problem.oh, rows)
     blocks = divide(problem.k, lanes)
     planes = problem.n * blocks
-    out_pieces = WORD // types.y.bytes
-    in_pieces = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
+    out_vectors = WORD // types.y.bytes
+    in_vectors = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
     by_rows = problem.threads > 1 and now(problem.oh * problem.ow) > problem.k
-    by_rows |= in_pieces > 1  # vectors that share lines follow each other
+    by_rows |= in_vectors > 1  # vectors that share lines follow each other
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
     band_step = 0
     if not in_place:
-        row_blocks, _ = shortest(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
+        row_blocks, _ = best_partition(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
         band_rows = window(problem, divide(row_tiles, row_blocks) * rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
 
@@ -256,7 +256,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         **view_args("x", x.strides),
     }
     pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
-    tile = LanewiseTile(lanes, not in_place, pack, in_pieces, out_pieces, len(ending.rows), filled)
+    tile = LanewiseTile(lanes, not in_place, pack, in_vectors, out_vectors, len(epilogue.rows), filled)
     return Step(lanewise, tile, args, parts_each(problem, planes * row_blocks))
 
 

@@ -1,4 +1,4 @@
-"""Views of a tensor in memory (`Place`): reshaped, permuted, broadcast or sliced by strides; no kernel runs.
+"""Views of a tensor in memory (`TensorView`): reshaped, permuted, broadcast or sliced by strides; no kernel runs.
 
 A box is a slice of each axis: start, size and step.
 """
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cpuconv.kernels.binding.place import Place, image_shape
-from cpuconv.kernels.copies.copying import joined
+from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
+from cpuconv.kernels.copies.copying import merge_axes
 
 
 class Cut(NamedTuple):
@@ -25,7 +25,7 @@ class Cut(NamedTuple):
 Box = Sequence[Cut]  # one slice per axis
 
 
-def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
+def reshaped(place: TensorView, shape: Sequence[int]) -> TensorView | None:
     """Reshape a tensor without a copy; None where no strides give that shape.
 
     A blocked tensor keeps its blocks if batch and channels are unchanged; with one pixel it may become plain.
@@ -43,7 +43,7 @@ def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
     return None if strides is None else place.at(0, shape, strides)
 
 
-def _plane_strides(shape: Sequence[int], place: Place) -> tuple[int, int, int]:
+def _plane_strides(shape: Sequence[int], place: TensorView) -> tuple[int, int, int]:
     """Byte strides of h, w and lane."""
     pixel = place.block * place.dtype.itemsize
     return image_shape(shape)[3] * pixel, pixel, place.dtype.itemsize
@@ -53,7 +53,7 @@ def _regrouped(
     shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int], itemsize: int
 ) -> tuple[int, ...] | None:
     """Strides with which axes of the sizes `wanted` visit the elements of the given axes; None if there are none."""
-    runs = joined(zip(shape, strides, strict=True))
+    runs = merge_axes(zip(shape, strides, strict=True))
     made, left, step = [], 1, itemsize
     for size in reversed(wanted):
         if size > 1 and left == 1:
@@ -66,24 +66,24 @@ def _regrouped(
     return tuple(reversed(made))
 
 
-def broadcast(place: Place, shape: Sequence[int]) -> Place:
+def broadcast(place: TensorView, shape: Sequence[int]) -> TensorView:
     """Broadcast a plain tensor to a shape: new and expanded axes have stride 0."""
     missing = len(shape) - len(place.shape)
     steps = [0 if size == 1 else step for size, step in zip(place.shape, place.strides, strict=True)]
     return place.at(0, shape, [0] * missing + steps)
 
 
-def permuted(place: Place, order: Sequence[int]) -> Place:
+def permuted(place: TensorView, order: Sequence[int]) -> TensorView:
     """Permute the axes of a plain tensor."""
     return place.at(0, [place.shape[axis] for axis in order], [place.strides[axis] for axis in order])
 
 
-def unpermuted(place: Place, order: Sequence[int]) -> Place:
+def unpermuted(place: TensorView, order: Sequence[int]) -> TensorView:
     """Invert `permuted`."""
     return permuted(place, [list(order).index(axis) for axis in range(len(order))])
 
 
-def repeats(x: Place, y: Place) -> tuple[Place, Place]:
+def repeats(x: TensorView, y: TensorView) -> tuple[TensorView, TensorView]:
     """Views of a plain tensor and of its tiling (ONNX Tile) with equal axes: a repeat axis before each axis."""
     axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
     shape = [size for pair in axes for size in pair]
@@ -92,7 +92,7 @@ def repeats(x: Place, y: Place) -> tuple[Place, Place]:
     return x.at(0, shape, read), y.at(0, shape, written)
 
 
-def depth_and_space(deep: Place, flat: Place, block: int, together: bool) -> tuple[Place, Place]:
+def depth_and_space(deep: TensorView, flat: TensorView, block: int, together: bool) -> tuple[TensorView, TensorView]:
     """Views of both sides of DepthToSpace with equal axes: channels, block rows, rows in a block, block columns,
     columns in a block of `block` x `block` pixels. `together`: channels of a block are adjacent (CRD order, else DCR).
     """
@@ -115,7 +115,7 @@ def whole(shape: Sequence[int], axis: int, taken: Cut) -> list[Cut]:
     return [taken if at == axis else Cut(0, size) for at, size in enumerate(shape)]
 
 
-def cut(place: Place, box: Box) -> Place:
+def cut(place: TensorView, box: Box) -> TensorView:
     """Slice a tensor; for a blocked one, the channels must be `whole_blocks`."""
     shape = tuple(each.size for each in box)
     if place.block == 1:

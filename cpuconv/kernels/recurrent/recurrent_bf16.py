@@ -10,7 +10,7 @@ import numpy as np
 
 from cpuconv.elements import BF16, rounded
 from cpuconv.isa import Isa
-from cpuconv.kernels.copies.rounding import HALVES, PAIR
+from cpuconv.kernels.copies.rounding import BF16_TYPES, PAIR
 from cpuconv.kernels.emit.product import BY_NAME, TABLE, Product, rate, usable
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
@@ -19,9 +19,9 @@ _WIDENED = BY_NAME["widened"]
 _ROUNDING = 2.0  # cycles to round a vector of a state by a separate call
 
 
-def products_of_halves(isa: Isa) -> list[Product]:
+def bf16_instructions(isa: Isa) -> list[Product]:
     """bfloat16 dot-product instructions of this CPU that take one 32-bit group of a state."""
-    able = (each for each in TABLE if each.takes(HALVES) and usable(isa, each))
+    able = (each for each in TABLE if each.takes(BF16_TYPES) and usable(isa, each))
     return [each for each in able if not each.paired]
 
 
@@ -41,7 +41,7 @@ def cycles_of_step(isa: Isa, cols: int, gates: int, hidden: int, product: Produc
     return words * cols / rate(isa, product) + _ROUNDING * cols * (1 + divide(hidden, isa.lanes))
 
 
-def packed_halves(weights: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
+def packed_bf16(weights: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
     """Pack gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), rounded to nearest.
 
     Returns [direction][panel][word][gate][lanes][PAIR] as uint16, padded with zeros.

@@ -6,9 +6,9 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import Vector
+from cpuconv.kernels.channel_groups.partial_groups import copy_words, pack_partial, unpack_partial, zero_words
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW
-from cpuconv.kernels.pieces.ends import copy_words, end_of_block, end_to_block, zero_words
 from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -72,26 +72,26 @@ def _last_block(tile, args, x, y, before, pixels):
     if at + tile.word <= here:
         copy_words(tile, x + at, args.x_pixel, y + at, args.y_pixel, pixels)
         at += tile.word
-    _end(tile, args, x, y, before, at, here - at, pixels)
+    _partial_block(tile, args, x, y, before, at, here - at, pixels)
 
 
-def _end_to_block(tile, args, x, y, before, at, bytes_, pixels):
+def _pack_partial(tile, args, x, y, before, at, bytes_, pixels):
     if bytes_ > 0:
-        end_to_block(tile, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
+        pack_partial(tile, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
         at += tile.word
     while at < args.block:
         zero_words(tile, y + at, args.y_pixel, pixels)
         at += tile.word
 
 
-def _end_of_block(tile, args, x, y, before, at, bytes_, pixels):
+def _unpack_partial(tile, args, x, y, before, at, bytes_, pixels):
     if bytes_ > 0:
         previous = x + at - tile.word if at > 0 else before + args.block - tile.word
-        end_of_block(tile, previous, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
+        unpack_partial(tile, previous, x + at, args.x_pixel, y + at, args.y_pixel, bytes_, args.alone != 0, pixels)
 
 
-@specialise_on_tile(lambda tile: _end_to_block if tile.packs else _end_of_block)
-def _end(tile, args, x, y, before, at, bytes_, pixels):
+@specialise_on_tile(lambda tile: _pack_partial if tile.packs else _unpack_partial)
+def _partial_block(tile, args, x, y, before, at, bytes_, pixels):
     """Move the last `bytes_` bytes of the pixels, `at` bytes into their last block; `before` is the block before."""
 
 

@@ -14,7 +14,7 @@ _ROWS_AHEAD = 8  # scalars between prefetch and use, where they are `kstep` apar
 
 
 @dataclass(frozen=True)
-class Walk:
+class TileOperands:
     """Operands that a tile reads: pixel 0, offsets of the other rows and the columns, the next tile, the segments."""
 
     x: Any
@@ -37,30 +37,30 @@ class State:
     sums: list[Any]
 
 
-def lines_ahead(tile: GemmTile, vec: Vector, walk: Walk, unroll: int, following: Any) -> list[Any]:
+def lines_ahead(tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, following: Any) -> list[Any]:
     """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
     if tile.ks == 0:
         return []
     builder = vec.builder
-    inside = builder.icmp_signed("<", following, walk.segments)
-    entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
-    step = builder.select(inside, I64(0), walk.tile_step)
-    start = vec.offset(walk.x, builder.add(entry, step))
+    inside = builder.icmp_signed("<", following, operands.segments)
+    entry = builder.load(builder.gep(operands.table, [builder.select(inside, following, I64(0))]))
+    step = builder.select(inside, I64(0), operands.tile_step)
+    start = vec.offset(operands.x, builder.add(entry, step))
     last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
     offsets = range(0, last + 1, max(LINE, 4 * tile.xs))
-    apart = walk.row_offsets if tile.xs else walk.columns[1:]
+    apart = operands.row_offsets if tile.xs else operands.columns[1:]
     rows = (start, *(vec.offset(start, offset) for offset in apart))
     return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
 def prefetch(
-    tile: GemmTile, vec: Vector, walk: Walk, k: int, starts: list[Any], ahead: list[Any], w: Any, fetch: Any
+    tile: GemmTile, vec: Vector, operands: TileOperands, k: int, starts: list[Any], ahead: list[Any], w: Any, fetch: Any
 ) -> Any:
     """Prefetch for scalar k of a segment whose weights are at `w`; return `fetch` of the next scalar."""
     builder = vec.builder
     wanted = [(address, L1) for address in ahead]
     if tile.ks == 0:
-        far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
+        far = builder.mul(operands.kstep, I64(_ROWS_AHEAD))
         wanted += [(vec.offset(start, far), L1) for start in starts]
     if tile.stream:
         size = tile.vectors * vec.size
@@ -68,7 +68,7 @@ def prefetch(
         wanted += [(vec.offset(w, LINE * at + _AHEAD), L1) for at in lines]
     if tile.fetch:
         wanted += [(vec.offset(fetch, j * LINE), L2) for j in range(tile.fetch)]
-        fetch = vec.offset(fetch, walk.fetch_step)
+        fetch = vec.offset(fetch, operands.fetch_step)
     for address, level in wanted:
         vec.prefetch(address, level)
     return fetch

@@ -13,7 +13,7 @@ from typing import Any
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import clamped
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.runtime.code.llvm import ir
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
@@ -21,17 +21,17 @@ _LARGE = 2.0**30  # upper bound within int32: a conversion of larger values give
 _PACK = {64: "llvm.x86.avx512.packssdw.512", 32: "llvm.x86.avx2.packssdw", 16: "llvm.x86.sse2.packssdw.128"}
 
 
-class BytesEnding:
+class Requantize:
     """Emitter of the epilogue of `count` vectors of sums (an even number) of adjacent channels.
 
     The constructor loads the numbers that it reads. Sums include their bias.
     """
 
-    def __init__(self, vec: Vector, ending: Ending, address: Any, count: int) -> None:
-        self._vec, self._ending, self._count = vec, ending, count
-        step = vec.size * len(ending.rows)
+    def __init__(self, vec: Vector, epilogue: Epilogue, address: Any, count: int) -> None:
+        self._vec, self._epilogue, self._count = vec, epilogue, count
+        step = vec.size * len(epilogue.rows)
         self._places = [vec.offset(address, step * number) for number in range(count)]
-        if ending.short:
+        if epilogue.short:
             self._scale = [self._row("scale", number) for number in range(count)]
             low, high, zero = ([self._row(name, at) for at in range(count)] for name in ("low", "high", "zero"))
             self._low, self._high, self._zero = (
@@ -52,25 +52,25 @@ class BytesEnding:
             for at, total in enumerate(totals)
         ]
         for at, value in enumerate(self._pairs(numbers)):
-            if self._ending.short:
+            if self._epilogue.short:
                 value = self._in_range(value, at)
             narrow = self._in_order(value)
             place = vec.offset(target, 2 * vec.lanes * at)
             builder.store(narrow, builder.bitcast(place, narrow.type.as_pointer())).align = 1
 
     def _row(self, name: str, number: int) -> Any:
-        return self._vec.load(self._vec.offset(self._places[number], self._vec.size * self._ending.rows.index(name)))
+        return self._vec.load(self._vec.offset(self._places[number], self._vec.size * self._epilogue.rows.index(name)))
 
     def _whole(self, value: Any) -> Any:
         return self._vec.builder.fptosi(value, self._vec.int_type)
 
     def _number(self, total: Any, number: int, residual: Any) -> Any:
         vec, builder = self._vec, self._vec.builder
-        if self._ending.short:
+        if self._epilogue.short:
             value = vec.mul(builder.sitofp(total, vec.type), self._scale[number])
             return vec.nearest_int(vec.minimum(vec.constant(_LARGE), value))
-        rows = self._ending.load(vec, self._places[number])
-        return self._ending.emit(vec, total, rows | {"bias": vec.int_constant(0)}, residual)
+        rows = self._epilogue.load(vec, self._places[number])
+        return self._epilogue.emit(vec, total, rows | {"bias": vec.int_constant(0)}, residual)
 
     def _pairs(self, numbers: Sequence[Any]) -> list[Any]:
         """Pack pairs of int32 vectors to int16 with saturation, with four elements of each in turn."""

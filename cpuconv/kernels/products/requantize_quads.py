@@ -12,7 +12,7 @@ from typing import Any
 from cpuconv.elements import U8
 from cpuconv.isa.calls import call
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.runtime.code.llvm import ir
 
 QUAD = 4
@@ -24,18 +24,18 @@ _BYTES = {  # by whether the output is unsigned
 }
 
 
-def able(vec: Vector, ending: Ending) -> bool:
+def able(vec: Vector, epilogue: Epilogue) -> bool:
     """Whether sums end as int8 or uint8, on a CPU that has the instructions."""
-    return ending.bytes_ and vec.size in _WORDS and vec.builder.module.triple.startswith("x86")
+    return epilogue.requantizes and vec.size in _WORDS and vec.builder.module.triple.startswith("x86")
 
 
-class ByteQuads:
+class RequantizeQuads:
     """Emitter of the epilogue of `used` vectors of channels; the sums include their bias.
 
     Parameters
     ----------
     vec : Vector
-    ending : Ending
+    epilogue : Epilogue
         With an 8-bit output.
     address : LLVM value
         Address of the rows of vector 0.
@@ -44,11 +44,11 @@ class ByteQuads:
         Channel vector of each of the four vectors that are narrowed together.
     """
 
-    def __init__(self, vec: Vector, ending: Ending, address: Any, used: int, order: Sequence[int]) -> None:
-        self._vec, self._ending, self._order = vec, ending, order
-        rows = [ending.load(vec, vec.offset(address, vec.size * len(ending.rows) * j)) for j in range(used)]
+    def __init__(self, vec: Vector, epilogue: Epilogue, address: Any, used: int, order: Sequence[int]) -> None:
+        self._vec, self._epilogue, self._order = vec, epilogue, order
+        rows = [epilogue.load(vec, vec.offset(address, vec.size * len(epilogue.rows) * j)) for j in range(used)]
         self._rows = [each | {"bias": vec.int_constant(0)} for each in rows]
-        if ending.short:
+        if epilogue.short:
             self._zero = self._words([each["zero"] for each in self._by_order()])
             self._low, self._high = (self._edge(address, name) for name in ("low", "high"))
 
@@ -58,7 +58,7 @@ class ByteQuads:
         `residuals` are vectors of float32, or None; `masked(value, at)` zeroes the lanes without a channel of an int32
         vector. The short form does not need it.
         """
-        vec, builder, short = self._vec, self._vec.builder, self._ending.short
+        vec, builder, short = self._vec, self._vec.builder, self._epilogue.short
         numbers = []
         for at, (total, residual) in enumerate(zip(totals, residuals, strict=True)):
             if total is None:
@@ -69,13 +69,13 @@ class ByteQuads:
                 scaled = vec.mul(builder.sitofp(total, vec.type), rows["scale"])
                 numbers.append(vec.nearest_int(vec.minimum(vec.constant(_LARGE), scaled)))
             else:
-                numbers.append(masked(self._ending.emit(vec, total, rows, residual), at))
+                numbers.append(masked(self._epilogue.emit(vec, total, rows, residual), at))
         words = self._words(numbers)
         if short:
             words = [self._added(*pair) for pair in zip(words, self._zero, strict=True)]
         narrow = self._bytes(words)
         if short:
-            unsigned = self._ending.y == U8
+            unsigned = self._epilogue.y == U8
             compare = builder.icmp_unsigned if unsigned else builder.icmp_signed
             for relation, edge in ((">", self._low), ("<", self._high)):
                 narrow = builder.select(compare(relation, narrow, edge), narrow, edge)
@@ -89,7 +89,7 @@ class ByteQuads:
 
     def _edge(self, address: Any, name: str) -> Any:
         """A clamp bound in the order of packed bytes."""
-        vec, rows = self._vec, self._ending.rows
+        vec, rows = self._vec, self._epilogue.rows
         step, at = vec.size * len(rows), vec.size * rows.index(name)
         loaded = [vec.load(vec.offset(address, step * j + at)) for j in range(len(self._rows))]
         whole = [vec.builder.fptosi(value, vec.int_type) for value in loaded]
@@ -106,7 +106,7 @@ class ByteQuads:
         """Pack two vectors of int16 to bytes, with eight elements of each in turn."""
         vec = self._vec
         kind = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
-        return call(vec.builder, _BYTES[self._ending.y == U8][vec.size], kind, list(words))
+        return call(vec.builder, _BYTES[self._epilogue.y == U8][vec.size], kind, list(words))
 
     def _added(self, words: Any, zero: Any) -> Any:
         return call(self._vec.builder, f"llvm.sadd.sat.v{words.type.count}i16", words.type, [words, zero])

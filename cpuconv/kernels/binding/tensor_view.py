@@ -30,7 +30,7 @@ FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorView:
     """A tensor in memory.
 
     Attributes
@@ -56,14 +56,16 @@ class Place:
     array: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def plain(cls, ref: Ref, shape: Sequence[int], dtype: np.dtype = FLOAT32, array: np.ndarray | None = None) -> Place:
+    def plain(
+        cls, ref: Ref, shape: Sequence[int], dtype: np.dtype = FLOAT32, array: np.ndarray | None = None
+    ) -> TensorView:
         """Make a C-contiguous tensor at `ref`."""
         return cls(ref, tuple(shape), contiguous_strides(shape, dtype.itemsize), 1, dtype, array)
 
     @classmethod
     def blocked(
         cls, ref: Ref, shape: Sequence[int], block: int, array: np.ndarray | None = None, dtype: np.dtype = FLOAT32
-    ) -> Place:
+    ) -> TensorView:
         """Make a tensor in contiguous channel blocks at `ref`."""
         physical = blocked_shape(shape, block)
         return cls(ref, tuple(shape), contiguous_strides(physical, dtype.itemsize), block, dtype, array)
@@ -111,7 +113,7 @@ class Place:
         n, c, h, w = self.strides
         return Operand(self.ref, Strides(n, 1, c, 0, h, w))
 
-    def at(self, offset: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> Place:
+    def at(self, offset: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> TensorView:
         """A view `offset` bytes further, of a logical shape; it keeps the strides unless others are given."""
         kept = self.strides if strides is None else tuple(strides)
         return replace(self, ref=self.ref + offset, shape=tuple(shape), strides=kept, array=None)
@@ -122,7 +124,7 @@ def stored_as(form: str, dtype: np.dtype) -> np.dtype:
     return BFLOAT16 if form in (DENSE_BF16, BLOCKED_BF16) else dtype
 
 
-def in_words(place: Place) -> Place:
+def in_words(place: TensorView) -> TensorView:
     """View a tensor in channel blocks as 32-bit groups of channels, which its blocks hold wholly."""
     group = F32.bytes // place.dtype.itemsize
     n, c, *plane = place.shape

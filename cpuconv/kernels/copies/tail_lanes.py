@@ -13,7 +13,7 @@ from cpuconv.runtime.kernel import kernel
 
 
 @dataclass(frozen=True)
-class TailTile:
+class ZeroTailTile:
     """Tile: 32-bit lanes of a vector, which is one pixel of a block; its first `valid` elements are channels."""
 
     lanes: int
@@ -22,14 +22,14 @@ class TailTile:
 
 
 @emitter
-def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
+def _mask_vector(tile: ZeroTailTile, vec: Vector, address: Any) -> None:
     """Zero the elements from `valid` on of the vector at `address`."""
     address = vec.pointer(address)
     vec.store(keep_first(vec, vec.load(address), I64(tile.valid), tile.element.bytes), address)
 
 
 @kernel("y image batch pixels")
-def clear_tail(tile, worker, before, part, parts, args):
+def zero_tail_lanes(tile, worker, before, part, parts, args):
     """Zero the tail lanes of every pixel of the channel block at y, for each image."""
     pixels = args.batch * args.pixels
     for p in range(pixels * part // parts, pixels * (part + 1) // parts):

@@ -1,6 +1,6 @@
 """Batched int8 MatMul of two activations: operands are widened to int16 less their zero points; sums are int32.
 
-The kernel is that of `matmul_halves`. Every x86 CPU has an instruction that multiplies and adds pairs of int16
+The kernel is that of `matmul_pairs`. Every x86 CPU has an instruction that multiplies and adds pairs of int16
 (`vpmaddwd`, `vpdpwssd`), exact for all int8 and uint8. Sums are requantised or converted to float32 before they are
 stored.
 """
@@ -15,17 +15,17 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, S32, Element
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.rounding import PAIR
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import as_seen, pair_product
-from cpuconv.kernels.paired.matmul_halves import pairs_step
+from cpuconv.kernels.paired.matmul_pairs import pairs_step
 from cpuconv.kernels.paired.widening import WidenTile, widen_rows
 from cpuconv.kernels.products.matmul import best_tile
-from cpuconv.kernels.products.matrices import Product, sizes_of
+from cpuconv.kernels.products.matrices import MatmulProblem, sizes_of
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
 
@@ -56,7 +56,9 @@ def seconds(processor: Processor, a: Sequence[int], b: Sequence[int], y: Element
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
 
-def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place, scales: Scales) -> list[Step]:
+def int8_matmul_steps(
+    processor: Processor, space: Space, a: TensorView, b: TensorView, y: TensorView, scales: Scales
+) -> list[Step]:
     """Make the steps of an int8 MatMul with NumPy's semantics. Operands that are contiguous along none of their matrix
     axes are copied first.
 
@@ -64,14 +66,14 @@ def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place
     """
     steps: list[Step] = []
 
-    def beside(place: Place, axes: int) -> Place:
+    def beside(place: TensorView, axes: int) -> TensorView:
         if any(step == 1 or size == 1 for step, size in zip(place.strides[-axes:], place.shape[-axes:], strict=True)):
             return place
-        copied = Place.plain(space.reserve(math.prod(place.shape)), place.shape, place.dtype)
+        copied = TensorView.plain(space.reserve(math.prod(place.shape)), place.shape, place.dtype)
         steps.append(copy_step(processor, place, copied))
         return copied
 
-    work = Product.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged
+    work = MatmulProblem.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged
     given: Args = {
         "narrow_left": MicroRef(widen_rows, WidenTile(processor.isa.lanes, a.element)),
         "narrow_right": MicroRef(widen_rows, WidenTile(processor.isa.lanes, b.element)),
@@ -79,13 +81,13 @@ def bytes_steps(processor: Processor, space: Space, a: Place, b: Place, y: Place
         "left_zero": scales.a_zero,
         "right_zero": scales.b_zero,
     }
-    product = pair_product(processor.isa)
-    return [*steps, pairs_step(processor, space, work, product, given, x=a.element, y=y.element)]
+    instruction = pair_product(processor.isa)
+    return [*steps, pairs_step(processor, space, work, instruction, given, x=a.element, y=y.element)]
 
 
 def _numbers(lanes: int, y: Element, scales: Scales) -> np.ndarray:
     """The rows of the epilogue's parameters, equal for all columns."""
     rows = {"bias": 0.0, "scale": scales.factor, "shift": 0.0, "zero": scales.zero}
     rows |= dict(zip(("low", "high"), (0, 0) if y == F32 else bounds(y), strict=True))
-    made = np.array([rows[name] for name in Ending(S32, y).rows], np.float32)
+    made = np.array([rows[name] for name in Epilogue(S32, y).rows], np.float32)
     return np.repeat(made, lanes).view(np.int64)

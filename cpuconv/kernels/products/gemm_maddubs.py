@@ -66,8 +66,8 @@ def add_lacking(tile: GemmTile, vec: Vector, pixels: Sequence[Any], words: int, 
     product = BY_NAME[tile.product]
     for at, pixel in enumerate(pixels, tile.sums):
         for first in range(0, words, vec.lanes):
-            mask = vec.first(min(vec.lanes, words - first))
-            read = vec.builder.bitcast(vec.load_first(vec.offset(pixel, WORD * first), mask), vec.int_type)
+            mask = vec.first_lanes_mask(min(vec.lanes, words - first))
+            read = vec.builder.bitcast(vec.load_masked(vec.offset(pixel, WORD * first), mask), vec.int_type)
             signed = vec.builder.select(mask, product.signed(vec, read, tile.x), vec.int_constant(0))
             sums[at] = product.lacking(vec, signed, sums[at])
 

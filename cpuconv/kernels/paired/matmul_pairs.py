@@ -1,7 +1,7 @@
 """Batched MatMul of two activations by instructions that multiply and add pairs of 16-bit elements.
 
 float32 operands are rounded to bfloat16, with float32 sums. int8 and uint8 operands less their zero points are widened
-to int16, with int32 sums and an epilogue (`Ending`; `matmul_bytes.py` makes the step). Each worker converts and packs
+to int16, with int32 sums and an epilogue (`Epilogue`; `matmul_int8.py` makes the step). Each worker converts and packs
 some panels of columns of the right matrix as 32-bit groups of two rows. It then converts a chunk of rows of the left
 matrix and multiplies it by all these panels. A tile is a few vectors of columns and a few rows, whose groups are
 broadcast. The left matrix must be contiguous along its rows, the right one along its rows or columns.
@@ -24,18 +24,18 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
-from cpuconv.kernels.copies.rounding import HALVES, PAIR, RoundTile, call_round_rows, round_rows
-from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.copies.rounding import BF16_TYPES, PAIR, RoundTile, call_round_rows, round_rows
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.product import BY_NAME, WORD, as_seen, single_product_of
-from cpuconv.kernels.emit.product import Product as Multiplied
+from cpuconv.kernels.emit.product import Product as MacInstruction
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.paired.widening import call_widen_rows
 from cpuconv.kernels.products.matmul import best_tile
-from cpuconv.kernels.products.matrices import Product
+from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.described import specialise_on_tile
@@ -48,9 +48,9 @@ _ROUND_CYCLES, _PACK_CYCLES = 2.5, 2.0  # per vector: to round float32, and to s
 _CALL_CYCLES = 300.0  # overhead per matrix of the batch
 
 
-def product_of_halves(isa: Isa) -> Multiplied | None:
+def bf16_instruction(isa: Isa) -> MacInstruction | None:
     """The instruction that multiplies pairs of bfloat16; None if the CPU has none."""
-    found = single_product_of(HALVES, isa)
+    found = single_product_of(BF16_TYPES, isa)
     return found if found is not None and found.packed == BF16 else None
 
 
@@ -90,7 +90,7 @@ def strip(
     The epilogue of int32 sums reads the rows at `numbers`, which all columns share.
     """
     vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
-    ending = Ending(product.sum, tile.y)
+    epilogue = Epilogue(product.sum, tile.y)
     each, last = I64(tile.rows), builder.sub(rows, I64(tile.rows))
     valid = [tile.valid if j == tile.v - 1 else vec.lanes for j in range(tile.v)]
     nothing = vec.int_constant(0) if product.sum.integer else vec.constant(0.0)
@@ -120,14 +120,14 @@ def strip(
 
         sums = repeat(vec, I64(0), turns, [nothing] * (tile.rows * tile.v), several(_UNROLL))
         sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), words, sums, several(1))
-        ends = ending.load(vec, vec.pointer(numbers)) if product.sum.integer else {}
+        ends = epilogue.load(vec, vec.pointer(numbers)) if product.sum.integer else {}
         for row in range(tile.rows):
             line = vec.offset(vec.pointer(y), builder.mul(builder.add(start, I64(row)), y_row))
             for j, count in enumerate(valid):
                 total, place = sums[row * tile.v + j], vec.offset(line, vec.lanes * tile.y.bytes * j)
-                total = ending.emit(vec, total, ends) if product.sum.integer else total
+                total = epilogue.emit(vec, total, ends) if product.sum.integer else total
                 if tile.y == F32:
-                    vec.store_first(total, place, vec.first(count))
+                    vec.store_masked(total, place, vec.first_lanes_mask(count))
                 else:
                     _store_bytes(vec, tile.y, total, place, count)
 
@@ -161,13 +161,13 @@ def _pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> N
 
 
 @dataclass(frozen=True)
-class HalvesTile:
-    """Tile of the driver. `turned`: the right matrix is contiguous along its columns, not its rows. `whole`: operands
-    are integers, not float32. `y`: bytes per result.
+class PairedMatmulTile:
+    """Tile of the driver. `transposed`: the right matrix is contiguous along its columns, not its rows. `whole`:
+    operands are integers, not float32. `y`: bytes per result.
     """
 
     lanes: int
-    turned: bool
+    transposed: bool
     whole: bool = False
     y: int = F32.bytes
 
@@ -190,7 +190,7 @@ def _narrow(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
     "panel_columns columns depth words chunks tiles rows cols a_row b_row b_column y_row a_chunk a_chunk_step a_pitch "
     "line line_step line_pitch panel panel_step panel_row panel_bytes"
 )
-def matmul_halves(tile, worker, before, part, parts, args):
+def matmul_pairs(tile, worker, before, part, parts, args):
     """y = a b for each item of the batch; its three words of `offsets` are the byte offsets of its matrices.
 
     Units are (item, group of panels of columns, chunk of tiles of rows). `line`: rows or columns of the right matrix as
@@ -211,7 +211,7 @@ def matmul_halves(tile, worker, before, part, parts, args):
         if packed != place:
             packed = place
             b = args.b + word(tile, offsets, 1) + first_column * args.b_column
-            if tile.turned:
+            if tile.transposed:
                 _narrow(
                     tile,
                     args.narrow_right,
@@ -241,7 +241,7 @@ def matmul_halves(tile, worker, before, part, parts, args):
             for column in range(0, count, tile.lanes):
                 panel = column // args.panel_columns
                 to = panels + panel * args.panel_bytes + 4 * (column - panel * args.panel_columns)
-                if tile.turned:
+                if tile.transposed:
                     present = min(tile.lanes, count - column)
                     source = lines + column * args.line_pitch
                     for row in range(0, args.words, tile.lanes):
@@ -282,7 +282,7 @@ def matmul_halves(tile, worker, before, part, parts, args):
 
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int) -> float:
     """Modelled time of a MatMul, in seconds; infinite if no instruction multiplies bfloat16."""
-    isa, product = processor.isa, product_of_halves(processor.isa)
+    isa, product = processor.isa, bf16_instruction(processor.isa)
     if product is None or 1 in (rows, columns):
         return math.inf
     items, words, vectors = math.prod(stack), divide(depth, PAIR), divide(columns, isa.lanes)
@@ -292,10 +292,10 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
 
-def halves_step(processor: Processor, space: Space, work: Product) -> Step | None:
+def bf16_matmul_step(processor: Processor, space: Space, work: MatmulProblem) -> Step | None:
     """Make one call that computes a float32 MatMul; None where the operands' strides don't allow it."""
-    work = work.normal
-    isa, found = processor.isa, product_of_halves(processor.isa)
+    work = work.normalized
+    isa, found = processor.isa, bf16_instruction(processor.isa)
     a, b, y = work.a, work.b, work.y
     apart = (a.column, y.column) != (F32.bytes, F32.bytes) or F32.bytes not in (b.row, b.column)
     if found is None or apart or 1 in (work.rows, work.columns):
@@ -307,8 +307,8 @@ def halves_step(processor: Processor, space: Space, work: Product) -> Step | Non
 def pairs_step(
     processor: Processor,
     space: Space,
-    work: Product,
-    found: Multiplied,
+    work: MatmulProblem,
+    found: MacInstruction,
     given: Args,
     *,
     x: Element = F32,
@@ -320,7 +320,7 @@ def pairs_step(
     """
     isa, threads, depth = processor.isa, processor.threads, work.depth
     a, b = work.a, work.b
-    turned = b.column != x.bytes and work.columns > 1
+    transposed = b.column != x.bytes and work.columns > 1
     words = divide(depth, PAIR)
     _, v, n = best_tile(as_seen(isa, found), work.rows, words, work.columns)
     vector = isa.lanes * WORD
@@ -334,7 +334,7 @@ def pairs_step(
     chunks = max(least, first_even(threads, items * groups, [(1, 1 + i) for i in range(min(tiles, threads))],
                                    _MANY_UNITS)[1])  # fmt: skip
     count = min(grouped * panel_columns, work.columns)
-    line_pitch = pitch if turned else divide(count, 2 * isa.lanes) * vector
+    line_pitch = pitch if transposed else divide(count, 2 * isa.lanes) * vector
     rest = work.columns - (panels - 1) * panel_columns
     whole = StripTile(isa.lanes, v, v, n, pitch, isa.lanes, found.name, y)
     last = replace(whole, v=divide(rest, isa.lanes), valid=(rest - 1) % isa.lanes + 1)
@@ -364,11 +364,11 @@ def pairs_step(
         "y_row": work.y.row,
         **worker_args("a_chunk", space, (divide(tiles, chunks) + 1) * n * pitch, threads),
         "a_pitch": pitch,
-        **worker_args("line", space, (count if turned else depth + 1) * line_pitch, threads),
+        **worker_args("line", space, (count if transposed else depth + 1) * line_pitch, threads),
         "line_pitch": line_pitch,
         **worker_args("panel", space, grouped * panel_bytes, threads),
         "panel_row": v * vector,
         "panel_bytes": panel_bytes,
     }
     parts = parts_if_shared(work.flops) if threads > 1 else 0
-    return Step(matmul_halves, HalvesTile(isa.lanes, turned, x.integer, y.bytes), args, parts)
+    return Step(matmul_pairs, PairedMatmulTile(isa.lanes, transposed, x.integer, y.bytes), args, parts)

@@ -10,11 +10,11 @@ import pytest
 from cpuconv.elements import U8
 from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import DENSE, STRIDED, Place
 from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView
 from cpuconv.kernels.emit.product import as_seen, pair_product
-from cpuconv.kernels.paired import matmul_halves
-from cpuconv.kernels.paired.matmul_bytes import MOST, Scales, bytes_steps
+from cpuconv.kernels.paired import matmul_pairs
+from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
 from support.asm import loops, vector_spills
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
@@ -43,13 +43,13 @@ def some(shape, dtype):
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes[2:])))
 def test_products(sizes, right, monkeypatch):
     a_stack, b_stack, rows, depth, columns = sizes
-    here = matmul_halves.machine()
+    here = matmul_pairs.machine()
     for threads, l2, dtypes, y in (
         (1, here.l2, (np.uint8, np.uint8), np.uint8),
         (2, 4 << 10, (np.uint8, np.int8), np.float32),
     ):
         arrays = [some((*a_stack, rows, depth), dtypes[0]), some((*b_stack, depth, columns), dtypes[1])]
-        monkeypatch.setattr(matmul_halves, "machine", lambda l2=l2: replace(here, l2=l2))
+        monkeypatch.setattr(matmul_pairs, "machine", lambda l2=l2: replace(here, l2=l2))
         (offer,) = lowered.offers(node(y), arrays)
         with small_work_is_shared():
             assert lowered.check(node(y), arrays, (), threads, made=[replace(offer, inputs=(DENSE, right))]) == 1
@@ -57,11 +57,11 @@ def test_products(sizes, right, monkeypatch):
 
 def test_what_has_nothing_side_by_side_is_copied_before():
     shape = 2, 9, 20
-    apart = Place(Ref("a"), shape, (720, 40, 2), 1, np.dtype(np.uint8))
-    dense = Place.plain(Ref("b"), (2, 20, 11), np.dtype(np.uint8))
-    y = Place.plain(Ref("y"), (2, 9, 11), np.dtype(np.uint8))
-    for a, steps in ((apart, 2), (Place.plain(Ref("a"), shape, np.dtype(np.uint8)), 1)):
-        assert len(bytes_steps(lowered.target(), Space(), a, dense, y, Scales(1, 2, 0.5))) == steps
+    apart = TensorView(Ref("a"), shape, (720, 40, 2), 1, np.dtype(np.uint8))
+    dense = TensorView.plain(Ref("b"), (2, 20, 11), np.dtype(np.uint8))
+    y = TensorView.plain(Ref("y"), (2, 9, 11), np.dtype(np.uint8))
+    for a, steps in ((apart, 2), (TensorView.plain(Ref("a"), shape, np.dtype(np.uint8)), 1)):
+        assert len(int8_matmul_steps(lowered.target(), Space(), a, dense, y, Scales(1, 2, 0.5))) == steps
 
 
 def test_sums_that_no_int32_holds_are_not_offered():
@@ -75,8 +75,8 @@ def test_sums_stay_in_registers():
     isa = current()
     product = pair_product(isa)
     for v, n in enumerate(as_seen(isa, product).pixels, 1):
-        tile = matmul_halves.StripTile(isa.lanes, v, v, n, 512, isa.lanes, product.name, U8)
-        found = loops(matmul_halves.strip.assembly(tile))
+        tile = matmul_pairs.StripTile(isa.lanes, v, v, n, 512, isa.lanes, product.name, U8)
+        found = loops(matmul_pairs.strip.assembly(tile))
         body = max(found, key=lambda lines: sum(product.name in line for line in lines))
         assert sum(product.name in line for line in body) == 4 * v * n
         assert not vector_spills(body), (v, n)

@@ -50,7 +50,7 @@ def _offset(element: Element) -> int:
     return 128 if element == U8 else 0
 
 
-def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
+def packed_int8(weights: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
     """Pack int8 weights (directions, gates x hidden, depth): [direction][panel][word][gate][part][lanes][elements]."""
     directions, rows, depth = weights.shape
     hidden, words = rows // gates, divide(depth, WORD)
@@ -86,7 +86,7 @@ def packed_numbers(
 
 
 @dataclass(frozen=True)
-class StateTile:
+class QuantizeStatesTile:
     """Tile of the kernel; `product`: dot-product instruction, a name in `product.TABLE`."""
 
     lanes: int
@@ -94,8 +94,8 @@ class StateTile:
 
 
 @MicroKernel
-def state_bytes(
-    tile: StateTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
+def quantize_states(
+    tile: QuantizeStatesTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
     """Quantise rows of `depth` float32 at h to y + HEADER, and write the header at y.
 
@@ -128,7 +128,7 @@ def state_bytes(
             return [FOLDS["max"](vec, values[0], vec.absolute(vec.load(vec.offset(start, at(number, 4)))))]
 
         (most,) = repeat(vec, I64(0), whole, [vec.constant(0.0)], larger)
-        rest = vec.load_first(vec.offset(start, at(whole, 4)), mask)
+        rest = vec.load_masked(vec.offset(start, at(whole, 4)), mask)
         most = across("max", FOLDS["max"](vec, most, vec.absolute(rest)))
         scale = builder.extract_element(vec.mul(most, vec.constant(1 / MOST)), I32(0))
         builder.store(scale, builder.bitcast(vec.offset(target, UNIT), F32.as_pointer()))
@@ -157,10 +157,10 @@ def state_bytes(
     loop(builder, 0, rows, row)
 
 
-call_state = state_bytes.caller()
+call_quantize_states = quantize_states.caller()
 
 
-def of_bytes(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_states_numpy(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quantise states (..., hidden) with NumPy: integers, and their scales."""
     most = np.abs(h.astype(np.float32)).max(-1, keepdims=True, initial=0)
     with np.errstate(divide="ignore"):

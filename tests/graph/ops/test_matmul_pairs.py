@@ -10,13 +10,13 @@ import pytest
 from cpuconv.elements import rounded, widened
 from cpuconv.graph.ops import TABLE, matrix
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import DENSE, STRIDED
-from cpuconv.kernels.paired import matmul_halves
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
+from cpuconv.kernels.paired import matmul_pairs
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
 
 LANES = current().lanes
-ABLE = matmul_halves.product_of_halves(current()) is not None
+ABLE = matmul_pairs.bf16_instruction(current()) is not None
 SIZES = [  # stack of each operand, rows, depth, columns
     ((), (), 2, 1, 2),
     ((), (), 3, 2 * LANES + 1, LANES - 1),
@@ -41,11 +41,11 @@ def test_products(sizes, right, threads, monkeypatch):
     node = TABLE["MatMul"].node(["a", "b"], ["y"])
     (offer,) = lowered.offers(node, arrays)
     offer = replace(offer, inputs=(DENSE, right), detail=matrix.Rounded())
-    call = matrix.halves_step
-    monkeypatch.setattr(matrix, "halves_step", lambda *args: made.append(call(*args)) or made[-1])
-    here = matmul_halves.machine()
+    call = matrix.bf16_matmul_step
+    monkeypatch.setattr(matrix, "bf16_matmul_step", lambda *args: made.append(call(*args)) or made[-1])
+    here = matmul_pairs.machine()
     for l2 in (here.l2, 4 << 10):  # all panels at once, and a few
-        monkeypatch.setattr(matmul_halves, "machine", lambda l2=l2: replace(here, l2=l2))
+        monkeypatch.setattr(matmul_pairs, "machine", lambda l2=l2: replace(here, l2=l2))
         with small_work_is_shared():
             assert lowered.check(node, arrays, (), threads, right == DENSE, made=[offer]) == 1
     assert all((step is not None) == ABLE for step in made)
@@ -64,9 +64,9 @@ def test_it_is_taken_where_the_model_finds_it_faster(monkeypatch):
     node = TABLE["MatMul"].node(["a", "b"], ["y"])
     for precision in ("float32", "bfloat16"):
         for halves in (1e-9, 1.0):
-            monkeypatch.setattr(matmul_halves, "seconds", lambda *_, halves=halves: halves)
+            monkeypatch.setattr(matmul_pairs, "seconds", lambda *_, halves=halves: halves)
             (offer,) = lowered.offers(node, arrays, precision=precision)
             assert (offer.detail is not None) == (precision == "bfloat16" and halves < 1)
             assert offer.seconds < 1
     monkeypatch.undo()
-    assert ABLE or matmul_halves.seconds(lowered.target(), (4,), 200, 64, 200) == np.inf
+    assert ABLE or matmul_pairs.seconds(lowered.target(), (4,), 200, 64, 200) == np.inf

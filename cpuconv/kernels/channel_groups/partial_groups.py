@@ -89,7 +89,7 @@ def keep_first(tile, y, y_pixel, bytes_, pixels):
 
 
 @inline
-def end_to_block(tile, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
+def pack_partial(tile, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
     """Copy the last `bytes_` bytes of each pixel, at x, to a zero-padded word; `alone`: a pixel has no other bytes."""
     missing = tile.word - bytes_
     forward = 0
@@ -102,8 +102,8 @@ def end_to_block(tile, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
 
 
 @inline
-def end_of_block(tile, before, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
-    """Copy back: the reverse of `end_to_block`; the end of the word at `before` is rewritten."""
+def unpack_partial(tile, before, x, x_pixel, y, y_pixel, bytes_, alone, pixels):
+    """Copy back: the reverse of `pack_partial`; the end of the word at `before` is rewritten."""
     missing = tile.word - bytes_
     if not alone:
         for pixel in range(pixels):

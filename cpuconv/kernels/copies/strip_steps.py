@@ -13,7 +13,7 @@ from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
-from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.copies.reorder_steps import reorder_step
 from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
 from cpuconv.kernels.copies.strips import VECTORS, StripTile, move_strips
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
@@ -33,7 +33,7 @@ _MANY = 16  # vectors of a pixel from which a partial bundle costs little
 _CHUNK = 64  # pixels per pass through the buffer
 
 
-def lines_apart(step: int) -> int:
+def count_l1_sets(step: int) -> int:
     """Number of different L1 sets of addresses that are `step` bytes apart."""
     return min(_WAY // math.gcd(now(step), _WAY), _WAY // _LINE)
 
@@ -99,9 +99,9 @@ def strip_tile(
         if kinds <= {*VECTORS, ROWS, PLANES} and channels >= read.group:
             if kinds == {BLOCKED}:
                 return _between_blocks(isa, channels, source, target, read, written)
-            if CHANNELS not in kinds or len(kinds) == 1 or _stays(source, read) and _stays(target, written):
+            if CHANNELS not in kinds or len(kinds) == 1 or _fits_l1(source, read) and _fits_l1(target, written):
                 return None
-            apart = lines_apart((source if read.kind == CHANNELS else target).w)
+            apart = count_l1_sets((source if read.kind == CHANNELS else target).w)
             if kinds == {*VECTORS}:
                 narrow = lanes < isa.lanes and apart > _CLOSE
                 return None if narrow else StripTile(lanes, read, written, _bundle(channels, read), COPIED)
@@ -111,7 +111,7 @@ def strip_tile(
     return None
 
 
-def _stays(view: Strides, row: RowTile) -> bool:
+def _fits_l1(view: Strides, row: RowTile) -> bool:
     """Whether the cache lines of `_KEPT` pixels stay in L1 between two vectors of their channels."""
     return row.kind != CHANNELS or abs(view.w) * _KEPT < _OPEN * _WAY
 
@@ -136,9 +136,9 @@ def _transposed(width: int, source: Strides, target: Strides, read: RowTile, wri
     lines where pixels share sets."""
     packs = written.kind == CHANNELS
     planes, vectors = (source, target) if packs else (target, source)
-    far = lines_apart(vectors.w) <= _FEW
+    far = count_l1_sets(vectors.w) <= _FEW
     wanted = (2 if far else 1) * _LINE // (4 * read.lanes)
-    most = max(1, min(wanted, _OPEN * lines_apart(planes.cb) // read.group))
+    most = max(1, min(wanted, _OPEN * count_l1_sets(planes.cb) // read.group))
     bundle = max(each for each in (1, 2, 4) if each <= most)
     if packs:
         pixels = read.least if read.bytes < 4 or far or width < 2 * read.least else 2 * read.least
@@ -152,7 +152,7 @@ def _strip(tile: StripTile, source: Strides, target: Strides, width: int) -> int
     if tile.kinds == {BLOCKED}:
         return least(width, _STREAM)
     step = abs((source if tile.source.kind == CHANNELS else target).w)
-    apart = lines_apart(step)
+    apart = count_l1_sets(step)
     if tile.kinds == {*VECTORS}:
         return least(width, _OPEN * apart, greatest(_SHORTEST, _WAY // step))
     halves = 4 * tile.lanes * tile.bundle < _LINE

@@ -1,6 +1,6 @@
 """Loop nests over an output and its operands: axes that are contiguous with each other in all are merged.
 
-Blocks of narrow elements are split into pieces of as many channels as a vector has lanes, so that they can be combined
+Blocks of narrow elements are split into vectors of as many channels as a vector has lanes, so that they can be combined
 with blocks of float32.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cpuconv.elements import F32
-from cpuconv.kernels.binding.place import Place
-from cpuconv.kernels.copies.copying import joined
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.copies.copying import merge_axes
 from cpuconv.problem.integers import divide
 
 
@@ -22,7 +22,7 @@ class Axis(NamedTuple):
     steps: tuple[int, ...]
 
 
-class Walk(NamedTuple):
+class LoopNest(NamedTuple):
     """A part of the output for one loop nest: sizes of its axes; for the output and each operand, byte offset of the
     first element and stride of each axis."""
 
@@ -33,11 +33,11 @@ class Walk(NamedTuple):
     @property
     def axes(self) -> list[Axis]:
         """The merged axes, at least one."""
-        made = [Axis(size, tuple(steps)) for size, *steps in joined(zip(self.sizes, *self.steps, strict=True))]
+        made = [Axis(size, tuple(steps)) for size, *steps in merge_axes(zip(self.sizes, *self.steps, strict=True))]
         return made or [Axis(1, (F32.bytes, *[0] * (len(self.steps) - 1)))]
 
 
-def _steps(place: Place, output: Place) -> tuple[int, ...]:
+def _steps(place: TensorView, output: TensorView) -> tuple[int, ...]:
     """Byte strides of `place` along each physical axis of the output to which it is broadcast."""
     steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
     if output.block == 1 or place.block > 1:
@@ -46,28 +46,28 @@ def _steps(place: Place, output: Place) -> tuple[int, ...]:
     return (n, 0, *[0] * (2 - len(plane)), *plane, 0)
 
 
-def walks(output: Place, operands: Sequence[Place], lanes: int) -> list[Walk]:
+def loop_nests(output: TensorView, operands: Sequence[TensorView], lanes: int) -> list[LoopNest]:
     """Split the output into loop nests: usually one. Where block sizes differ or exceed a vector, one is over whole
-    blocks of the widest type in pieces of `lanes` channels, one over the remaining pieces."""
+    blocks of the widest type in vectors of `lanes` channels, one over the remaining vectors."""
     places = (output, *operands)
     steps = [_steps(place, output) for place in places]
     blocks = {place.block for place in places if place.block > 1}
-    whole = Walk(output.physical, (0,) * len(places), tuple(steps))
+    whole = LoopNest(output.physical, (0,) * len(places), tuple(steps))
     if blocks <= {lanes} or len(blocks) == 1 and len(whole.axes) == 1:
         return [whole]
     (n, _, h, w, _), widest = output.physical, max(blocks)
     side = widest // lanes
-    pieces = divide(output.shape[1], lanes) if lanes in blocks else divide(output.shape[1], widest) * side
+    vectors = divide(output.shape[1], lanes) if lanes in blocks else divide(output.shape[1], widest) * side
 
-    def part(first: int, count: int, pieces: int) -> Walk:
-        """Make the loop nest of `count` blocks from `first` on, of `pieces` pieces each."""
-        starts, walked = [], []
+    def part(first: int, count: int, vectors: int) -> LoopNest:
+        """Make the loop nest of `count` blocks from `first` on, of `vectors` vectors each."""
+        starts, nested = [], []
         for place, (image, block, *plane, lane) in zip(places, steps, strict=True):
             wide = place.block == widest
-            each, piece = (block, lanes * lane) if wide else (side * block, block)
+            each, vector = (block, lanes * lane) if wide else (side * block, block)
             starts.append(first * each)
-            walked.append((image, each, piece, *plane, lane))
-        return Walk((n, count, pieces, h, w, lanes), tuple(starts), tuple(walked))
+            nested.append((image, each, vector, *plane, lane))
+        return LoopNest((n, count, vectors, h, w, lanes), tuple(starts), tuple(nested))
 
-    full, left = divmod(pieces, side)
+    full, left = divmod(vectors, side)
     return [*([part(0, full, side)] if full else []), *([part(full, 1, left)] if left else [])]

@@ -9,9 +9,9 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, U8
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.runtime.code.llvm import ir
@@ -23,15 +23,15 @@ _ENDS = ("min", "max")
 
 
 @dataclass(frozen=True)
-class SpanTile:
+class DynamicScaleTile:
     """Tile of the kernel: float32 lanes per vector."""
 
     lanes: int
 
 
 @MicroKernel
-def find_span(
-    tile: SpanTile, builder: ir.IRBuilder, x: Any, image: Any, images: Any, count: Any, scale: Any, zero: Any
+def find_scale(
+    tile: DynamicScaleTile, builder: ir.IRBuilder, x: Any, image: Any, images: Any, count: Any, scale: Any, zero: Any
 ) -> None:
     """Store float32 `scale` and uint8 `zero` for `images` images of `count` float32 each, `image` bytes apart."""
     vec = Vector(builder, tile.lanes)
@@ -63,7 +63,7 @@ def find_span(
         return [*folded(rest, ends[:2]), *ends[2:]]
 
     ends = repeat(vec, I64(0), images, [vec.constant(0.0)] * 2 * _TOGETHER, whole_image)
-    low, high = (_over_lanes(vec, name, ends[at::2]) for at, name in enumerate(_ENDS))
+    low, high = (_reduce_lanes(vec, name, ends[at::2]) for at, name in enumerate(_ENDS))
     span = vec.sub(high, low)
     step = vec.div(span, vec.constant(255.0))
     step = builder.select(builder.fcmp_ordered("==", step, vec.constant(0.0)), vec.constant(1.0), step)
@@ -74,7 +74,7 @@ def find_span(
     builder.store(whole, builder.inttoptr(zero, byte.as_pointer()))
 
 
-def _over_lanes(vec: Vector, name: str, values: Sequence[Any]) -> Any:
+def _reduce_lanes(vec: Vector, name: str, values: Sequence[Any]) -> Any:
     """Reduce all lanes of the vectors; the result is in each lane."""
     value, *others = values
     for other in others:
@@ -86,21 +86,21 @@ def _over_lanes(vec: Vector, name: str, values: Sequence[Any]) -> Any:
     return value
 
 
-_call = find_span.caller()
+_call = find_scale.caller()
 
 
-@kernel("find_span x image images count scale zero")
-def spanned(tile, worker, before, part, parts, args):
+@kernel("find_scale x image images count scale zero")
+def dynamic_scale(tile, worker, before, part, parts, args):
     """Run serially, in one part: memory bandwidth is the limit."""
-    _call(args.find_span, args.x, args.image, args.images, args.count, args.scale, args.zero)
+    _call(args.find_scale, args.x, args.image, args.images, args.count, args.scale, args.zero)
 
 
-def span_step(processor: Processor, x: Place, scale: Place, zero: Place) -> Step:
+def dynamic_scale_step(processor: Processor, x: TensorView, scale: TensorView, zero: TensorView) -> Step:
     """Make the call for float32 x, dense or blocked, whose images may be apart; `scale` is float32, `zero` uint8."""
     assert (x.element, scale.element, zero.element) == (F32, F32, U8)
     images, size = x.shape[0] if x.shape else 1, x.size // (x.shape[0] if x.shape else 1)
     args: Args = {
-        "find_span": MicroRef(find_span, SpanTile(processor.isa.lanes)),
+        "find_scale": MicroRef(find_scale, DynamicScaleTile(processor.isa.lanes)),
         "x": x.ref,
         "image": x.strides[0] if x.shape else size,
         "images": images,
@@ -108,4 +108,4 @@ def span_step(processor: Processor, x: Place, scale: Place, zero: Place) -> Step
         "scale": scale.ref,
         "zero": zero.ref,
     }
-    return Step(spanned, SpanTile(processor.isa.lanes), args, 1)
+    return Step(dynamic_scale, DynamicScaleTile(processor.isa.lanes), args, 1)
