@@ -13,8 +13,8 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Graph, Node, trimmed
-from cpuconv.graph.ops import TABLE
-from cpuconv.graph.ops.drawing import DRAWING, Draws
+from cpuconv.graph.ops import TABLE, names_of
+from cpuconv.graph.ops.drawing import Draws
 from cpuconv.protos.messages import STRING, AttributeProto
 
 
@@ -270,7 +270,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Gemm",), 7, _without_broadcast),
     Adapter(("Cast",), math.inf, _cast),
     Adapter(("Dropout",), math.inf, _no_dropout),
-    Adapter(tuple(DRAWING - {"Dropout"}), math.inf, _drawing),
+    Adapter(names_of(lambda op: op.draws and op.name != "Dropout"), math.inf, _drawing),
     Adapter(("BatchNormalization",), math.inf, _without_training),
     Adapter(("Upsample",), 9, _as_inputs("scales")),
     Adapter(("Upsample",), math.inf, _resize),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
-from cpuconv.graph.ir import Meaning, Node
+from cpuconv.graph.ir import Graph, Meaning, Node
 from cpuconv.graph.ops import (
     activation,
     arithmetic,
@@ -58,6 +59,26 @@ OWN = frozenset(name for name, op in TABLE.items() if op.own)
 """Operators that ONNX does not define; rewrites and layout planning make them."""
 
 
+_FOREIGN = Op("", lambda node, inputs: [], lambda node, arrays: ())
+
+
 def meaning(node: Node) -> Meaning:
     """Semantics of a node: its own if it has one, else those of the operator table."""
     return node.meaning or TABLE[node.op]
+
+
+def traits_of(node: Node) -> Op:
+    """Row of the operator table with the traits of a node; a row without traits if the node has its own semantics."""
+    return _FOREIGN if node.meaning is not None else TABLE.get(node.op, _FOREIGN)
+
+
+def names_of(condition: Callable[[Op], bool]) -> tuple[str, ...]:
+    """Names of the operators that satisfy a condition."""
+    return tuple(name for name, op in TABLE.items() if condition(op))
+
+
+def draws(node: Node) -> bool:
+    """Whether a node or its bodies draw random numbers, so that it must be computed in every run."""
+    if traits_of(node).draws:
+        return True
+    return any(isinstance(value, Graph) and any(map(draws, value.nodes)) for value in node.attributes.values())

@@ -6,12 +6,14 @@ Source: ONNX operators of these names. Their expressions (`cpuconv.graph.ops.ele
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast, given, like_first
 from cpuconv.graph.ops.elementwise import FORMS, native
+from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.elementwise.expression import Operand
 
 
@@ -50,22 +52,25 @@ def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
+_BETWEEN: dict[str, Any] = {"int8": Int8.RESCALED}
+_POSITIVE: dict[str, Any] = {"sign": Sign.NONNEGATIVE, **_BETWEEN}
+
 OPS = native(
-    Op("Relu", like_first, _relu),
-    Op("Clip", _infer_clip, _clip, mixed=True),  # before opset 11 the bounds are float32
-    Op("LeakyRelu", like_first, _formula, {"alpha": 0.01}),
-    Op("PRelu", _infer_prelu, _prelu),
+    Op("Relu", like_first, _relu, **_POSITIVE),
+    Op("Clip", _infer_clip, _clip, mixed=True, **_BETWEEN),  # before opset 11 the bounds are float32
+    Op("LeakyRelu", like_first, _formula, {"alpha": 0.01}, **_BETWEEN),
+    Op("PRelu", _infer_prelu, _prelu, **_BETWEEN),
     Op("ThresholdedRelu", like_first, _formula, {"alpha": 1.0}),
-    Op("Elu", like_first, _formula, {"alpha": 1.0}),
+    Op("Elu", like_first, _formula, {"alpha": 1.0}, **_BETWEEN),
     Op("Selu", like_first, _formula, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
     Op("Celu", like_first, _formula, {"alpha": 1.0}),
-    Op("Sigmoid", like_first, _formula),
-    Op("HardSigmoid", like_first, _formula, {"alpha": 0.2, "beta": 0.5}),
-    Op("HardSwish", like_first, _formula),
-    Op("Tanh", like_first, _formula),
-    Op("Softplus", like_first, _formula),
+    Op("Sigmoid", like_first, _formula, **_POSITIVE),
+    Op("HardSigmoid", like_first, _formula, {"alpha": 0.2, "beta": 0.5}, **_POSITIVE),
+    Op("HardSwish", like_first, _formula, **_BETWEEN),
+    Op("Tanh", like_first, _formula, **_BETWEEN),
+    Op("Softplus", like_first, _formula, sign=Sign.NONNEGATIVE),
     Op("Softsign", like_first, _formula),
-    Op("Mish", like_first, _formula),
+    Op("Mish", like_first, _formula, **_BETWEEN),
     Op("Swish", like_first, _formula, {"alpha": 1.0}),
-    Op("Gelu", like_first, _formula, {"approximate": "none"}),
+    Op("Gelu", like_first, _formula, {"approximate": "none"}, **_BETWEEN),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from cpuconv.functions.table import power
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Infer, Inputs, Op, broadcast
 from cpuconv.graph.ops.elementwise import native
+from cpuconv.graph.ops.traits import Int8, Sign
 
 Function = Callable[..., np.ndarray]
 
@@ -31,9 +33,9 @@ def _chosen(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(broadcast(node, inputs)[0].shape, inputs[1].dtype)]
 
 
-def _op(name: str, function: Function, rule: Infer = broadcast, mixed: bool = False, **attributes: object) -> Op:
+def _op(name: str, function: Function, rule: Infer = broadcast, **row: Any) -> Op:
     """Make a row whose reference is a function of operands and attributes."""
-    return Op(name, rule, lambda node, arrays: function(*arrays, **node.attributes), attributes, mixed=mixed)
+    return Op(name, rule, lambda node, arrays: function(*arrays, **node.attributes), **row)
 
 
 def _folded(function: Function) -> Function:
@@ -67,23 +69,27 @@ def _is_inf(x: np.ndarray, detect_negative: int, detect_positive: int) -> np.nda
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
+_EITHER: dict[str, Any] = {"joins": True, "commutative": True}
+_SUM: dict[str, Any] = {**_EITHER, "sign": Sign.KEPT}
+_OF_TWO: dict[str, Any] = {"int8": Int8.RESCALED, "follows_sizes": True}
+
 OPS = native(
-    _op("Add", np.add),
-    _op("Sub", np.subtract),
-    _op("Mul", np.multiply),
-    _op("Div", _div),
-    _op("Pow", _pow, mixed=True),
-    _op("Mod", _mod, fmod=0),
-    _op("Min", _folded(np.minimum)),
-    _op("Max", _folded(np.maximum)),
-    _op("Sum", _folded(np.add)),
-    _op("Mean", lambda *arrays: reduce(np.add, arrays) / len(arrays)),
+    _op("Add", np.add, **_SUM, **_OF_TWO),
+    _op("Sub", np.subtract, joins=True, follows_sizes=True),
+    _op("Mul", np.multiply, **_SUM, **_OF_TWO),
+    _op("Div", _div, joins=True),
+    _op("Pow", _pow, mixed=True, joins=True),
+    _op("Mod", _mod, attributes={"fmod": 0}, joins=True),
+    _op("Min", _folded(np.minimum), **_EITHER),
+    _op("Max", _folded(np.maximum), **_SUM),
+    _op("Sum", _folded(np.add), **_SUM),
+    _op("Mean", lambda *arrays: reduce(np.add, arrays) / len(arrays), **_EITHER),
     _op("Neg", np.negative),
-    _op("Abs", np.abs),
+    _op("Abs", np.abs, sign=Sign.NONNEGATIVE),
     _op("Sign", np.sign),
     _op("Reciprocal", np.reciprocal),
-    _op("Sqrt", np.sqrt),
-    _op("Exp", np.exp),
+    _op("Sqrt", np.sqrt, sign=Sign.NONNEGATIVE),
+    _op("Exp", np.exp, sign=Sign.NONNEGATIVE),
     _op("Log", np.log),
     _op("Sin", np.sin),
     _op("Cos", np.cos),
@@ -91,16 +97,16 @@ OPS = native(
     _op("Floor", np.floor),
     _op("Ceil", np.ceil),
     _op("Round", np.rint),  # ties to even
-    _op("Equal", np.equal, _truth),
-    _op("Less", np.less, _truth),
-    _op("LessOrEqual", np.less_equal, _truth),
-    _op("Greater", np.greater, _truth),
-    _op("GreaterOrEqual", np.greater_equal, _truth),
-    _op("And", np.logical_and, _truth),
-    _op("Or", np.logical_or, _truth),
-    _op("Xor", np.logical_xor, _truth),
+    _op("Equal", np.equal, _truth, **_EITHER),
+    _op("Less", np.less, _truth, joins=True),
+    _op("LessOrEqual", np.less_equal, _truth, joins=True),
+    _op("Greater", np.greater, _truth, joins=True),
+    _op("GreaterOrEqual", np.greater_equal, _truth, joins=True),
+    _op("And", np.logical_and, _truth, **_EITHER),
+    _op("Or", np.logical_or, _truth, **_EITHER),
+    _op("Xor", np.logical_xor, _truth, **_EITHER),
     _op("Not", np.logical_not, _truth),
     _op("IsNaN", np.isnan, _truth),
-    _op("IsInf", _is_inf, _truth, detect_negative=1, detect_positive=1),
+    _op("IsInf", _is_inf, _truth, attributes={"detect_negative": 1, "detect_positive": 1}),
     Op("Where", _chosen, lambda node, arrays: np.where(*arrays), mixed=True, widened=False),
 )

@@ -16,6 +16,7 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.following.sizes import SIZES
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
+from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -78,6 +79,31 @@ class Op:
         Whether ONNX does not define the operator; operands that do not match `signature` raise an error.
     in_place : bool
         Whether the output may reuse the memory of an input of the same form that no later node reads.
+
+    The following fields are traits. Rewrites, quantisation and layout planning query them instead of operators' names.
+    Defaults promise nothing. Quantised versions of floating-point operators have none.
+
+    joins : bool
+        Whether all inputs are data. Otherwise the first one is, and the others are parameters such as weights or axes.
+    commutative : bool
+        Whether the order of the inputs does not matter.
+    movement : Movement
+        How the output is made of elements of the first input.
+    int8 : Int8
+        How the operator computes between int8 layers.
+    sign : Sign
+        What is known of the sign of the first output.
+    product : bool
+        Whether outputs are sums of floating-point products over channels: convolutions, matrix multiplications and
+        recurrent layers. Rounding errors of inputs even out in them.
+    window : bool
+        Whether an output combines several adjacent elements of each channel: convolutions, pooling and resampling.
+    rowwise : bool
+        Whether each row along the last axis is computed by itself, if the attribute `axis`, if any, is the last axis.
+    follows_sizes : bool
+        Whether the reference computes arrays of symbolic sizes (`cpuconv.following.sizes`) exactly.
+    shape_only : bool
+        Whether results depend on the shapes of inputs alone.
     """
 
     name: str
@@ -95,6 +121,31 @@ class Op:
     signature: str = ""
     own: bool = False
     in_place: bool = False
+    joins: bool = False
+    commutative: bool = False
+    movement: Movement = Movement.NONE
+    int8: Int8 = Int8.NEVER
+    sign: Sign = Sign.UNKNOWN
+    product: bool = False
+    window: bool = False
+    rowwise: bool = False
+    follows_sizes: bool = False
+    shape_only: bool = False
+
+    @property
+    def convolution(self) -> bool:
+        """Whether it is a floating-point convolution."""
+        return self.product and self.window
+
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether an activation, and a fourth operand that is added before it, can be fused."""
+        return "activation" in self.attributes
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return "seed" in self.attributes
 
     def node(self, inputs: Sequence[str], outputs: Sequence[str], origin: str = "", **attributes: object) -> Node:
         """Make a node of the operator, with defaults for other attributes.

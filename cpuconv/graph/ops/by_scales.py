@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op, is_float
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Lower, Offers, Op, is_float
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.driver import zero_tail_channels
@@ -43,9 +43,8 @@ def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
         return [*lower(call), *([zero_tail_channels(call.target, call.y)] if tail else [])]
 
     attributes = {**op.attributes, **SCALES}
-    row = replace(op, name=f"Quantized{op.name}", rule=infer, reference=reference, attributes=attributes)
-    row = replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
-    return replace(row, signature=signature, own=True)
+    row: dict[str, Any] = {"offers": offers, "lower": cleared, "signature": signature, **EXACT, "own": True}
+    return Op(f"Quantized{op.name}", infer, reference, attributes, op.parameters, **row)
 
 
 def line(node: Node) -> tuple[float, float]:

@@ -238,11 +238,13 @@ SCALES = {
     "residual_scale": None, "residual_zero_point": 0, "y_least": None, "y_most": None,
 }  # fmt: skip
 _QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **SCALES}
+_STATED = {"output_padding": None, "output_shape": None}
+_FLOAT: dict[str, Any] = {"product": True, "window": True}
 
 OPS = (
     Op(
         "QuantizedConv", _infer_quantized, quantized_conv, _QUANTIZED, **EXACT, **_SOLVED, signature=_INTEGERS, own=True
     ),
-    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED, signature=_FLOATS),
-    Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
+    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED, signature=_FLOATS, **_FLOAT),
+    Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, **_STATED}, **_FLOAT),
 )

@@ -80,13 +80,6 @@ def _afresh(value: Draws | Graph) -> Draws | Graph:
     return Draws(value.seed) if isinstance(value, Draws) else restarted(value)
 
 
-def draws(node: Node) -> bool:
-    """Whether a node or its bodies draw random numbers, so that it must be computed in every run."""
-    if node.op in DRAWING:
-        return True
-    return any(isinstance(value, Graph) and any(map(draws, value.nodes)) for value in node.attributes.values())
-
-
 def _generator(node: Node) -> np.random.Generator | np.random.RandomState:
     seed: Draws | None = node["seed"]
     return np.random.default_rng() if seed is None else seed.generator()
@@ -186,4 +179,3 @@ OPS = (
     _drawing("Multinomial", _infer_multinomial, multinomial, {"dtype": 6, "sample_size": 1}),
     _drawing("Dropout", _infer_dropout, dropout, {}, mixed=True),
 )
-DRAWING = frozenset(op.name for op in OPS)

@@ -14,6 +14,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
+from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.axis.gathering import gather_step
 from cpuconv.kernels.binding.steps import Step
@@ -315,7 +316,7 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
-_TAKEN["signature"] = "x: any, indices: known -> y: =x"
+_TAKEN |= {"signature": "x: any, indices: known -> y: =x", "int8": Int8.MOVED, "follows_sizes": True}
 _SCATTER = {"axis": 0, "reduction": "none"}
 
 OPS = (

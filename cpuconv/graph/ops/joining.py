@@ -18,6 +18,7 @@ from cpuconv.following.sizes import greatest, least
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
+from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, in_words, stored_as
@@ -346,17 +347,19 @@ def _lower_tile(call: Call) -> list[Step]:
 
 
 _LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}
-_LAID["signature"] = "x: any, others*: =x -> y: =x"
+_LAID |= {"signature": "x: any, others*: =x -> y: =x", "joins": True, "int8": Int8.MOVED, "sign": Sign.KEPT}
 _PADDED: dict[str, Any] = {"offers": _offer_pad, "lower": _lower_pad}
 _PADDED["signature"] = "x: any, pads: known, value?: known, axes?: known -> y: =x"
 _TILED: dict[str, Any] = {"offers": _offer_tile, "lower": _lower_tile}
-_TILED["signature"] = "x: any, repeats: known -> y: =x"
+_TILED |= {"signature": "x: any, repeats: known -> y: =x", "int8": Int8.MOVED}
 _SPLIT = {"axis": 0, "num_outputs": None}
+_PARTS = {**_cuts(_split_boxes), "int8": Int8.SAME_SCALE}
+_SLICED = {**_cuts(_slice_boxes), "movement": Movement.PART, "int8": Int8.MOVED, "sign": Sign.KEPT}
 
 OPS = (
-    Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID),
-    Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_cuts(_split_boxes)),
-    Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_cuts(_slice_boxes)),
+    Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID, follows_sizes=True),
+    Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_PARTS),
+    Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_SLICED, follows_sizes=True),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),
     Op("Tile", _infer_tile, tile, parameters=(1,), widened=False, **_TILED),
 )

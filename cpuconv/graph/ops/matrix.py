@@ -228,14 +228,15 @@ def einsum(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
-_PRODUCT: dict[str, Any] = {"offers": product_offers, "lower": lower_product}
+_PRODUCT: dict[str, Any] = {"offers": product_offers, "lower": lower_product, "product": True}
 _SOLVED: dict[str, Any] = {"offers": linear_offers, "restored": restored_linear, "lower": lower_linear}
 _TENSORS = "a: float32, b: float32 -> y: float32"
 _ROWS = "x: float32 (R... K), w: float32 (K N), bias?: float32 (N), added?: float32 (R... N) -> y: float32 (R... N)"
+_SOLVED |= {"signature": _ROWS, "product": True, "rowwise": True}
 
 OPS = (
     Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], **_PRODUCT, signature=_TENSORS),
     Op("Gemm", _infer_gemm, gemm, _GEMM, **_PRODUCT, signature=_TENSORS),
-    Op("Linear", infer_linear, linear, {"activation": None}, **_SOLVED, signature=_ROWS, own=True),
-    Op("Einsum", _infer_einsum, einsum, {"equation": REQUIRED}),
+    Op("Linear", infer_linear, linear, {"activation": None}, **_SOLVED, own=True),
+    Op("Einsum", _infer_einsum, einsum, {"equation": REQUIRED}, product=True),
 )

@@ -28,6 +28,7 @@ from cpuconv.graph.ops.base import (
 )
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
+from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.lines import Axes
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32
@@ -167,9 +168,9 @@ def _lower_softmax(call: Call) -> list[Step]:
     return lower_lines(call, Axes(axis, axis + 1), call.outputs[0])
 
 
-def _softmax_op(name: str, reference: Reference) -> Op:
+def _softmax_op(name: str, reference: Reference, **traits: Any) -> Op:
     kernels: dict[str, Any] = {"offers": _offers_softmax, "lower": _lower_softmax, "signature": FLOATS}
-    return Op(name, _infer_along, reference, {"axis": -1}, **kernels, in_place=True)
+    return Op(name, _infer_along, reference, {"axis": -1}, **kernels, in_place=True, rowwise=True, **traits)
 
 
 def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -229,14 +230,15 @@ _GROUPS = {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1}
 _LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _LRN = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
 _BY_PLANES: dict[str, Any] = {"offers": _offers_instance, "lower": _lower_instance, "in_place": True}
-_BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True}
+_BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True, "rowwise": True}
 _CHANNELS = "x: float32 (N C P...), scale: float32 (C), bias: float32 (C) -> y: float32 (N C P...)"
 _AFFINE = "scale: float32 ~(S...), bias?: float32 ~(S...)"
 _LINES = f"x: float32 (S...), {_AFFINE} -> y: float32 (S...)"
+_BY_LINES["signature"] = _LINES
 _BYTE_LINES = f"x: uint8|int8|float32 (S...), {_AFFINE} -> y: uint8|int8|float32 (S...)"
 
-_SOFTMAX = _softmax_op("Softmax", softmax)
-_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES, signature=_LINES)
+_SOFTMAX = _softmax_op("Softmax", softmax, int8=Int8.RESCALED, sign=Sign.NONNEGATIVE)
+_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES)
 
 OPS = (
     Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),

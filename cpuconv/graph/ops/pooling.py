@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, least
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
+from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
@@ -219,28 +221,29 @@ _PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
 _BYTE_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
-def _windows(name: str, reference: Reference, **attributes: object) -> Op:
+def _windows(name: str, reference: Reference, int8: Int8, **attributes: object) -> Op:
     """Row of a reduction over windows with kernels."""
-    attributes = {**_WINDOW, **attributes}
-    return Op(name, _infer_pool, reference, attributes, offers=_offers_pool, lower=_lower_pool, signature=_PLANES)
+    kernels: dict[str, Any] = {"offers": _offers_pool, "lower": _lower_pool, "signature": _PLANES}
+    traits: dict[str, Any] = {"window": True, "sign": Sign.KEPT, "int8": int8}
+    return Op(name, _infer_pool, reference, {**_WINDOW, **attributes}, **kernels, **traits)
 
 
-def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op:
+def _whole(name: str, reference: Reference, fold: str, mean: bool = False, **traits: Any) -> Op:
     """Row of a reduction over whole planes with kernels."""
     lower = partial(lower_planes, fold=fold, mean=mean)
     signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
-    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=signature)
+    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=signature, **traits)
 
 
-_AVERAGE = _windows("AveragePool", average_pool, count_include_pad=0)
+_AVERAGE = _windows("AveragePool", average_pool, Int8.RESCALED, count_include_pad=0)
 
 OPS = (
-    _windows("MaxPool", max_pool, storage_order=0),
+    _windows("MaxPool", max_pool, Int8.MOVED, storage_order=0),
     _AVERAGE,
     of_bytes(_AVERAGE, _offers_bytes, _lower_bytes, _BYTE_PLANES),
-    Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
+    Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}, window=True),
     _whole("GlobalMaxPool", global_max_pool, "max"),
-    _whole("GlobalAveragePool", global_average_pool, "sum", mean=True),
+    _whole("GlobalAveragePool", global_average_pool, "sum", mean=True, sign=Sign.KEPT, int8=Int8.RESCALED),
     Op(
         "QuantizedMean",
         _infer_mean,

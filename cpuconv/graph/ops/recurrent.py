@@ -392,6 +392,7 @@ OPS = tuple(
         offers=_offers,
         lower=_lower,
         signature=f"{_WEIGHTS}, {_STATES[name][0]} -> {_STATES[name][1]}",
+        product=True,
     )
     for name, own in _ATTRIBUTES.items()
 )

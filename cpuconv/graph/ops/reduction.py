@@ -16,6 +16,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known, least, most
 from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
+from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.axis_driver import OPERATIONS
 from cpuconv.kernels.axis.lines import full, neighbouring
 from cpuconv.kernels.binding.steps import Step
@@ -88,7 +89,7 @@ _SIGNATURE = "x: float32, axes?: known -> y: float32"
 _OF_BYTES = "x: uint8|int8|float32, axes?: known -> y: uint8|int8|float32"
 
 
-def _op(name: str, function: Function) -> Op:
+def _op(name: str, function: Function, **traits: Any) -> Op:
     """Make a row from a function of an array with the keywords axis and keepdims."""
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
@@ -98,7 +99,7 @@ def _op(name: str, function: Function) -> Op:
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     native = name in OPERATIONS or name in _PLANES
     kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE} if native else {}
-    return Op(name, _infer, reference, attributes, parameters=(1,), **kernels)
+    return Op(name, _infer, reference, attributes, parameters=(1,), **kernels, **traits)
 
 
 def _sum(x: np.ndarray, **axes: Any) -> np.ndarray:
@@ -109,7 +110,7 @@ def _log_sum_exp(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.logaddexp.reduce(x.astype(np.float64), **axes) if axes["axis"] != () else x
 
 
-_MEAN = _op("ReduceMean", np.mean)
+_MEAN = _op("ReduceMean", np.mean, sign=Sign.KEPT, int8=Int8.RESCALED)
 
 OPS = (
     _op("ReduceSum", _sum),

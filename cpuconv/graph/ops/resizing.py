@@ -22,6 +22,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.copies.copying import copy_step
@@ -334,8 +335,9 @@ _RESIZE = {
 _SHUFFLE = {"blocksize": REQUIRED, "mode": "DCR"}
 _SHUFFLED: dict[str, Any] = {"widened": False, "offers": _shuffle_offers, "lower": _lower_shuffle}
 _SHUFFLED["signature"] = "x: uint8|int8|float32 (N C H W) -> y: =x (N D I J)"
+_SHUFFLED |= {"movement": Movement.ALL, "int8": Int8.MOVED}
 _STATED = "region?: known, scales?: known, sizes?: known -> y: =x (N C Q...)"
-_PLANES: dict[str, Any] = {"offers": _offers, "lower": _lower}
+_PLANES: dict[str, Any] = {"offers": _offers, "lower": _lower, "window": True, "int8": Int8.SAME_SCALE}
 _PLANES["signature"] = f"x: uint8|int8|float32 (N C P...), {_STATED}"
 
 _RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), **_PLANES)

@@ -78,6 +78,5 @@ def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
     return np.moveaxis(y, -1, 1)
 
 
-OPS = (
-    Op("GridSample", _infer, grid_sample, {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}, mixed=True),
-)
+_ATTRIBUTES = {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}
+OPS = (Op("GridSample", _infer, grid_sample, _ATTRIBUTES, mixed=True, window=True),)

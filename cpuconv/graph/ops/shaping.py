@@ -32,6 +32,7 @@ from cpuconv.graph.ops.base import (
     integers,
     like_first,
 )
+from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, stored_as
@@ -303,7 +304,7 @@ def _reshaping(
     **rest: Any,
 ) -> Op:
     """Row of an operator that only changes sizes."""
-    rule, rest = _same_type(sizes), {"widened": False, "view": _view_reshaped, **rest}
+    rule, rest = _same_type(sizes), {"widened": False, "view": _view_reshaped, **_SIZES_ONLY, **rest}
     return Op(name, rule, reference, attributes or {}, offers=_reshapes(rule), **rest)
 
 
@@ -315,9 +316,11 @@ def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: A
 
 _FLOATS = (F16.outside, BF16.outside, FLOAT32)
 
-_EXPANSION: dict[str, Any] = {"offers": _offer_expand, "view": _view_expanded}
+_SIZES_ONLY: dict[str, Any] = {"movement": Movement.IN_ORDER, "int8": Int8.MOVED, "sign": Sign.KEPT}
+_EXPANSION: dict[str, Any] = {"offers": _offer_expand, "view": _view_expanded, "int8": Int8.MOVED}
+_IDENTITY: dict[str, Any] = {"offers": _offer_same, "view": _view_same, "movement": Movement.IN_ORDER}
 _TURNS: dict[str, Any] = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
-_TURNS["signature"] = "x: any -> y: =x"
+_TURNS |= {"signature": "x: any -> y: =x", "movement": Movement.ALL, "int8": Int8.MOVED, "sign": Sign.KEPT}
 _HALVES = "float16|bfloat16"
 _CASTS = "; ".join(
     f"x: {x} (S...), like?: any -> y: {y} (S...)"
@@ -326,16 +329,16 @@ _CASTS = "; ".join(
 
 OPS = (
     Op("Transpose", _same_type(_transposed), transpose, {"perm": None}, widened=False, **_TURNS),
-    _reshaping("Reshape", _reshaped, reshape, {"allowzero": 0}, parameters=(1,)),
+    _reshaping("Reshape", _reshaped, reshape, {"allowzero": 0}, parameters=(1,), follows_sizes=True),
     _reshaping("Flatten", _flattened, flatten, {"axis": 1}),
-    _reshaping("Squeeze", _squeezed, squeeze, parameters=(1,)),
-    _reshaping("Unsqueeze", _unsqueezed, unsqueeze, parameters=(1,)),
-    Op("Identity", like_first, identity, widened=False, offers=_offer_same, view=_view_same),
+    _reshaping("Squeeze", _squeezed, squeeze, parameters=(1,), follows_sizes=True),
+    _reshaping("Unsqueeze", _unsqueezed, unsqueeze, parameters=(1,), follows_sizes=True),
+    Op("Identity", like_first, identity, widened=False, **_IDENTITY, int8=Int8.MOVED, follows_sizes=True),
     _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
     _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),
     Op("Expand", _same_type(_expanded), expand, parameters=(1,), widened=False, **_EXPANSION),
-    Op("Shape", _infer_shape, shape, {"start": 0, "end": None}, widened=False),
-    Op("Size", _infer_size, size, widened=False),
+    Op("Shape", _infer_shape, shape, {"start": 0, "end": None}, widened=False, shape_only=True),
+    Op("Size", _infer_size, size, widened=False, shape_only=True),
     Op("ConstantOfShape", as_reference(constant_of_shape), constant_of_shape, {"value": None}, parameters=(0,)),
     Op("Range", _infer_range, range_, {"stash_type": 1}, parameters=(0, 1, 2)),
 )

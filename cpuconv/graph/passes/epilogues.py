@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops import names_of, traits_of
 from cpuconv.graph.ops.elementwise import expression_of
 from cpuconv.graph.passes.rewriting import Rewrite, Rewriter, is_float, operand, sole_reader
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand, apply
 from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
-
-HOSTS = ("Conv", "Linear", "QuantizedConv", "QuantizedLinear")
-MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 
 def _forms() -> Iterator[tuple[str, tuple[Operand | float, ...], Expression]]:
@@ -65,7 +63,7 @@ def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
 
 def _open(graph: Graph, node: Node) -> bool:
     """Whether an operator may be fused before the node's result is stored."""
-    own = node.op in HOSTS and node["activation"] is None and is_float(graph, node.outputs[0])
+    own = traits_of(node).has_epilogue and node["activation"] is None and is_float(graph, node.outputs[0])
     return own and sole_reader(graph, node.outputs[0]) is not None
 
 
@@ -88,7 +86,7 @@ def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
 def _with_activation(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
     """Fuse the activation after the node; data movement in between is applied after it."""
     movers = []
-    while reader.op in MOVERS and (following := sole_reader(graph, reader.outputs[0])) is not None:
+    while traits_of(reader).movement and (following := sole_reader(graph, reader.outputs[0])) is not None:
         movers.append(reader)
         reader = following
     found = _activation(graph, reader)
@@ -106,4 +104,4 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     return _with_residual(graph, node, reader) or _with_activation(graph, node, reader)
 
 
-run = Rewriter(__doc__, dict.fromkeys(HOSTS, _rule))
+run = Rewriter(__doc__, dict.fromkeys(names_of(lambda op: op.has_epilogue), _rule))

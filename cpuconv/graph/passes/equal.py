@@ -16,7 +16,7 @@ import numpy as np
 
 from cpuconv.following.sizes import bits, own
 from cpuconv.graph.ir import Graph, Node, joined
-from cpuconv.graph.ops.drawing import draws
+from cpuconv.graph.ops import draws
 from cpuconv.graph.passes.rewriting import without
 
 _SAMPLE = 16  # elements that distinguish most constants

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.pooling import sees_all
+from cpuconv.graph.ops.traits import Sign
 from cpuconv.graph.passes.rewriting import constant, operand, scalar, shape_of
-
-_POSITIVE = frozenset(("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax"))
-_PASSING = dict.fromkeys(("AveragePool", "Flatten", "GlobalAveragePool", "MaxPool", "ReduceMean", "Reshape"), 1)
-_PASSING |= dict.fromkeys(("Slice", "Squeeze", "Transpose", "Unsqueeze"), 1) | {"Add": 2, "Mul": 2}
-_PASSING |= dict.fromkeys(("Concat", "Max", "Sum"), sys.maxsize)
-"""Number of leading inputs per operator; if none of these is negative, the result is not negative."""
 
 
 def never_negative(graph: Graph, name: str) -> bool:
@@ -25,9 +19,11 @@ def never_negative(graph: Graph, name: str) -> bool:
             continue
         if node is None or node.meaning is not None or name != node.outputs[0]:
             return False
-        if node.op in _POSITIVE or (node.op == "Clip" and _from_zero(graph, node)):
+        op = traits_of(node)
+        if op.sign is Sign.NONNEGATIVE or (node.op == "Clip" and _from_zero(graph, node)):
             continue
-        read = [each for each in node.inputs[: _PASSING.get(node.op, 0)] if each]
+        data = node.inputs if op.joins else node.inputs[:1]
+        read = [each for each in data if each and op.sign is Sign.KEPT]
         if not read or (node.op == "MaxPool" and not sees_all(node, shape_of(graph, read[0]))):
             return False
         asked += {*read} - known

@@ -20,10 +20,9 @@ import numpy as np
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import near
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten, scalar
-
-COMMUTATIVE = {"Add", "Mul", "Sum", "Min", "Max"}
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class Applied(Pattern):
             return
         nodes = found.nodes if node in found.nodes else (*found.nodes, node)
         stated = (*node.inputs, *[""] * (len(self.operands) - len(node.inputs)))
-        orders = itertools.permutations(stated) if self.op in COMMUTATIVE else [stated]
+        orders = itertools.permutations(stated) if TABLE[self.op].commutative else [stated]
         for inputs in orders:
             yield from _all(graph, self.operands, inputs, Found(found.names, found.numbers, nodes))
 

@@ -29,11 +29,14 @@ from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import OF_DTYPE
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops import names_of, traits_of
+from cpuconv.graph.ops.base import Op
 from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.ops.pooling import sees_all
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.ops.resizing import of_planes
+from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes import transposed, volumes
 from cpuconv.graph.passes.joining_products import added, of_floats, product, product_ending, rounded_between
 from cpuconv.graph.passes.rewriting import (
@@ -53,10 +56,6 @@ from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
 
 OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-MOVES = frozenset(
-    ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
-    + ("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
 
 
 def _made(
@@ -168,7 +167,8 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return made
     if source.op.removeprefix("Quantized") in _LINES and source.attributes.get("y", FLOAT32) == FLOAT32:
         return _line_ending(node, source, y)
-    moves = source.op in (*MOVES, "Pad") or (source.op == "Resize" and source["mode"] == "nearest")
+    nearest = source.op == "Resize" and source["mode"] == "nearest"
+    moves = nearest or source.op == "Pad" or traits_of(source).int8 is Int8.MOVED
     return _moved(graph, node, source, y) if moves and len(source.outputs) == 1 else None
 
 
@@ -179,7 +179,8 @@ def _ready(graph: Graph, name: str) -> bool:
     source = graph.producer(name)
     if source is None or sole_reader(graph, name) is None:
         return False
-    moves = source.op in MOVES and source.op != "Concat" and len(source.outputs) == 1
+    op = traits_of(source)
+    moves = op.int8 is Int8.MOVED and not op.joins and len(source.outputs) == 1
     return of_floats(source) or (moves and _ready(graph, source.inputs[0]))
 
 
@@ -222,7 +223,7 @@ _MEANS: dict[str, Callable[[Graph, Node], bool]] = {
 
 def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Move integers instead of float32."""
-    many = len(source.inputs) if source.op == "Concat" else 1
+    many = len(source.inputs) if traits_of(source).joins else 1
     if not all(_ready(graph, name) for name in source.inputs[:many]):
         return None
     maker = Maker(graph, source, node, origin=source.origin)
@@ -287,6 +288,11 @@ def _split(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _sinks(op: Op) -> bool:
+    """Whether an operator is a view of all elements; `noops` removes Identity."""
+    return op.view is not None and op.movement >= Movement.ALL and op.name != "Identity"
+
+
 def _sunk(graph: Graph, node: Node) -> Rewrite | None:
     """Move data before dequantisation: integers take less memory, and later layers can read them."""
     x, source, reader = (
@@ -325,6 +331,6 @@ _RULES = {
     "Split": _split,
     "QuantizeLinear": _quantize,
 }
-_RULES |= dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), _sunk)
+_RULES |= dict.fromkeys(names_of(_sinks), _sunk)
 _LINES = ("LayerNormalization", "ReduceMean", "Softmax")
 run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_LINES, _line))

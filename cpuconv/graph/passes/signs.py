@@ -14,7 +14,9 @@ import numpy as np
 
 from cpuconv.elements import S8, S32, U8, Element
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.passes.quantised import MOVES, OPERATORS
+from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.traits import Int8
+from cpuconv.graph.passes.quantised import OPERATORS
 from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.isa import current
 from cpuconv.kernels.emit.product import product_of
@@ -47,7 +49,7 @@ def _turned(graph: Graph, other: Element) -> set[str]:
     found -= {*graph.inputs, *graph.outputs}
     moving = []
     for node in graph.nodes:
-        if node.op in MOVES and node.meaning is None:
+        if traits_of(node).int8 is Int8.MOVED:
             moving.append({name for name in (*node.inputs, *node.outputs) if graph.value(name).dtype == other.dtype})
         else:
             found -= {*node.inputs, *node.outputs} - _ends(graph, node)

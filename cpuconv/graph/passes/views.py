@@ -1,7 +1,7 @@
 """Merge chains of data movement, and remove Reshape around row-wise operators.
 
 Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat along the same axis without other readers;
-Reshape, an operator on the last axis alone (`ROWWISE`) and Reshape, where the last axis stays and the other axes are
+Reshape, an operator on the last axis alone (`Op.rowwise`) and Reshape, where the last axis stays and the other axes are
 restored. Nodes that then change nothing are removed. Equal in every bit: the same elements in the same order, or the
 same rows.
 """
@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops import traits_of
 from cpuconv.graph.passes import noops
 from cpuconv.graph.passes.pattern import Formula, Found, Search, Symbol, operator
 from cpuconv.graph.passes.rewriting import (
@@ -26,8 +27,6 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
-
-ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
@@ -45,7 +44,7 @@ def _around_rows(graph: Graph, node: Node) -> Rewrite | None:
     middle = graph.producer(node.inputs[0])
     if (
         middle is None
-        or middle.op not in ROWWISE
+        or not traits_of(middle).rowwise
         or operand(middle, 3)
         or sole_reader(graph, middle.outputs[0]) is None
     ):

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.passes.quantised import MOVES
+from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.traits import Int8
 from cpuconv.network.precision.to_come import BEYOND, expanded
 
 _QUANTILE = 1.959964  # standard deviations within which 95% of a normal distribution are
@@ -34,7 +35,7 @@ def logits_of(graph: Graph) -> tuple[Logits, ...]:
     found = []
     for name in graph.outputs:
         node = graph.producer(name)
-        while node is not None and node.op in MOVES:
+        while node is not None and traits_of(node).int8 is Int8.MOVED:
             node = graph.producer(node.inputs[0])
         if node is not None and node.op in ("Softmax", "Sigmoid"):
             found.append(Logits(node.inputs[0], node["axis"] if node.op == "Softmax" else None))

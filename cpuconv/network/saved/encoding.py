@@ -23,7 +23,7 @@ from cpuconv.graph.limits import MOST_AXES
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
-from cpuconv.graph.ops.drawing import DRAWING, Draws
+from cpuconv.graph.ops.drawing import Draws
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
@@ -349,7 +349,7 @@ def _check_attributes(node: Node) -> None:
     for name, default in TABLE[node.op].attributes.items():
         value = node[name]
         if isinstance(value, Draws) or (name == "seed" and value is not None):
-            if not (isinstance(value, Draws) and name == "seed" and node.op in DRAWING):
+            if not (isinstance(value, Draws) and name == "seed"):
                 raise SourceError(f"{node.label}: the attribute {name!r} is {_shown(value)}")
             continue
         if isinstance(value, np.dtype) and name in _OPTIONAL_TYPES:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
+from cpuconv.graph.ops import traits_of
 from cpuconv.kernels.binding.tensor_view import BFLOAT16, FLOAT32, stored_as
-
-_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"))
 
 
 def late_values(graph: Graph, target: Target) -> frozenset[str]:
@@ -19,7 +18,7 @@ def late_values(graph: Graph, target: Target) -> frozenset[str]:
         return frozenset()
     early: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.op in _PRODUCTS or not early.isdisjoint(node.outputs):
+        if traits_of(node).product or not early.isdisjoint(node.outputs):
             early.update(node.inputs)
     return frozenset(name for node in graph.nodes for name in node.outputs if name not in early)
 

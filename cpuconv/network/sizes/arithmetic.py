@@ -15,8 +15,6 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.network.interpret import run
 
-_FOLLOWED = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
-_SUMS = frozenset({"Add", "Mul", "Sub"})
 _INTEGERS = (INT64, np.dtype(np.int32))
 
 
@@ -37,7 +35,7 @@ def of_sizes(node: Node, inputs: Sequence[Value | None], values: Sequence[Value]
             return [_within(arrays[0], dtypes[0])]
         if node.op == "Div" and _are_counts(arrays):
             return [_within(np.floor_divide(*(np.asarray(array, SIZES) for array in arrays)), dtypes[0])]
-        if node.op in _FOLLOWED or node.op in _SUMS:
+        if ops.TABLE[node.op].follows_sizes:
             (result,) = _results(node, arrays)
             return [_within(result, dtypes[0])]
     exact = [None if value is None else as_constant(value, exact=True) for value in inputs]

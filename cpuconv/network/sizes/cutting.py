@@ -2,7 +2,7 @@
 
 `NonZero` and `NonMaxSuppression` end detectors; the sizes of their results are known only after they have run. They are
 followed mostly by small element-wise operations, with other sizes in each run. References compute these in less time
-than a program for the sizes would take to build. If there are expensive operators (`WORTHWHILE`) among them, they
+than a program for the sizes would take to build. If there are expensive operators (`_is_heavy`) among them, they
 become a network of their own, with programs for the sizes that occur.
 """
 
@@ -15,11 +15,6 @@ from typing import NamedTuple
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.reading.evaluated import SEQUENCES
-
-WORTHWHILE = frozenset(
-    {"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "GridSample", "LSTM", "MatMul", "RNN", "Resize"}
-    | {"AveragePool", "LpPool", "MaxPool"}
-)
 
 
 class Parts(NamedTuple):
@@ -75,7 +70,7 @@ def stages(tail: Graph) -> Stages:
     first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
     rest = [node for node in tail.nodes if node not in first]
     sequences = any(node.meaning is not None and node.op in SEQUENCES for node in tail.nodes)
-    if sequences or not any(node.op in WORTHWHILE for node in rest):  # programs support tensors only
+    if sequences or not any(map(_is_heavy, rest)):  # programs have tensors alone
         return Stages(tail, None)
     inner = {name for node in rest for name in node.outputs if name}
     read = dict.fromkeys(name for node in rest for name in node.inputs if name and name not in inner)
@@ -88,6 +83,12 @@ def stages(tail: Graph) -> Stages:
     behind = replace(tail, inputs=inputs, outputs=wanted, nodes=tuple(rest)).live()
     known = {name: tail.value(name) for name in (*inputs, *used)}
     return Stages(_with(head, known), _with(behind, known))
+
+
+def _is_heavy(node: Node) -> bool:
+    """Whether a node does much for every element."""
+    op = ops.traits_of(node)
+    return op.product or op.window
 
 
 def _decides(graph: Graph, node: Node) -> bool:

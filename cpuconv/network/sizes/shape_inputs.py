@@ -9,9 +9,7 @@ import numpy as np
 
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops import TABLE
-
-_SHAPES_ONLY = frozenset({"Shape", "Size"})  # operators that do not read the elements of their input
+from cpuconv.graph.ops import TABLE, traits_of
 
 
 def shape_inputs(graph: Graph) -> tuple[str, ...]:
@@ -44,7 +42,7 @@ def _sources(graph: Graph, names: Collection[str]) -> set[str]:
         if name and name not in found:
             found.add(name)
             producer = graph.producer(name)
-            if producer is not None and producer.op not in _SHAPES_ONLY:
+            if producer is not None and not traits_of(producer).shape_only:
                 left += producer.inputs
     return found
 

@@ -19,7 +19,6 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.following.sizes import SIZES
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.ops.drawing import draws
 from cpuconv.names import MOST_HINT, Names
 from cpuconv.network.control.bodies import Interpreted, as_inputs
 from cpuconv.network.control.flow import Flow
@@ -183,7 +182,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integ
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
         return values
-    if draws(node):
+    if ops.draws(node):
         return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values

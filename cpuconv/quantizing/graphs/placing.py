@@ -16,12 +16,13 @@ import numpy as np
 import layouts
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.quantizing.graphs.products import CONVOLUTIONS, Product
-from cpuconv.quantizing.graphs.units import KEEPING, Unit, Units, is_given
+from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.units import Unit, Units, is_given
 
-_VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _FLOAT, _BYTE = 4, 1  # bytes per element
 _CALL = 1e-6  # overhead of a conversion in seconds, in addition to memory traffic
 _NEARLY_FREE = 1e-6  # factor of conversion costs
@@ -158,7 +159,7 @@ class Places:
     def _ways(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Way]:
         """Candidates of a unit, and their costs."""
         kept = not unit.outputs or any(is_given(self._graph, name) for name in unit.outputs)  # needed as float32
-        op = unit.nodes[0].op
+        op = traits_of(unit.nodes[0])
         read, written = (self._elements(names) for names in (unit.inputs, unit.outputs))
         if unit.product is not None:
             more = prices.get(unit.product.name)
@@ -166,21 +167,21 @@ class Places:
                 yield _Way(False, False, 0.0)
             if more is not None and not kept:
                 yield _Way(True, True, more)
-            if more is not None and (kept or self._joined or op not in CONVOLUTIONS):
+            if more is not None and (kept or self._joined or not op.convolution):
                 yield _Way(True, False, more + part * self._moving((_FLOAT - _BYTE) * written))
             return
-        free = 0.0 if op in _VIEWS else part
-        joined = op not in KEEPING and any(map(self._is_sum, unit.inputs))  # fused into the convolution
+        free = 0.0 if op.movement is Movement.IN_ORDER else part
+        joined = op.int8 is Int8.RESCALED and any(map(self._is_sum, unit.inputs))  # fused into the convolution
         yield _Way(False, False, 0.0 if joined else free * self._moving(_FLOAT * (read + written)))
         if not kept:
             yield _Way(True, True, free * self._moving(_BYTE * (read + written)))
-        if op not in KEEPING:
+        if op.int8 is Int8.RESCALED:
             yield _Way(True, False, free * self._moving(_BYTE * read + _FLOAT * written))
 
     def _is_sum(self, name: str) -> bool:
         """Whether a tensor is the output of a convolution and has a single reader."""
         node = self._graph.producer(name)
-        return node is not None and node.op in CONVOLUTIONS and sole_reader(self._graph, name) is not None
+        return node is not None and traits_of(node).convolution and sole_reader(self._graph, name) is not None
 
     def _links(self, name: str, ways: Sequence[Sequence[_Way]], index: int) -> Iterator[layouts.Link]:
         """Compatibility of a tensor's types with the candidates of its writer and readers."""

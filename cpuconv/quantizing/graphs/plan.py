@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph
+from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.quantizing.graphs.placing import Placed
 from cpuconv.quantizing.graphs.products import Product
-from cpuconv.quantizing.graphs.units import KEEPING
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ def _roots(graph: Graph, placed: Placed) -> dict[str, str]:
         return name
 
     for node in graph.nodes:
-        if node.op not in KEEPING or id(node) not in placed.readers:
+        if traits_of(node).int8 < Int8.SAME_SCALE or id(node) not in placed.readers:
             continue
-        if node.op == "Concat":
+        if traits_of(node).joins:
             for name in node.inputs:
                 if name in roots and roots[name] == name and sole_reader(graph, name) and node.outputs[0] in roots:
                     roots[name] = node.outputs[0]

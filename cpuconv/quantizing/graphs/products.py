@@ -13,7 +13,6 @@ from cpuconv.quantizing.graphs.plain import by_column
 
 _FLOAT32 = np.dtype(np.float32)
 _RANKS = (3, 4, 5)  # ranks of convolution weights
-CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 class Product(NamedTuple):

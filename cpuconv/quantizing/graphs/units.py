@@ -8,15 +8,12 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.passes.quantised import MOVES
+from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.quantizing.graphs.products import Product
 
 CLAMPS = frozenset(("Relu", "Clip"))
-JOINS = frozenset(("Add", "Mul"))
-KEEPING = MOVES | {"Resize", "Split"}  # nearest or linear: outputs are within the input's range
-_FUNCTIONS = CLAMPS | {"Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Sigmoid", "Tanh"}
-_FOLLOWERS = _FUNCTIONS | {"AveragePool", "GlobalAveragePool", "ReduceMean", "Softmax"}
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -93,7 +90,8 @@ class Units:
             if self._is_added(node, other):
                 chain.append(reader)
                 added.append(other)
-        if product or node.op in JOINS:
+        op = traits_of(node)
+        if product or (op.joins and op.int8 is Int8.RESCALED):
             clamp = clamp_behind(self._graph, chain[-1].outputs[0])
             chain += [] if clamp is None else [clamp]
         return chain, added
@@ -109,13 +107,14 @@ class Units:
 
     def _data(self, node: Node) -> tuple[str, ...]:
         """Data inputs of an operator between layers that may be int8; empty for other operators."""
-        if node.meaning is not None or not node.outputs:
+        op = traits_of(node)
+        if op.int8 is Int8.NEVER or not node.outputs:
             return ()
-        if node.op in JOINS:
-            return node.inputs if len(node.inputs) == 2 else ()
-        if node.op == "Concat":
+        if op.joins and op.int8 is Int8.RESCALED:
+            return node.inputs
+        if op.joins:
             return tuple(name for name in node.inputs if name not in self._graph.constants)
-        return node.inputs[:1] if node.op in _FOLLOWERS or (node.op in KEEPING and _keeps(node)) else ()
+        return node.inputs[:1] if op.int8 is Int8.RESCALED or _keeps(node) else ()
 
     def _is_data(self, name: str) -> bool:
         value = self._known.get(name)

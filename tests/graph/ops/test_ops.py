@@ -10,15 +10,17 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.graph.ops import TABLE  # noqa: E402
+from cpuconv.graph.ops import TABLE, names_of  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
-from cpuconv.graph.ops.drawing import DRAWING  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graphs import check, close, made, one_node, parse, runtime_session  # noqa: E402
 
 ONNX = [op for op in TABLE if onnx.defs.has(op)]
-ALONE = DRAWING | {"MaxRoiPool"}  # operators that ONNX's evaluator has not, or that draw numbers of their own
+ALONE = {
+    *names_of(lambda op: op.draws),
+    "MaxRoiPool",
+}  # operators that ONNX's evaluator has not, or that draw numbers of their own
 OURS = {"activation"}  # attributes that rewrites put there
 
 
