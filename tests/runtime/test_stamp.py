@@ -45,15 +45,15 @@ def test_imports_are_those_that_python_sees(module: str) -> None:
 
 def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
     for name, solver in BY_NAME.items():
-        found = made_from(solver.__name__)
+        found = made_from(solver.module)
         assert {
-            solver.__name__,
+            solver.module,
             "cpuconv.functions.table",
             "cpuconv.kernels.binding.steps",
             "cpuconv.runtime.kernel",
             "cpuconv.isa.table",
         } <= found
-        assert not found & {other.__name__ for other in BY_NAME.values() if other is not solver}, name
+        assert not found & {other.module for other in BY_NAME.values() if other is not solver}, name
     assert "cpuconv.kernels.transforms.winograd" in made_from("cpuconv.solvers.winograd")
     assert "cpuconv.kernels.transforms.winograd" not in made_from("cpuconv.solvers.fft")
     assert made_from("elsewhere") == set(MODULES)
@@ -308,7 +308,7 @@ def test_rows_are_stale_whose_kernels_an_edit_changes(environ: dict[str, str], t
     edit("solvers/direct.py", '"""Edited."""')
     assert tell("ask") == {"found": everything, "compiled": 0}
     edit("solvers/direct.py", "_cost = cost\ndef cost(*given):\n    return _cost(*given)")
-    edit("runtime/launch.py", "EDITED = 1")
+    edit("runtime/launch.py", f"EDITED = {tmp_path.name!r}")
     assert tell("ask") == {"found": everything, "compiled": 1}  # what launches kernels
     change(transforms, r"\bline\b", "row")  # a parameter's name is a name in the IR, too
     edit(transforms.replace("winograd", "moved"), APPLIED)
@@ -351,7 +351,7 @@ def without_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 
 
 def test_byte_code_alone_has_the_stamps_of_its_sources(without_sources: Callable[..., None]) -> None:
-    names = [solver.__name__ for solver in BY_NAME.values()]
+    names = [solver.module for solver in BY_NAME.values()]
     stamps = [stamp.stamp(name) for name in names]
     without_sources()
     assert [stamp.stamp(name) for name in names] == stamps and not any(stamp.fault(name) for name in names)
