@@ -4,7 +4,7 @@ compiles a driver, `runtime.front_end.numba_types` maps them to Numba's function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autotune.locks import lazy
@@ -59,6 +59,20 @@ class Emitted(Described):
         super().__init__(function)
         self.takes_tile = takes_tile
         self._words = words
+
+    def in_order(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """Return the arguments of a call in the order of `emit`.
+
+        Raises
+        ------
+        TypeError
+            An argument is missing, unknown or given twice.
+        """
+        bound = dict(zip(self._words, given, strict=False))
+        if len(given) + len(named) != len(self._words) or {*bound, *named} != {*self._words}:
+            wrong = sorted({*self._words} ^ {*bound, *named}) or sorted({*bound} & {*named})
+            raise TypeError(f"{self.__name__} takes each of {', '.join(self._words)} once; see {', '.join(wrong)}")
+        return [(bound | dict(named))[name] for name in self._words]
 
     def emit(self, builder: Any, *given: Any) -> Any:
         """Emit a call at the builder's position; return 0 for a function without a result."""

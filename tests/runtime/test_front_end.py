@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cpuconv.runtime.atomics import put
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import Statistics
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.described import intrinsic, specialise_on_tile
 from cpuconv.runtime.front_end import source
 from cpuconv.runtime.kernel import code_of, inline, kernel
 
@@ -236,3 +236,11 @@ def test_a_function_within_a_function_is_not_read():
     shift = 3
     with pytest.raises(source.NotInSubsetError):
         source.read(lambda out: put(out, 0, shift))
+
+
+def test_arguments_of_emitted_functions_have_names() -> None:
+    emitted = intrinsic(lambda builder, low, high, step: None)
+    assert emitted.in_order([1], {"step": 3, "high": 2}) == [1, 2, 3]
+    for values, named in (([1], {"high": 2}), ([1], {"high": 2, "stop": 3}), ([1, 2], {"high": 2}), ([1, 2, 3, 4], {})):
+        with pytest.raises(TypeError, match="takes each of low, high, step once"):
+            emitted.in_order(values, named)

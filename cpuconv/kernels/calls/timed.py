@@ -30,9 +30,9 @@ class TimedTile:
 def timed(tile, worker, before, part, parts, args):
     """Run a part of the kernel `entry` with the arguments `block`; record its start and end times at `log`."""
     line = args.log + 64 * part
-    call_5(args.clock, args.which, line + 8, 0, 0, 0)  # clock_gettime ignores the last three arguments
+    call_5(args.clock, a=args.which, b=line + 8, c=0, d=0, e=0)  # clock_gettime ignores the last three arguments
     call_kernel(args.entry, worker, before, part, parts, args.block)
-    call_5(args.clock, args.which, line + 24, 0, 0, 0)
+    call_5(args.clock, a=args.which, b=line + 24, c=0, d=0, e=0)
     put(line, 0, worker + 1)
 
 

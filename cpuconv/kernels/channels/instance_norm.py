@@ -69,7 +69,15 @@ def normalise(tile, worker, before, part, parts, args):
         block = unit - image * args.blocks
         x = args.x + image * args.x_image + block * args.x_block
         y = args.y + image * args.y_image + block * args.y_block
-        _call_plane(args.plane, x, args.rows, args.taps, y, args.numbers, args.scales + block * 8 * tile.lanes)
+        _call_plane(
+            args.plane,
+            x=x,
+            rows=args.rows,
+            taps=args.taps,
+            y=y,
+            numbers=args.numbers,
+            scale=args.scales + block * 8 * tile.lanes,
+        )
 
 
 def normalise_step(

@@ -78,10 +78,10 @@ def pick_channels(tile, worker, before, part, parts, args):
         image = unit // (args.chunks * args.blocks)
         call_pick_lanes(
             word(tile, args.codes, block),
-            args.x + image * args.x_image + first * pixel,
-            args.offsets + 8 * block * args.most,
-            args.y + image * args.y_image + block * args.y_block + first * pixel,
-            min(args.chunk, args.pixels - first),
+            x=args.x + image * args.x_image + first * pixel,
+            offsets=args.offsets + 8 * block * args.most,
+            y=args.y + image * args.y_image + block * args.y_block + first * pixel,
+            pixels=min(args.chunk, args.pixels - first),
         )
 
 

@@ -166,13 +166,13 @@ def local_response_norm(tile, worker, before, part, parts, args):
         offset = plane * args.plane + first * args.pixel
         _call_window(
             args.micro,
-            args.x + image * args.x_image + offset,
-            args.y + image * args.y_image + offset,
-            max(-plane, -args.before),
-            min(args.planes - plane, args.after + 1),
-            args.plane,
-            args.zeros,
-            min(args.chunk, args.pixels - first),
+            x=args.x + image * args.x_image + offset,
+            y=args.y + image * args.y_image + offset,
+            first=max(-plane, -args.before),
+            last=min(args.planes - plane, args.after + 1),
+            step=args.plane,
+            zeros=args.zeros,
+            pixels=min(args.chunk, args.pixels - first),
         )
 
 

@@ -272,18 +272,18 @@ def elementwise(tile, worker, before, part, parts, args):
     if first < last:
         _call_loops(
             args.loops,
-            args.table,
-            first,
-            last,
-            args.y,
-            args.x0,
-            args.x1,
-            args.x2,
-            args.x3,
-            args.x4,
-            args.x5,
-            args.x6,
-            args.x7,
+            table=args.table,
+            first=first,
+            last=last,
+            y=args.y,
+            x0=args.x0,
+            x1=args.x1,
+            x2=args.x2,
+            x3=args.x3,
+            x4=args.x4,
+            x5=args.x5,
+            x6=args.x6,
+            x7=args.x7,
         )
 
 

@@ -92,7 +92,15 @@ _call = find_scale.caller()
 @kernel("find_scale x image images count scale zero")
 def dynamic_scale(tile, worker, before, part, parts, args):
     """Run serially, in one part: memory bandwidth is the limit."""
-    _call(args.find_scale, args.x, args.image, args.images, args.count, args.scale, args.zero)
+    _call(
+        args.find_scale,
+        x=args.x,
+        image=args.image,
+        images=args.images,
+        count=args.count,
+        scale=args.scale,
+        zero=args.zero,
+    )
 
 
 def dynamic_scale_step(processor: Processor, x: TensorView, scale: TensorView, zero: TensorView) -> Step:

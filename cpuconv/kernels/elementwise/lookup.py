@@ -131,7 +131,13 @@ def lookup(tile, worker, before, part, parts, args):
     count = min(args.vectors * (part + 1) // parts * _WIDE, args.bytes) - first
     if count > 0:
         for n in range(args.images):
-            _call(args.look_up, args.x + n * args.x_image + first, args.y + n * args.y_image + first, args.table, count)
+            _call(
+                args.look_up,
+                x=args.x + n * args.x_image + first,
+                y=args.y + n * args.y_image + first,
+                table=args.table,
+                count=count,
+            )
 
 
 def lookup_steps(processor: Processor, x: TensorView, y: TensorView, table: Ref, first: int) -> list[Step]:

@@ -104,7 +104,7 @@ class Product:
 
     @property
     def paired(self) -> bool:
-        """Whether it multiplies two groups of two pixels by those of two output channels (`gemm_pairs.py`)."""
+        """Whether it multiplies two groups of two pixels by those of two output channels (`gemm_matrix_2x2.py`)."""
         return self.instruction.endswith("mmla")
 
     @property

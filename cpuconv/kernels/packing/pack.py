@@ -159,4 +159,13 @@ def pack_weights(tile, worker, before, part, parts, args):
             _pack_span(tile, first, filters, args.side_by_side, present, count, args.step, into, targets)
         if args.transform:
             pairs = args.y + word(tile, vector, 2) + 2 * start
-            _call_transform(args.transform, buffer, args.channels, target, args.plane, pairs, args.row, scratch)
+            _call_transform(
+                args.transform,
+                taps=buffer,
+                channels=args.channels,
+                target=target,
+                plane=args.plane,
+                pairs=pairs,
+                row=args.row,
+                scratch=scratch,
+            )

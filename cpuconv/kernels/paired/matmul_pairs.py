@@ -173,11 +173,11 @@ class PairedMatmulTile:
 
 
 def _round(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
-    call_round_rows(microkernel, x, x_step, depth, rows, y, y_step)
+    call_round_rows(microkernel, x=x, x_step=x_step, depth=depth, rows=rows, y=y, y_step=y_step)
 
 
 def _widen(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
-    call_widen_rows(microkernel, x, x_step, depth, rows, y, y_step, zero)
+    call_widen_rows(microkernel, x=x, x_step=x_step, depth=depth, rows=rows, y=y, y_step=y_step, zero=zero)
 
 
 @specialise_on_tile(lambda tile: _widen if tile.whole else _round)
@@ -267,13 +267,13 @@ def matmul_pairs(tile, worker, before, part, parts, args):
             end_panel = column + args.panel_columns >= args.columns
             _call_strip(
                 args.strip_last if end_panel else args.strip,
-                halves,
-                args.words,
-                panels + panel * args.panel_bytes,
-                y + tile.y * panel * args.panel_columns,
-                args.y_row,
-                rows,
-                args.numbers,
+                a=halves,
+                words=args.words,
+                b=panels + panel * args.panel_bytes,
+                y=y + tile.y * panel * args.panel_columns,
+                y_row=args.y_row,
+                rows=rows,
+                numbers=args.numbers,
             )
 
 

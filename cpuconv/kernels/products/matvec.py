@@ -264,17 +264,17 @@ def matvec(tile, worker, before, part, parts, args):
         offsets = args.offsets + 24 * item
         _call(
             args.last if end else args.full,
-            args.x + word(tile, offsets, 0),
-            args.x_step,
-            args.matrix + word(tile, offsets, 1) + group * args.group_step,
-            args.row_step,
-            args.column_step,
-            args.depth,
-            args.y + word(tile, offsets, 2) + group * args.y_group,
-            args.y_step,
-            args.bias + group * args.y_group,
-            args.residual - args.y,
-            args.valid if end else args.width,
+            x=args.x + word(tile, offsets, 0),
+            x_step=args.x_step,
+            matrix=args.matrix + word(tile, offsets, 1) + group * args.group_step,
+            row_step=args.row_step,
+            column_step=args.column_step,
+            depth=args.depth,
+            y=args.y + word(tile, offsets, 2) + group * args.y_group,
+            y_step=args.y_step,
+            bias=args.bias + group * args.y_group,
+            residual=args.residual - args.y,
+            valid=args.valid if end else args.width,
         )
 
 

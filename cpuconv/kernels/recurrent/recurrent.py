@@ -110,29 +110,37 @@ def layer(tile, worker, before, part, parts, args):
             fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
             x, x_b = h, h_b
             if tile.made:
-                call_quantize_states(args.state, h, h_b, args.hidden, cols, scratch, args.row)
+                call_quantize_states(
+                    args.state, h=h, h_step=h_b, depth=args.hidden, rows=cols, y=scratch, y_step=args.row
+                )
                 x, x_b = scratch, args.row
             if tile.stages == 1:
                 call_cell(
-                    micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
-                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
+                    micro, fed=fed_t, fed_step=args.fed_b, x=x, x_step=x_b, depth=args.hidden, weights=weights,
+                    bias=bias, h=h, h_step=h_b, second=c, second_step=c_b, peepholes=peepholes, y=y_t, y_step=args.y_b,
+                    kept=y_c, kept_step=args.y_c_b, begin=begin, panels=panels, turned=turned,
                 )  # fmt: skip
                 c, c_b = y_c, args.y_c_b
             else:
                 middle = scratch + args.row * cols
                 kept = middle + args.row * cols
                 call_cell(
-                    micro, fed_t, args.fed_b, x, x_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
-                    middle, args.row, kept, args.row, begin, panels, turned,
+                    micro, fed=fed_t, fed_step=args.fed_b, x=x, x_step=x_b, depth=args.hidden, weights=weights,
+                    bias=bias, h=h, h_step=h_b, second=h, second_step=h_b, peepholes=peepholes, y=middle,
+                    y_step=args.row, kept=kept, kept_step=args.row, begin=begin, panels=panels, turned=turned,
                 )  # fmt: skip
                 x, x_b = middle, args.row
                 if tile.made:
-                    call_quantize_states(args.state, middle, args.row, args.hidden, cols, scratch, args.row)
+                    call_quantize_states(
+                        args.state, h=middle, h_step=args.row, depth=args.hidden, rows=cols, y=scratch, y_step=args.row
+                    )
                     x = scratch
                 call_cell(
-                    second, fed_t, args.fed_b, x, x_b, args.hidden,
-                    args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
-                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned,
+                    second, fed=fed_t, fed_step=args.fed_b, x=x, x_step=x_b, depth=args.hidden,
+                    weights=args.second_weights + d * args.second_weights_d,
+                    bias=args.second_bias + d * args.second_bias_d, h=h, h_step=h_b, second=kept, second_step=args.row,
+                    peepholes=peepholes, y=y_t, y_step=args.y_b, kept=y_t, kept_step=args.y_b, begin=begin,
+                    panels=panels, turned=turned,
                 )  # fmt: skip
             h, h_b = y_t, args.y_b
         for t in range(steps, args.steps):

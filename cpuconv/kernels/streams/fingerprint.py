@@ -119,4 +119,10 @@ def fingerprint(tile, worker, before, part, parts, args):
     for chunk in range(args.chunks * part // parts, args.chunks * (part + 1) // parts):
         first = args.vectors * chunk // args.chunks
         count = args.vectors * (chunk + 1) // args.chunks - first
-        _call_sum_blocks(args.sum_blocks, args.x + first * size, count, args.key, args.sums + chunk * args.sums_step)
+        _call_sum_blocks(
+            args.sum_blocks,
+            x=args.x + first * size,
+            vectors=count,
+            key=args.key,
+            sums=args.sums + chunk * args.sums_step,
+        )

@@ -130,7 +130,7 @@ def _forward(tile, args, x, piece, first, count, v, worker):
             if tile.x_vectors > 1:
                 source += (piece + block) % tile.x_vectors * (pixel // tile.x_vectors)
             target = v + (block * args.most + index) * pixel
-            _call_forward(args.forward, source, line, step, target, args.v_plane, scratch)
+            _call_forward(args.forward, x=source, line=line, pixel=step, v=target, plane=args.v_plane, scratch=scratch)
         place += 1
         if place == args.tiles:
             place = 0
@@ -153,27 +153,27 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
             following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panels to the next one
             call_gemm_strip(
                 args.gemm if wide == 1 else args.pair_gemm,
-                v + plane * args.v_plane,
-                args.v_plane,
-                args.table,
-                args.segments,
-                0,
-                panel_weights,
-                m + plane * args.m_plane + vector * args.most * pixel,
-                args.m_plane,
-                args.most * pixel,
-                0,
-                0,
-                0,
-                panel_weights + following * panel_bytes,
-                0,
-                wide * args.fetch_step,
-                args.shares,
-                args.tails,
-                0,
-                0,
-                columns,
-                count,
+                x=v + plane * args.v_plane,
+                xrow=args.v_plane,
+                table=args.table,
+                segments=args.segments,
+                kstep=0,
+                w=panel_weights,
+                y=m + plane * args.m_plane + vector * args.most * pixel,
+                yrow=args.m_plane,
+                yvec=args.most * pixel,
+                bias=0,
+                residual=0,
+                suspended_sums=0,
+                prefetch_address=panel_weights + following * panel_bytes,
+                turn=0,
+                fetch_step=wide * args.fetch_step,
+                shares=args.shares,
+                tails=args.tails,
+                valid=0,
+                first=0,
+                last=columns,
+                width=count,
             )
         plane += wide
 
@@ -226,13 +226,33 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
             y += word(tile, args.places, 4 * place + 1) * pixel
             if rows == args.tile_height and columns == args.tile_width:
                 backward = args.backward_last if last else args.backward
-                _call_backward(backward, source, args.m_plane, y, line, step, bias, distance, scratch)
+                _call_backward(
+                    backward,
+                    m=source,
+                    plane=args.m_plane,
+                    y=y,
+                    line=line,
+                    pixel=step,
+                    bias=bias,
+                    residual=distance,
+                    scratch=scratch,
+                )
             else:
                 if distance != 0:
                     _copy_pixels(tile, y + distance, line, step, patch_residual, patch_line, pixel, rows, columns, 1)
                 apart = patch_residual - patch
                 backward = args.backward_last if last else args.backward
-                _call_backward(backward, source, args.m_plane, patch, patch_line, pixel, bias, apart, scratch)
+                _call_backward(
+                    backward,
+                    m=source,
+                    plane=args.m_plane,
+                    y=patch,
+                    line=patch_line,
+                    pixel=pixel,
+                    bias=bias,
+                    residual=apart,
+                    scratch=scratch,
+                )
                 _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns, stored)
             place += 1
             if place == args.tiles:

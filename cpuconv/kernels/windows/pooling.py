@@ -229,13 +229,13 @@ def pool(tile, worker, before, part, parts, args):
                 inside = start >= 0 and start + args.wide <= args.in_width
                 _call_strip(
                     args.inner if inside else args.edged,
-                    source + start * pixel,
-                    args.line,
-                    count,
-                    target + at * pixel,
-                    factors + args.factor * at,
-                    max(0, -start),
-                    min(args.wide, args.in_width - start),
+                    x=source + start * pixel,
+                    line=args.line,
+                    rows=count,
+                    y=target + at * pixel,
+                    factors=factors + args.factor * at,
+                    first=max(0, -start),
+                    last=min(args.wide, args.in_width - start),
                 )
 
 

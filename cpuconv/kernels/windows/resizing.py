@@ -107,7 +107,7 @@ def resize(tile, worker, before, part, parts, args):
         block = plane - image * args.blocks
         x = args.x + image * args.x_image + block * args.x_block
         y = args.y + image * args.y_image + block * args.y_block + row * line
-        _call_row(args.strip, x, args.rows + row * args.row_entry, args.columns, y, args.width)
+        _call_row(args.strip, x=x, row=args.rows + row * args.row_entry, columns=args.columns, y=y, width=args.width)
 
 
 def _fields(taps: int, added: float | None) -> list[Any]:

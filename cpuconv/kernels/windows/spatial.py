@@ -147,7 +147,16 @@ def fold_windows(tile, worker, before, part, parts, args):
                 zero_vector(tile, target)
             else:
                 factor = factors + args.factor * column
-                _call_rectangle(args.rectangle, x + start, args.line, rows, args.step, taps, target, factor)
+                _call_rectangle(
+                    args.rectangle,
+                    x=x + start,
+                    line=args.line,
+                    rows=rows,
+                    step=args.step,
+                    taps=taps,
+                    y=target,
+                    factor=factor,
+                )
 
 
 def _windows_step(

@@ -318,7 +318,8 @@ class _Call:
         named = {str(each.arg): self._value(each.value) for each in node.keywords}
         if called in (min, max) and not named:
             return functools.reduce(functools.partial(values.extreme, builder, called), given)
-        if isinstance(called, Emitted) and not named:
+        if isinstance(called, Emitted):
+            given = called.in_order(given, named)
             tile = given[: int(called.takes_tile)]
             return called.emit(builder, *tile, *map(self._word, given[len(tile) :]))
         if isinstance(called, Specialised):
