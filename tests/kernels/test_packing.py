@@ -248,7 +248,7 @@ def test_forms_are_shared():
     wide = replace(problem, h=56, w=31, n=3, stride=(2, 2))
     by_name = {solver.name: solver for solver in oracle.SOLVERS}
     forms = {
-        by_name[name].packing(option, by_name[name].Params(2, 1, cols, block), ISA)
+        by_name[name].packing(option, by_name[name].params(2, 1, cols, block), ISA)
         for name in ("pointwise", "direct", "first_layer")
         for option, cols, block in ((problem, 3, 0), (wide, 5, 2))
     }
