@@ -18,8 +18,7 @@ OLDER = {
 }
 """Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""
 
-RENEW = """tune on this machine what is stale, and write the table again:
-    autotune import cpuconv/wisdom/KEY.json
+RENEW = """tune on this machine, and write the table again:
     autotune warmup bench/shapes/canonical.txt --layouts auto,auto --threads auto --effort normal
     autotune export --device-table"""
 ELSEWHERE = f"""on a machine of this kind {RENEW}
