@@ -183,6 +183,7 @@ AVX512 = (
     Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 1, "llvm.x86.avx512bf16.dpbf16ps.512"),
     Dot("vpdpwssd", X86, "avx512vnni", 512, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.512"),
     Dot("vpdpbusd", X86, "avx512vnni", 512, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.512"),
+    Dot("vpdpbssd", X86, "avx10.2", 512, S8, S8, S32, 4, 2, "llvm.x86.avx10.vpdpbssd.512"),
     _multiply("vpmaddubsw", "avx512bw", 512, U8, S8, f"{_VNNI}.pmaddubs.w.512"),
 )
 AVX2 = (

@@ -49,6 +49,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
     "cooperlake": _BF16,
     "sapphirerapids": _BF16,
     "graniterapids": _BF16,
+    "diamondrapids": (*_BF16, "avxvnni", "avxvnniint8", "avx10.2"),
     "znver4": _BF16,
     "znver5": (*_BF16, "avxvnni"),
     "alderlake": ("fma", "avxvnni"),

@@ -46,6 +46,7 @@ OF_X86 = [
     ("haswell", "f16:f16:f16", "converted", "vfmadd"),
     ("alderlake", "u8:s8:u8", "vpdpbusd", "vpdpbusd"),
     ("arrowlake", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
+    ("diamondrapids", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
     ("icelake-server", "s8:s8:s8", "vpdpbusd", "vpdpbusd"),
     ("znver4", "bf16:bf16:f32", "vdpbf16ps", "vdpbf16ps"),
 ]
@@ -57,7 +58,7 @@ def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, inst
     """2 x 4 sums and as many words as lanes: one instruction each, or two of words in parts."""
     said = processes.run("-c", LISTED, types, "2", NUMBA_CPU_NAME=cpu).stdout
     chosen, _, code = said.partition("\n")
-    lanes = 16 if cpu in ("icelake-server", "skylake-avx512", "znver4") else 8
+    lanes = 16 if cpu in ("icelake-server", "skylake-avx512", "znver4", "diamondrapids") else 8
     parts = BY_NAME[product].cuts
     assert chosen == product
     assert code.count(instruction) >= 2 * 4 * lanes * parts

@@ -14,5 +14,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "znver4": _ZEN4,
     "znver5": (*_ZEN4, "avxvnni"),
     "arrowlake": (*_AVX2, "avxvnni", "avxvnniint8"),
+    "diamondrapids": (*_ZEN4, "avxvnni", "avxvnniint8", "avx10.2"),
     "sapphirerapids": (*_ZEN4, "avxvnni", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16"),
 }

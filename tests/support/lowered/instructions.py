@@ -219,6 +219,7 @@ def rows() -> dict[str, Row]:
         "avx512.vpdpbusd.512": called("avx512vnni", words, (words,) * 3, by_halves(quads(False))),
         "avx512.vpdpbusd.256": called("avxvnni", short, (short,) * 3, quads(False)),
         "avx2.vpdpbssd.256": called("avxvnniint8", short, (short,) * 3, quads(True)),
+        "avx10.vpdpbssd.512": called("avx10.2", words, (words,) * 3, by_halves(quads(True))),
         "avx512.vpdpwssd.512": Row("avx512vnni", words, (words,) * 3, by_halves(_twos)),
         "avx512.vpdpwssd.256": Row("avxvnni", short, (short,) * 3, _twos),
         "avx512.pmaddubs.w.512": Row("avx512bw", halves, (bytes_,) * 2, _avx2("avx2.pmadd.ub.sw", I16, 16)),
