@@ -53,7 +53,7 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
-        texts = (f'{line.problem.shape_key}n"{line.label}"{line.problem.types_word}\n' for line in lines)
+        texts = (f'{line.problem.shape_key}n"{line.label}"{line.problem.types_key}\n' for line in lines)
         file.write_text("".join(texts), encoding="utf-8")
         options = ["--threads", str(asked.threads), "--layouts", asked.layouts[0], "--effort", effort]
         command = python("-m", "autotune", "warmup", str(file), *options)

@@ -19,10 +19,10 @@ from cpuconv.conv.plan import Plan
 from cpuconv.conv.template import Evaluated
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, inside, logical_shape, writable_view
-from cpuconv.problem.asked_types import INPUTS, element_named, usual_input
+from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, kernel_view, logical_shape, writable_view
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.requested_types import INPUTS, element_named, usual_input
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code.together import expecting
 from cpuconv.runtime.float_environment import default_environment
@@ -147,7 +147,7 @@ def plan(
     form = evaluated.template.packing if evaluated else choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
     if packed is None:
-        packed = here.weights.pack(name, form, inside(weight), problem.threads)
+        packed = here.weights.pack(name, form, kernel_view(weight), problem.threads)
     if evaluated is None or not problem.types.sum.integer:
         numbers = given.numbers(weight, problem.k)
         return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)

@@ -15,7 +15,7 @@ from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.conv.remembering.remembered import Entry
 from cpuconv.conv.session import Session
 from cpuconv.conv.template import Template
-from cpuconv.problem.arrays import inside
+from cpuconv.problem.arrays import kernel_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 
@@ -116,7 +116,7 @@ class Layer:
         weights, form = self._session.weights, self.plan.packing
         packed = weights.find(name, form)
         if packed is None:
-            packed = weights.pack(name, form, inside(weight), self._threads)
+            packed = weights.pack(name, form, kernel_view(weight), self._threads)
             self._changes += 1
             if self._changes > _MOST_CHANGES and not weights.was_seen(name):
                 return packed

@@ -13,10 +13,10 @@ from cpuconv.conv import session
 from cpuconv.conv.ending_block import Numbers
 from cpuconv.elements import F32, OF_DTYPE, S8, S16, S32, Element, floats
 from cpuconv.errors import ArgumentError, must
-from cpuconv.problem.arrays import as_float32_view, as_operand, inside
-from cpuconv.problem.asked_types import signed, types_of
+from cpuconv.problem.arrays import as_float32_view, as_operand, kernel_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.requested_types import signed, types_of
 from cpuconv.problem.types import ALL_F32, Types
 
 _CHECKED = 256  # cached successful checks of a quantization
@@ -103,7 +103,7 @@ def bias_view(bias: Any, problem: ConvProblem, given: Typed = FLOAT32_CALL) -> n
         view = as_float32_view(bias, "bias")
     elif x.half:
         view, element = as_operand(bias, "bias", (F32, x))
-        view = floats(inside(view), x) if element == x else view
+        view = floats(kernel_view(view), x) if element == x else view
     else:
         view, _ = as_operand(bias, "bias", (S32,) if given.quantization is None else (F32, S32))
     if view.shape != (problem.k,):

@@ -22,10 +22,10 @@ from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.elementwise.convert import bits_of, convert_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import FLOAT32, address, as_operand, check_out, like, writable_view
-from cpuconv.problem.asked_types import element_named
 from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import layout_name
 from cpuconv.problem.quantization import checked
+from cpuconv.problem.requested_types import element_named
 from cpuconv.runtime import Program, get_num_threads
 from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import contiguous

@@ -52,7 +52,7 @@ class Control:
 
 def is_control(node: Node) -> bool:
     """Whether a node is an If, a Loop or a Scan."""
-    return isinstance(node.meaning, Control)
+    return isinstance(node.semantics, Control)
 
 
 def bodies(node: Node) -> list[Graph]:

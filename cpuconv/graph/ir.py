@@ -78,7 +78,7 @@ UNKNOWN = Value()
 """Value without known properties."""
 
 
-class Meaning(Protocol):
+class Semantics(Protocol):
     """Semantics of an operator: a row of the operator table, or an object that a reader attaches to a node."""
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
@@ -112,7 +112,7 @@ class Node:
         Name of the node in the model.
     parts : tuple[str, ...]
         Names of the model's nodes that this one computes, if there are several.
-    meaning : Meaning | None
+    semantics : Semantics | None
         Semantics of the node, if the operator table does not have the operator.
     """
 
@@ -121,7 +121,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
-    meaning: Meaning | None = None
+    semantics: Semantics | None = None
     parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -252,7 +252,7 @@ class Graph:
         """Nodes that read a value, each once, in order."""
         return self._users.get(name, ())
 
-    def gives(self, name: str) -> bool:
+    def is_output(self, name: str) -> bool:
         """Whether a value is a graph output."""
         return name in self._given
 
@@ -280,7 +280,7 @@ class Graph:
                 users.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in users.items()}
 
-    def forget(self, name: str) -> None:
+    def release_constant(self, name: str) -> None:
         """Release a constant, which must not be used again: with packed weights, it would take twice the memory."""
         self._held.pop(name, None)
 
@@ -306,7 +306,7 @@ class Graph:
             values={**self.values, **(values or {})},
         )
 
-    def opened(self, names: Collection[str]) -> Graph:
+    def with_defaults_as_inputs(self, names: Collection[str]) -> Graph:
         """Convert some of the defaults to inputs, after the other inputs."""
         added = {name: value for name, value in self.defaults.items() if name in names}
         return replace(
@@ -350,7 +350,7 @@ class Graph:
         return str(array.tolist())
 
 
-def joined(nodes: Iterable[Node]) -> tuple[str, ...]:
+def merged_parts(nodes: Iterable[Node]) -> tuple[str, ...]:
     """`parts` of a node that replaces these nodes."""
     return tuple(dict.fromkeys(name for node in nodes for name in node.sources))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from cpuconv.errors import SourceError
 
-MOST_NODES = 100_000  # per model, including subgraphs and inlined function calls
-MOST_DEPTH = 16  # nesting depth of graphs within nodes and of function calls
-MOST_AXES = 32  # per tensor, as in NumPy before version 2
+MAX_NODES = 100_000  # per model, including subgraphs and inlined function calls
+MAX_DEPTH = 16  # nesting depth of graphs within nodes and of function calls
+MAX_AXES = 32  # per tensor, as in NumPy before version 2
 
 
 def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
@@ -23,7 +23,7 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
     Raises
     ------
     SourceError
-        The model has more than `MOST_NODES` nodes, nests deeper than `MOST_DEPTH`, or a function calls itself.
+        The model has more than `MAX_NODES` nodes, nests deeper than `MAX_DEPTH`, or a function calls itself.
     """
     bodies: dict[tuple[str, str], list[Any]] = {}
     for body in functions:
@@ -32,8 +32,8 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
 
     def measured(nodes: Any, depth: int, callers: tuple[tuple[str, str], ...]) -> tuple[int, int]:
         """Count the nodes, and measure the nesting depth below `depth`."""
-        if depth > MOST_DEPTH:
-            raise SourceError(f"nodes must not nest deeper than {MOST_DEPTH} levels.")
+        if depth > MAX_DEPTH:
+            raise SourceError(f"nodes must not nest deeper than {MAX_DEPTH} levels.")
         total, deepest = len(nodes), 0
         for node in nodes:
             parts = [
@@ -50,22 +50,22 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
                 parts.append(counts[name])
             total += sum(count for count, _ in parts)
             deepest = max([deepest, *(1 + below for _, below in parts)])
-            if total > MOST_NODES:
-                raise SourceError(f"it must have no more than {MOST_NODES:,} nodes.")
-            if depth + deepest > MOST_DEPTH:
-                raise SourceError(f"nodes must not nest deeper than {MOST_DEPTH} levels.")
+            if total > MAX_NODES:
+                raise SourceError(f"it must have no more than {MAX_NODES:,} nodes.")
+            if depth + deepest > MAX_DEPTH:
+                raise SourceError(f"nodes must not nest deeper than {MAX_DEPTH} levels.")
         return total, deepest
 
     measured(graph.node, 0, ())
 
 
 def check_rank(rank: int, what: str) -> None:
-    """Check that a tensor has at most `MOST_AXES` axes.
+    """Check that a tensor has at most `MAX_AXES` axes.
 
     Raises
     ------
     SourceError
         It has more; `what` starts the message.
     """
-    if rank > MOST_AXES:
-        raise SourceError(f"{what} must have no more than {MOST_AXES} axes, not {rank:,}.")
+    if rank > MAX_AXES:
+        raise SourceError(f"{what} must have no more than {MAX_AXES} axes, not {rank:,}.")

@@ -84,7 +84,7 @@ class Bodies:
         if not any(map(is_control, graph.nodes)):
             return graph
         flows = {op: Flow(sized, partial(self._body, op == "Loop")) for op in BODIES}
-        nodes = [replace(node, meaning=flows[node.op]) if is_control(node) else node for node in graph.nodes]
+        nodes = [replace(node, semantics=flows[node.op]) if is_control(node) else node for node in graph.nodes]
         return replace(graph, nodes=tuple(nodes))
 
     def _body(self, changing: bool, graph: Graph) -> ProgramBody:

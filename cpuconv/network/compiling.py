@@ -88,7 +88,7 @@ def _model(
         """Recompile the original graph with some defaults as inputs; unchanged packed weights are shared."""
         graph = definition.original()
         shapes = {name: sizes(value) for name, value in definition.inputs.items() if value.concrete}
-        again = Definition(graph.opened(names), shapes, definition.settings, None, None)
+        again = Definition(graph.with_defaults_as_inputs(names), shapes, definition.settings, None, None)
         return Opened(_model(again, target, packed, making, auto=auto), {name: graph.constants[name] for name in names})
 
     return Model(definition, programs, outputs, reopened)

@@ -197,6 +197,6 @@ def _once(graph: Graph) -> Graph:
 def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, Sequence[int]]) -> Parts | None:
     """The result of `prepared`, or None if some operator runs through ONNX's evaluator."""
     made = prepared(graph, shapes, options, noted=False, quiet=quiet)
-    if any(node.meaning is not None and not is_control(node) for node in made.graph.nodes):
+    if any(node.semantics is not None and not is_control(node) for node in made.graph.nodes):
         return None
     return Parts(made.graph, made.tail)

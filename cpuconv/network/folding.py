@@ -150,7 +150,7 @@ def operations(node: Node, inputs: Sequence[Value | None], outputs: Sequence[Val
     """Estimate the element operations of a node's reference; infinite if sizes do not determine them."""
     y = sum(map(_size, outputs))
     moved = sum(map(_size, inputs)) + y
-    if node.meaning is not None:
+    if node.semantics is not None:
         name = node.op.removeprefix("ai.onnx.")
         return math.inf if name in _REGIONS or name in _OPERATIONS else _EVALUATOR * moved
     special = _OPERATIONS.get(node.op)

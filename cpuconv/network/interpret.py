@@ -80,7 +80,7 @@ def interpret(
         arrays.update(zip(node.outputs, results, strict=False))
         for name in dict.fromkeys(node.inputs):
             left[name] = left.get(name, 0) - 1
-            if not left[name] and not graph.gives(name):
+            if not left[name] and not graph.is_output(name):
                 del arrays[name]
     for name in graph.outputs:
         if isinstance(arrays[name], list):
@@ -93,11 +93,11 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
 
     With `wide`, and for an operator that the table does not have, the reference determines the dtypes.
     """
-    if wide or node.meaning is not None:
+    if wide or node.semantics is not None:
         return [Value()] * len(node.outputs)
     if any(isinstance(array, list) for array in arrays):
         raise SourceError(f"{node.label} must be given tensors, not a sequence of them.")
-    values = ops.meaning(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
+    values = ops.semantics(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
     check_values(node, values)
     return values
 
@@ -113,4 +113,4 @@ def run(
     """Compute the outputs of one node, of `dtypes`; with `wide`, floats are float64. `stop` may end the run."""
     if wide:
         dtypes = [np.dtype(np.float64) if dtype is not None and is_float(dtype) else dtype for dtype in dtypes]
-    return ops.meaning(node).evaluate(node, arrays, dtypes, stop)
+    return ops.semantics(node).evaluate(node, arrays, dtypes, stop)

@@ -72,7 +72,7 @@ def as_operand(x: object, name: str, elements: Sequence[Element] = OPERANDS) -> 
     return array if array.flags.aligned else array.copy(), element
 
 
-def inside(array: np.ndarray) -> np.ndarray:
+def kernel_view(array: np.ndarray) -> np.ndarray:
     """View an array with the dtypes of kernels and packing: bfloat16 as uint16."""
     return array.view(BF16.dtype) if array.dtype == BF16.outside else array
 
@@ -242,8 +242,8 @@ def looks_like_nhwc(given: Sequence[int], wanted: Sequence[int | str | None]) ->
     """
     if not len(given) == len(wanted) == 4 or all(isinstance(size, str) or size is None for size in wanted[1:]):
         return ""
-    turned = (given[0], given[3], given[1], given[2])
-    fits = all(not isinstance(size, int) or size == here for size, here in zip(wanted, turned, strict=True))
+    channels_first = (given[0], given[3], given[1], given[2])
+    fits = all(not isinstance(size, int) or size == here for size, here in zip(wanted, channels_first, strict=True))
     return ", which looks like NHWC: give x.transpose(0, 3, 1, 2)" if fits else ""
 
 

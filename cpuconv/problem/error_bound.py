@@ -11,16 +11,18 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d, values
 from cpuconv.problem.types import ALL_F32
 
-OF_RESULT = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
+MAX_ROUNDING_ERROR = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum relative rounding error of each result type."""
-LEAST_OF_RESULT = {"f32": 0.0, "bf16": 2.0**-126, "f16": 2.0**-25}
-"""Maximum absolute rounding error of small numbers: half of the least float16 subnormal; bfloat16 instructions flush
+MAX_UNDERFLOW_ERROR = {"f32": 0.0, "bf16": 2.0**-126, "f16": 2.0**-25}
+"""Maximum absolute rounding error of small numbers: half of the smallest float16 subnormal; bfloat16 instructions flush
 subnormal numbers to zero."""
 
-_OF_SUM = 2 * 2.0**-24  # per term, of the sum of all terms: instructions also round within groups of multiply-adds
-_LEAST = 2.0**-126  # instructions may flush smaller numbers to zero
-_STEEPEST = 1.5  # maximum factor by which an activation enlarges an error; leaky_relu: its slope
-_OF_FUNCTION = 4e-6  # error of an activation in kernels, relative to its result or to 1
+_ERROR_PER_TERM = (
+    2 * 2.0**-24
+)  # per term, of the sum of all terms: instructions also round within groups of multiply-adds
+_MIN_NORMAL = 2.0**-126  # instructions may flush smaller numbers to zero
+_MAX_SLOPE = 1.5  # maximum factor by which an activation enlarges an error; leaky_relu: its slope
+_ACTIVATION_ERROR = 4e-6  # error of an activation in kernels, relative to its result or to 1
 
 
 def error_bound(
@@ -49,11 +51,11 @@ def error_bound(
         None if residual is None else np.abs(values(residual, problem.types.y)),
     )
     terms = problem.cg * problem.r * problem.s + (bias is not None) + (residual is not None)
-    error = terms * (_OF_SUM * size + _LEAST)
+    error = terms * (_ERROR_PER_TERM * size + _MIN_NORMAL)
     if problem.activation is not None:
         function, *scalars = problem.activation
-        steepest = max(1.0, abs(scalars[0])) if function == "leaky_relu" else _STEEPEST
-        error = steepest * error + _OF_FUNCTION * (expected + 1)
+        slope = max(1.0, abs(scalars[0])) if function == "leaky_relu" else _MAX_SLOPE
+        error = slope * error + _ACTIVATION_ERROR * (expected + 1)
     name = problem.types.y.name
-    bound = error + OF_RESULT[name] * (expected + error) + LEAST_OF_RESULT[name]
+    bound = error + MAX_ROUNDING_ERROR[name] * (expected + error) + MAX_UNDERFLOW_ERROR[name]
     return layouts.from_nchw(layouts.to_nchw(bound, problem.out_layout, problem.k), problem.out_layout)

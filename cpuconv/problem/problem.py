@@ -18,7 +18,7 @@ from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
 from cpuconv.problem.types import ALL_F32, Types
 
-MOST_PADDING = 1 << 24  # rows or columns per side: some solvers copy the padded input
+MAX_PADDING = 1 << 24  # rows or columns per side: some solvers copy the padded input
 _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
@@ -123,8 +123,8 @@ class ConvProblem:
                 or any(type(value) is not int or value < least for value in values)
             ):
                 put(self, name, integers(values, name, count, least))
-        if max(self.pads) > MOST_PADDING:
-            raise ArgumentError(must("padding", f"no more than {MOST_PADDING:,} on a side", self.pads))
+        if max(self.pads) > MAX_PADDING:
+            raise ArgumentError(must("padding", f"no more than {MAX_PADDING:,} on a side", self.pads))
         if self.c % self.groups or self.k % self.groups:
             channels = f"a divisor of the {self.c} input channels and of the {self.k} output channels"
             raise ArgumentError(must("groups", channels, self.groups))
@@ -236,7 +236,7 @@ class ConvProblem:
         return "".join(f"{name}{value}" for name, value in zip(_NAMES, values, strict=True))
 
     @lazy
-    def types_word(self) -> str:
+    def types_key(self) -> str:
         """Part of a key that states the types, after the geometry; empty if all are float32."""
         return "" if self.types == ALL_F32 else f" --dt={self.types}"
 
@@ -279,7 +279,13 @@ class ConvProblem:
             outputs = sizes.get(f"o{axis}")
             needed = near if outputs is None else (outputs - 1) * step + (kernel - 1) * gap + 1 - size - near
             if needed <= -max(1, step):  # a further output would fit: the string contradicts itself
-                raise ArgumentError(must("problem", f"a string whose o{axis} uses the input up", repr(text)))
+                raise ArgumentError(
+                    must(
+                        "problem",
+                        f"a string whose o{axis} is not below the number of outputs of its other sizes",
+                        repr(text),
+                    )
+                )
             pads += [near, max(0, needed)]
         return cls(
             n=sizes["mb"], c=sizes["ic"], h=sizes["ih"], w=sizes["iw"], k=sizes["oc"], r=sizes["kh"], s=sizes["kw"],
@@ -290,7 +296,7 @@ class ConvProblem:
 @functools.lru_cache(maxsize=4096)  # every look-up uses it
 def _key(problem: ConvProblem) -> str:
     return (
-        f"{problem.shape_key}{problem.types_word} in={problem.in_layout} out={problem.out_layout}"
+        f"{problem.shape_key}{problem.types_key} in={problem.in_layout} out={problem.out_layout}"
         f" act={activations.to_text(problem.activation)} res={int(problem.residual)} threads={problem.threads}"
     )
 

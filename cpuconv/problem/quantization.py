@@ -17,9 +17,9 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.integers import describe, is_integer, is_sequence
 from cpuconv.problem.types import Types
 
-BYTES = (U8, S8)
+INT8_TYPES = (U8, S8)
 LIMITS = ("y_least", "y_most")
-_LEAST, _MOST = -128, 127 + 128  # range of zero points over all element types
+_MIN_ZERO_POINT, _MAX_ZERO_POINT = -128, 127 + 128  # range of zero points over all element types
 _SCALE = "a finite number above 0 in float32"
 _EACH = "or one for each output channel"
 _PLAIN = frozenset((float, int))  # types that need no check by value: a network has thousands of scales
@@ -132,7 +132,7 @@ class Quantization:
         points = self.w_zero_point
         for point in (min(points), max(points)) if isinstance(points, tuple) else (points,):
             _check_range("w_zero_point", point, w)
-        if types.y in BYTES:
+        if types.y in INT8_TYPES:
             _check_range("y_zero_point", self.y_zero_point, types.y)
             if residual:
                 if self.residual_scale is None:
@@ -143,7 +143,7 @@ class Quantization:
             wrong = next(each for each in np.atleast_1d(product) if not 0 < each < np.inf)
             expected = "such that x_scale · w_scale is above 0 and finite in float32"
             raise ArgumentError(must("w_scale", expected, f"one that makes it {wrong}"))
-        if types.y in BYTES and not np.isfinite(self.ratio()).all():
+        if types.y in INT8_TYPES and not np.isfinite(self.ratio()).all():
             expected = "such that (x_scale · w_scale) / y_scale is finite in float32"
             raise ArgumentError(must("y_scale", expected, self.y_scale))
 
@@ -241,12 +241,14 @@ def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
 
 
 def _zero_point(value: object, name: str) -> int | tuple[int, ...]:
-    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name in ("w_zero_point", *LIMITS) else "")
+    expected = f"an integer from {_MIN_ZERO_POINT} to {_MAX_ZERO_POINT}" + (
+        f", {_EACH}" if name in ("w_zero_point", *LIMITS) else ""
+    )
     given, many = _numbers(value, name, expected)
     if {*map(type, given)} != {int} and not all(map(is_integer, given)):
         raise ArgumentTypeError(must(name, expected, describe(value)))
     for each in given:
-        if not _LEAST <= each <= _MOST:
+        if not _MIN_ZERO_POINT <= each <= _MAX_ZERO_POINT:
             raise ArgumentError(must(name, expected, each))
     if many and not given:
         raise ArgumentError(must(name, expected, "an empty sequence"))

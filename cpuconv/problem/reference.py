@@ -12,7 +12,7 @@ from cpuconv.elements import BF16, Element, widened
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
-from cpuconv.problem.quantized_ending import ended
+from cpuconv.problem.quantized_epilogue import apply_epilogue
 
 _SUMS = Quantization(x_scale=1, w_scale=1)  # for integer sums without scales
 
@@ -53,7 +53,7 @@ def conv2d(
         scales = quantization or _SUMS
         points = np.asarray(scales.w_zero_point, np.float64).reshape(-1, 1, 1, 1)
         exact = _sums(image - scales.x_zero_point, np.asarray(w, np.float64) - points, p).astype(np.int64)
-        return layouts.from_nchw(ended(exact, bias, p, added, scales), p.out_layout)
+        return layouts.from_nchw(apply_epilogue(exact, bias, p, added, scales), p.out_layout)
     with np.errstate(invalid="ignore", over="ignore"):
         y = _sums(image, values(w, p.types.w), p)
         if bias is not None:

@@ -53,7 +53,7 @@ class Window:
             outputs = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
             columns = zip(outputs, strides, reach, sizes, strict=True)
             total = [(count - 1) * step + span - size for count, step, span, size in columns]
-            near, far = halves(total, attributes["auto_pad"] == "SAME_LOWER")
+            near, far = split_padding(total, attributes["auto_pad"] == "SAME_LOWER")
         else:
             near, far = stated_pads(attributes, rank)
             up = attributes.get("ceil_mode", 0)
@@ -66,14 +66,14 @@ class Window:
 
     def taps(self) -> Iterator[tuple[Index, Index, Index]]:
         """Iterate over the taps that read input at some output: their index, these outputs, and the inputs read."""
-        for tap in itertools.product(*self.meeting()):
+        for tap in itertools.product(*self.used_taps()):
             offsets = [at * gap - pad for at, gap, pad in zip(tap, self.dilations, self.near, strict=True)]
             pairs = list(map(overlap, offsets, self.strides, self.sizes, self.outputs))
             yield (..., *tap), (..., *(out for out, _ in pairs)), (..., *(read for _, read in pairs))
 
-    def meeting(self) -> list[range]:
+    def used_taps(self) -> list[range]:
         """Taps of each axis that read input at some output."""
-        return list(map(_meeting, *self._axes()))
+        return list(map(_used_taps, *self._axes()))
 
     def counts(self, padded: bool = False) -> np.ndarray:
         """Count the taps at each output that are inside the input, or inside input and padding if `padded`."""
@@ -90,7 +90,7 @@ class Window:
         return self.kernel, self.dilations, self.strides, self.sizes, self.near, self.far, self.outputs
 
 
-def _meeting(kernel: int, gap: int, step: int, size: int, near: int, far: int, outputs: int) -> range:
+def _used_taps(kernel: int, gap: int, step: int, size: int, near: int, far: int, outputs: int) -> range:
     """Taps of an axis that read input at some output: few for a wide window that is mostly over padding."""
     first = -(-(near - (outputs - 1) * step) // gap)
     return range(max(0, first), min(kernel, (size - 1 + near) // gap + 1))
@@ -104,7 +104,7 @@ def stated_pads(attributes: Mapping[str, Any], rank: int) -> tuple[list[int], li
     return pads[:rank], pads[rank:]
 
 
-def halves(total: Sequence[int], lower: bool) -> tuple[list[int], list[int]]:
+def split_padding(total: Sequence[int], lower: bool) -> tuple[list[int], list[int]]:
     """Split the total padding of each axis; an odd element goes after, or before if `lower`. Negative totals are 0."""
     less = [max(0, pad) // 2 for pad in total]
     more = [max(0, pad) - half for pad, half in zip(total, less, strict=True)]

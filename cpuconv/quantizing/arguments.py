@@ -16,7 +16,7 @@ from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.quantizing.calibrating import Form
 from cpuconv.quantizing.choosing import ASKED
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.ranges import METHODS
 
 TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
@@ -40,13 +40,13 @@ def size(source: Any, graph: Graph) -> int:
     return int(source.ByteSize()) if hasattr(source, "ByteSize") else len(source)
 
 
-def form(method: str, percentile: float, activations: str, full_range: bool, room: bool) -> Form:
+def form(method: str, percentile: float, activations: str, full_range: bool, margin: bool) -> Form:
     """Check the quantisation options and collect them in a `Form`."""
     _check_one_of("method", method, METHODS)
     if not 50 <= _number("percentile", percentile) <= 100:
         raise ArgumentError(must("percentile", "from 50 to 100", percentile))
     _check_one_of("activations", activations, TYPES)
-    return Form(method, float(percentile), TYPES[activations], full_range, room=room)
+    return Form(method, float(percentile), TYPES[activations], full_range, margin=margin)
 
 
 def tolerance(given: object) -> float | None:
@@ -96,18 +96,18 @@ def ports(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
     return tuple(Port(name, value.shape, value.dtype) for name, value in bound_inputs(graph, sizes).items())
 
 
-def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dict[str, str]:
+def kept(graph: Graph, layers: Sequence[QuantizableLayer], given: Sequence[str]) -> dict[str, str]:
     """Check the names of layers that stay float32; return them with the reason."""
     if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
         raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
-    if not products:
-        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant weights of floats.")
-    names = {product.name for product in products}
+    if not layers:
+        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant float32 weights.")
+    names = {layer.name for layer in layers}
     for name in given:
         if name not in names:
             raise ArgumentError(must("keep", f"names among {', '.join(sorted(names))}", repr(name)))
     if names.issubset(given):
-        raise ArgumentError(must("keep", "some layers, so that others become bytes", "all of them"))
+        raise ArgumentError(must("keep", "some layers, so that others become int8", "all of them"))
     return dict.fromkeys(given, ASKED)
 
 

@@ -10,13 +10,13 @@ from autotune.data_classes import dataclass
 from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.quantizing.correcting import locally
+from cpuconv.quantizing.bias_correction import measure_layers
 from cpuconv.quantizing.data.samples import Samples
-from cpuconv.quantizing.graphs.building import with_bytes
-from cpuconv.quantizing.graphs.placing import Placed, Places
+from cpuconv.quantizing.graphs.assignment import Assignment, Assignments
+from cpuconv.quantizing.graphs.building import insert_quantization
 from cpuconv.quantizing.graphs.plan import Plan, plan_of
 from cpuconv.quantizing.graphs.preparing import Prepared
-from cpuconv.quantizing.graphs.products import Product, products_of
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
 from cpuconv.quantizing.observing import counted, ends_of, ready
 from cpuconv.quantizing.ranges import Range, range_of
 from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
@@ -39,9 +39,9 @@ class Form:
         Type of activations: uint8 or int8.
     full_range : bool
         Whether two weights of a channel may saturate 16-bit sums.
-    joined : bool
-        As for `Places`.
-    room : bool
+    fuse_adds : bool
+        As for `Assignments`.
+    margin : bool
         Whether ranges of "mse" have a margin for unseen inputs in large tensors too. It costs resolution.
     """
 
@@ -49,8 +49,8 @@ class Form:
     percentile: float = 99.99
     dtype: np.dtype = np.dtype(np.uint8)
     full_range: bool = False
-    joined: bool = False
-    room: bool = False
+    fuse_adds: bool = False
+    margin: bool = False
 
 
 class Calibration:
@@ -68,7 +68,7 @@ class Calibration:
 
     Attributes
     ----------
-    products : tuple of Product
+    layers : tuple of QuantizableLayer
     errors : dict of str to float
         Output error of each layer alone, by the name of its output.
     """
@@ -79,17 +79,19 @@ class Calibration:
         self.graph, self.known = prepared
         self.samples, self.form, self.threads, self.progress = samples, form, threads, progress
         self._correct = correct
-        self.products = products_of(self.graph)
+        self.layers = layers_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
         self._known: dict[tuple[str, str], Weights] = {}  # by the layer's output and the root of its input's scale
-        self._places = Places(self.graph, self.known, self.products, form.joined, Processor(current(), threads))
-        self._observe(self._places.tensors)
-        plan = self.plan(self.products)
+        self._assignments = Assignments(
+            self.graph, self.known, self.layers, form.fuse_adds, Processor(current(), threads)
+        )
+        self._observe(self._assignments.tensors)
+        plan = self.plan(self.layers)
         scales = self._scales(plan)
         weights = self._weights(plan, scales)
         step = self.steps("comparing layers", 1)
-        found = locally(self.graph, plan, scales, weights, samples, threads, step, correct)
+        found = measure_layers(self.graph, plan, scales, weights, samples, threads, step, correct)
         self._biases, self.errors = found.biases, found.errors
         self._known.clear()
 
@@ -98,19 +100,21 @@ class Calibration:
         prepared = Prepared(self.graph, self.known)
         return Calibration(prepared, self.samples.half(first), self.form, self.threads, self.progress, self._correct)
 
-    def plan(self, products: Collection[Product]) -> Plan:
+    def plan(self, layers: Collection[QuantizableLayer]) -> Plan:
         """Plan the quantisation of these layers."""
-        return plan_of(self.graph, self.placed({product.name: 0.0 for product in products}, forced=True))
+        return plan_of(self.graph, self.fastest_assignment({layer.name: 0.0 for layer in layers}, forced=True))
 
-    def placed(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Placed:
-        """Select the fastest assignment of int8 to tensors and layers (`Places.placed`)."""
-        return self._places.placed(prices, forced=forced, free=free)
+    def fastest_assignment(
+        self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False
+    ) -> Assignment:
+        """Select the fastest assignment of int8 to tensors and layers (`Assignments.fastest`)."""
+        return self._assignments.fastest(prices, forced=forced, free=free)
 
-    def built(self, products: Collection[Product]) -> Graph:
+    def built(self, layers: Collection[QuantizableLayer]) -> Graph:
         """Build the network in which these layers are int8."""
-        plan = self.plan(products)
+        plan = self.plan(layers)
         scales = self._scales(plan)
-        return with_bytes(self.graph, plan, scales, self._weights(plan, scales))
+        return insert_quantization(self.graph, plan, scales, self._weights(plan, scales))
 
     def steps(self, what: str, passes: int) -> Callable[[], None]:
         """Make a callback to be called per sample, which reports the progress of some passes over the samples."""
@@ -137,22 +141,22 @@ class Calibration:
         if one_pass:
             self._ranges |= seen
             return
-        apart = self.form.method == "mse" and self.form.room
+        apart = self.form.method == "mse" and self.form.margin
         for name, (found, best) in counted(model, self.samples, seen, step, apart=apart).items():
             low, high = range_of(self.form.method, found, self.form.percentile)
             few = self.form.method == "mse" and found.counts.sum() < _FEW * len(self.samples)
             if low < high and (few or apart):
-                least, most = (ends[name] if few else best).to_come
+                least, most = (ends[name] if few else best).unseen_bound
                 low, high = min(low, least), max(high, most)
             self._ranges[name] = low, high
 
     def _weights(self, plan: Plan, scales: dict[str, Scale]) -> dict[str, Weights]:
-        return {product.node.outputs[0]: self._weights_of(product, plan, scales) for product in plan.products}
+        return {layer.node.outputs[0]: self._weights_of(layer, plan, scales) for layer in plan.layers}
 
-    def _weights_of(self, product: Product, plan: Plan, scales: dict[str, Scale]) -> Weights:
+    def _weights_of(self, layer: QuantizableLayer, plan: Plan, scales: dict[str, Scale]) -> Weights:
         """Quantise the weights of one layer, cached."""
-        key = name, root = product.node.outputs[0], plan.roots[product.node.inputs[0]]
+        key = name, root = layer.node.outputs[0], plan.roots[layer.node.inputs[0]]
         if key not in self._known:
-            bias, unit = self._biases.get(name, product.bias), scales[root].scale
-            self._known[key] = weights_of(product.weight, product.axis, bias, unit, self.form.full_range)
+            bias, unit = self._biases.get(name, layer.bias), scales[root].scale
+            self._known[key] = weights_of(layer.weight, layer.axis, bias, unit, self.form.full_range)
         return self._known[key]

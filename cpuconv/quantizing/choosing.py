@@ -1,6 +1,6 @@
 """Selection of int8 layers: the fastest mixture, measured on this machine, that the error tolerance allows.
 
-Layers are timed alone in float32 and in int8; models estimate the conversion costs. `graphs.placing` assigns int8
+Layers are timed alone in float32 and in int8; models estimate the conversion costs. `graphs.assignment` assigns int8
 as one optimisation problem. Layers that its solution leaves in float32 are excluded first, if that makes the network
 faster. While the network's error is above the tolerance, squared errors are a price in the same problem; each
 layer's error is measured alone. The search is that of roundings to bfloat16 (`precision.choosing`). First and last
@@ -23,15 +23,15 @@ from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
 from cpuconv.quantizing.graphs.equalizing import equalized
 from cpuconv.quantizing.graphs.preparing import Prepared
-from cpuconv.quantizing.graphs.products import Product, products_of
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR, FEW = "asked for", "bytes are not faster", "error", "few values"
-JUDGED = 16  # samples for comparing layers; the whole network is measured on all
-Whole = Callable[[Sequence[Product]], float]  # error of the network in which these layers are int8
+COMPARISON_SAMPLES = 16  # samples for comparing layers; the whole network is measured on all
+Whole = Callable[[Sequence[QuantizableLayer]], float]  # error of the network in which these layers are int8
 VALUES = 1000  # minimum number of values of a layer's input: with fewer, unseen values exceed the range too often
-_LEAST_SAVED = 1e-7  # seconds
+_MIN_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # required ratio: the network without must be faster, at the upper confidence limit
 
 
@@ -43,95 +43,95 @@ class Choice:
     ----------
     kept : dict of str to str
         Layers that stay float32, each with the reason.
-    floats, bytes : dict of str to float
+    float32_seconds, int8_seconds : dict of str to float
         Measured seconds of single layers, in float32 and in int8.
     alone : dict of str to float
         Error of the network's outputs if only that layer is int8.
     """
 
     kept: dict[str, str] = field(default_factory=dict)
-    floats: Mapping[str, float] = field(default_factory=dict)
-    bytes: Mapping[str, float] = field(default_factory=dict)
+    float32_seconds: Mapping[str, float] = field(default_factory=dict)
+    int8_seconds: Mapping[str, float] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def timed(self) -> bool:
         """Whether layers were timed."""
-        return bool(self.floats)
+        return bool(self.float32_seconds)
 
-    def more(self, names: Iterable[str]) -> dict[str, float]:
+    def extra_seconds(self, names: Iterable[str]) -> dict[str, float]:
         """Additional seconds of layers in int8; without measurements, all save the same."""
         if not self.timed:
             return dict.fromkeys(names, -1.0)
-        return {name: self.slower(name) or 0.0 for name in names}
+        return {name: self.measured_extra(name) or 0.0 for name in names}
 
-    def cost(self, product: Product) -> float:
+    def cost(self, layer: QuantizableLayer) -> float:
         """Cost of an int8 layer: its squared error per second that it saves.
 
         Errors are squared because those of independent layers add up in squares.
         """
-        return self.alone[product.name] ** 2 / max(-self.more([product.name])[product.name], _LEAST_SAVED)
+        return self.alone[layer.name] ** 2 / max(-self.extra_seconds([layer.name])[layer.name], _MIN_SAVED)
 
-    def slower(self, name: str) -> float | None:
+    def measured_extra(self, name: str) -> float | None:
         """Additional seconds of a layer in int8; None if it was not timed in both types."""
-        both = name in self.floats and name in self.bytes
-        return self.bytes[name] - self.floats[name] if both else None
+        both = name in self.float32_seconds and name in self.int8_seconds
+        return self.int8_seconds[name] - self.float32_seconds[name] if both else None
 
-    def products(self, made: Calibration) -> list[Product]:
+    def int8_layers(self, made: Calibration) -> list[QuantizableLayer]:
         """Layers that are int8."""
-        return [product for product in made.products if product.name not in self.kept]
+        return [layer for layer in made.layers if layer.name not in self.kept]
 
 
 class NothingFits(ArgumentError):
     """Each single layer exceeds the tolerance, or the layers within it are not faster."""
 
 
-class Mixed:
+class Int8Mixtures:
     """Mixtures of int8 and float32 layers (`precision.choosing.Mixtures`), where rounded nodes are int8."""
 
     def __init__(
         self,
         made: Calibration,
-        products: Sequence[Product],
+        layers: Sequence[QuantizableLayer],
         choice: Choice,
         whole: Whole,
     ) -> None:
-        self._made, self._products, self._whole = made, products, whole
-        self._names = [product.name for product in products]
-        self._more, self._free = choice.more(self._names), not choice.timed
-        self._floats = sum(choice.floats.get(name, 0.0) for name in self._names) or float(len(products))
+        self._made, self._layers, self._whole = made, layers, whole
+        self._names = [layer.name for layer in layers]
+        self._extra_seconds, self._free = choice.extra_seconds(self._names), not choice.timed
+        self._float32_seconds = sum(choice.float32_seconds.get(name, 0.0) for name in self._names) or float(len(layers))
         self._alone = choice.alone
 
     @property
     def count(self) -> int:
-        return len(self._products)
+        return len(self._layers)
 
     def errors(self) -> list[float]:
         return [self._alone[name] for name in self._names]
 
     def solved(self, prices: Sequence[float]) -> Rounding:
         """Int8 layers of the fastest mixture if each int8 layer costs `prices` seconds more."""
-        asked = {name: self._more[name] + price for name, price in zip(self._names, prices, strict=True)}
-        return self.numbers(self._made.placed(asked, free=self._free).products)
+        asked = {name: self._extra_seconds[name] + price for name, price in zip(self._names, prices, strict=True)}
+        return self.numbers(self._made.fastest_assignment(asked, free=self._free).layers)
 
     def modelled(self, rounding: Rounding) -> float:
         """Seconds of a mixture, without the part that all mixtures have in common."""
-        asked = {self._names[at]: self._more[self._names[at]] for at in rounding}
-        return self._floats + self._made.placed(asked, forced=True, free=self._free).seconds
+        asked = {self._names[at]: self._extra_seconds[self._names[at]] for at in rounding}
+        return self._float32_seconds + self._made.fastest_assignment(asked, forced=True, free=self._free).seconds
 
     def error(self, rounding: Rounding) -> float:
         """Measured error of the whole network."""
-        return self._whole([self._products[at] for at in sorted(rounding)]) if rounding else 0.0
+        return self._whole([self._layers[at] for at in sorted(rounding)]) if rounding else 0.0
 
-    def numbers(self, products: Iterable[Product]) -> Rounding:
+    def numbers(self, layers: Iterable[QuantizableLayer]) -> Rounding:
         """Indices of these layers."""
-        names = {product.name for product in products}
+        names = {layer.name for layer in layers}
         return Rounding(at for at, name in enumerate(self._names) if name in names)
 
 
-def known_too_little(network: Prepared, samples: int) -> dict[str, str]:
+def layers_with_few_values(network: Prepared, samples: int) -> dict[str, str]:
     """Layers whose inputs have too few values on so many samples of the first sample's sizes."""
-    shapes = {product.name: network.known[product.node.inputs[0]].shape or () for product in products_of(network.graph)}
+    shapes = {layer.name: network.known[layer.node.inputs[0]].shape or () for layer in layers_of(network.graph)}
     sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     return {name: FEW for name, size in sizes.items() if size * samples < VALUES}
 
@@ -165,55 +165,55 @@ def calibrated(
     if equalize is not False and (other := equalized(network.graph)) is not network.graph:
         graphs = [other] if equalize else [*graphs, other]
     made = [Calibration(Prepared(graph, network.known), samples, form, threads, progress, correct) for graph in graphs]
-    return made[0] if len(made) == 1 else min(made, key=lambda each: judge.error(each.built(choice.products(each))))
+    return made[0] if len(made) == 1 else min(made, key=lambda each: judge.error(each.built(choice.int8_layers(each))))
 
 
-def without_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
+def exclude_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
     """Keep layers in float32 where int8 is not faster, by the times of layers and conversions, then of the network.
 
     In the comparison, float32 may be rounded to `precision`.
     """
-    products = choice.products(made)
-    names = [product.name for product in products]
+    layers = choice.int8_layers(made)
+    names = [layer.name for layer in layers]
 
     def model(graph: Graph) -> Model:
         return ready(graph, made.threads, precision=precision)
 
     made.progress("timing layers", 0, 2)
-    floats = seconds_by_name(model(made.graph), feed, names)
-    whole = model(made.built(products))
+    float32_seconds = seconds_by_name(model(made.graph), feed, names)
+    whole = model(made.built(layers))
     made.progress("timing layers", 1, 2)
-    of_bytes = seconds_by_name(whole, feed, names)
-    choice.floats, choice.bytes = floats, of_bytes
-    rest = made.placed(choice.more(names)).products
-    slower = dict.fromkeys({*names} - {product.name for product in rest}, SLOWER)
+    int8_seconds = seconds_by_name(whole, feed, names)
+    choice.float32_seconds, choice.int8_seconds = float32_seconds, int8_seconds
+    rest = made.fastest_assignment(choice.extra_seconds(names)).layers
+    slower = dict.fromkeys({*names} - {layer.name for layer in rest}, SLOWER)
     if slower and rest and race(whole, model(made.built(rest)), feed).ratio.high < _GAIN:
         choice.kept |= slower
     made.progress("timing layers", 2, 2)
     return choice
 
 
-def errors_alone(made: Calibration, judge: Judge, products: Sequence[Product]) -> dict[str, float]:
+def errors_alone(made: Calibration, judge: Judge, layers: Sequence[QuantizableLayer]) -> dict[str, float]:
     """Measure the network's error with each of these layers as the only int8 layer; return it by name."""
     found = {}
-    for at, product in enumerate(products):
-        made.progress("measuring errors of layers", at, len(products))
-        found[product.name] = judge.error(made.built([product]))
-    made.progress("measuring errors of layers", len(products), len(products))
+    for at, layer in enumerate(layers):
+        made.progress("measuring errors of layers", at, len(layers))
+        found[layer.name] = judge.error(made.built([layer]))
+    made.progress("measuring errors of layers", len(layers), len(layers))
     return found
 
 
-def within(
+def fit_tolerance(
     made: Calibration,
     judge: Judge,
     whole: Whole,
     choice: Choice,
     tolerance: float | None,
-    layers: int,
+    min_float32: int,
     *,
     additive: bool = False,
 ) -> Choice:
-    """Keep layers in float32 until the network's error is within the tolerance; at least `layers` of them.
+    """Keep layers in float32 until the network's error is within the tolerance; at least `min_float32` of them.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def within(
     choice : Choice
         The current selection.
     tolerance : float or None
-    layers : int
+    min_float32 : int
         Minimum number of layers that stay float32.
     additive : bool
         Whether the sum of the layers' squared errors must be within too. Among many mixtures, few samples favour those
@@ -237,22 +237,22 @@ def within(
     ArgumentError
         No layer would be int8.
     """
-    products = choice.products(made)
-    if layers and layers >= len(products):
-        raise ArgumentError(must("layers", f"below {len(products)}, the layers that can be of bytes", layers))
-    if not layers and (tolerance is None or whole(products) <= tolerance):
+    layers = choice.int8_layers(made)
+    if min_float32 and min_float32 >= len(layers):
+        raise ArgumentError(must("layers", f"below {len(layers)}, the number of layers that can be int8", min_float32))
+    if not min_float32 and (tolerance is None or whole(layers) <= tolerance):
         return choice
-    choice.alone = errors_alone(made, judge, products)
-    first = {product.name for product in sorted(products, key=choice.cost)[len(products) - layers :]}
-    chosen = [product for product in products if product.name not in first]
-    if tolerance is not None and (not layers or whole(chosen) > tolerance):
-        trials = Mixed(made, chosen, choice, whole)
+    choice.alone = errors_alone(made, judge, layers)
+    first = {layer.name for layer in sorted(layers, key=choice.cost)[len(layers) - min_float32 :]}
+    chosen = [layer for layer in layers if layer.name not in first]
+    if tolerance is not None and (not min_float32 or whole(chosen) > tolerance):
+        trials = Int8Mixtures(made, chosen, choice, whole)
         chosen = [chosen[at] for at in sorted(mixture(trials, Bound(trials, tolerance, 0.0, additive=additive)))]
     if not chosen:
         smallest = min(choice.alone.values())
         above = f"above {smallest:.3g}, the error of one layer"
         pays = tolerance is not None and smallest <= tolerance
-        raise NothingFits(must("tolerance", "larger, for bytes to be faster" if pays else above, tolerance))
-    names = {product.name for product in chosen}
-    choice.kept |= {product.name: ERROR for product in products if product.name not in names}
+        raise NothingFits(must("tolerance", "larger, for int8 to be faster" if pays else above, tolerance))
+    names = {layer.name for layer in chosen}
+    choice.kept |= {layer.name: ERROR for layer in layers if layer.name not in names}
     return choice

@@ -80,13 +80,13 @@ class Judge:
     def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
         """Error of a variant, and its top-1 agreement; None if no output has classes."""
         error, agreement = self._measure(), Agreement()
-        self.tell(variant, (error, agreement), step=step)
+        self.measure(variant, (error, agreement), step=step)
         return error.value, agreement.value
 
-    def tell(
+    def measure(
         self,
         variant: Graph,
-        measures: Sequence[Taking],
+        measures: Sequence[Accumulator],
         some: slice = slice(None),
         step: Step = lambda: None,
         undecided: Undecided | None = None,
@@ -120,14 +120,14 @@ class Judge:
             yield outputs
 
 
-class Taking(Protocol):
+class Accumulator(Protocol):
     """Accumulator of samples."""
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Add a sample."""
 
 
-class Measure(Taking, Protocol):
+class Measure(Accumulator, Protocol):
     """Accumulator that has an error."""
 
     @property
@@ -213,7 +213,7 @@ class Worst(_Values):
 
 
 class Bounded(Worst):
-    """Maximum of a metric, or the bound for unseen inputs if that is larger (`precision.to_come`)."""
+    """Maximum of a metric, or the bound for unseen inputs if that is larger (`precision.unseen_bound`)."""
 
     @property
     def value(self) -> float:

@@ -53,7 +53,7 @@ class Ends(NamedTuple):
         return min(self.lows), max(self.highs)
 
     @property
-    def to_come(self) -> Range:
+    def unseen_bound(self) -> Range:
         """Bound for unseen samples, except for few: three standard deviations beyond the mean ends."""
         if len(self.lows) < 2:
             return self.seen

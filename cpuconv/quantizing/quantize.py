@@ -12,17 +12,24 @@ from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.network.saved.container import is_saved
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
-from cpuconv.quantizing.choosing import JUDGED, Choice, calibrated, known_too_little, within, without_slower
+from cpuconv.quantizing.choosing import (
+    COMPARISON_SAMPLES,
+    Choice,
+    calibrated,
+    exclude_slower,
+    fit_tolerance,
+    layers_with_few_values,
+)
+from cpuconv.quantizing.cross_validation import CrossValidation, calibration_sample_count
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
-from cpuconv.quantizing.graphs.biases import with_biases_apart
+from cpuconv.quantizing.graphs.biases import reshape_biases
 from cpuconv.quantizing.graphs.preparing import prepared
-from cpuconv.quantizing.graphs.products import products_of
+from cpuconv.quantizing.graphs.quantizable import layers_of
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
-from cpuconv.quantizing.held_out import HeldOut, known_by
 from cpuconv.quantizing.observing import ready
-from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized, Reached
+from cpuconv.quantizing.report import FLOAT32, INT8, Layer, Quantized, Reached
 from cpuconv.quantizing.speed import race
 from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.foreign import onnx_package
@@ -142,7 +149,7 @@ def quantize(
     """
     path = arguments.file("output", output)
     limit, layers = arguments.tolerance(tolerance), arguments.count("layers", layers)
-    how = arguments.form(method, percentile, activations, full_range, room=limit is not None)
+    how = arguments.form(method, percentile, activations, full_range, margin=limit is not None)
     arguments.check_callable("metric", metric)
     arguments.check_callable("progress", progress)
     mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
@@ -160,20 +167,20 @@ def quantize(
     samples = samples_of(data, ports, ImageForm(mean, std))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
-    products = products_of(network.graph)
-    check_writable(network.graph, {product.node.inputs[1] for product in products})
-    choice = Choice(arguments.kept(network.graph, products, keep))
+    quantizable = layers_of(network.graph)
+    check_writable(network.graph, {layer.node.inputs[1] for layer in quantizable})
+    choice = Choice(arguments.kept(network.graph, quantizable, keep))
     if limit is not None:
-        little = known_too_little(network, known_by(len(samples)))
-        if any(product.name not in choice.kept | little for product in products):
+        little = layers_with_few_values(network, calibration_sample_count(len(samples)))
+        if any(layer.name not in choice.kept | little for layer in quantizable):
             choice.kept = little | choice.kept
     told_of_limit = limit is not None and metric is None
     judge = Judge(network.graph, samples, workers, measure_of(metric), probabilities=told_of_limit)
-    few = judge.first(JUDGED)
+    few = judge.first(COMPARISON_SAMPLES)
     told = progress or (lambda what, done, total: None)
     made = calibrated(network, samples, how, workers, told, few, choice, correct=correct_biases, equalize=equalize)
     if refuse_slower:
-        without_slower(made, choice, feed)
+        exclude_slower(made, choice, feed)
     reached = _kept_to(limit, made, judge, few, metric, choice, layers)
     timed = feed if refuse_slower else None
     return _written(path, arguments.size(source, graph), made, choice, judge, reached, metadata, timed)
@@ -186,15 +193,15 @@ def _kept_to(
     few: Judge,
     metric: Metric | None,
     choice: Choice,
-    layers: int,
+    min_float32: int,
 ) -> Reached | None:
     """Keep layers in float32 until the tolerance holds, for unseen inputs too; return the bounded error."""
     if tolerance is None:
-        within(made, few, lambda some: 0.0, choice, None, layers)
+        fit_tolerance(made, few, lambda some: 0.0, choice, None, min_float32)
         return None
-    held_out = HeldOut(made, judge, bounded_measure_of(metric))
-    within(made, few, lambda some: held_out.error(some, tolerance), choice, tolerance, layers)
-    return Reached(held_out.error(choice.products(made), tolerance), tolerance, len(judge.samples))
+    validation = CrossValidation(made, judge, bounded_measure_of(metric))
+    fit_tolerance(made, few, lambda some: validation.error(some, tolerance), choice, tolerance, min_float32)
+    return Reached(validation.error(choice.int8_layers(made), tolerance), tolerance, len(judge.samples))
 
 
 def _written(
@@ -208,29 +215,29 @@ def _written(
     feed: Feed | None,
 ) -> Quantized:
     """Write the int8 network and return its report; timed on `feed`, if given."""
-    graph = with_biases_apart(made.built(choice.products(made)), made.known)
+    graph = reshape_biases(made.built(choice.int8_layers(made)), made.known)
     error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
     timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
     size = write_model(path, graph, metadata)
     if timed is not None and timed.ratio.low > 1:
         warnings.warn(
-            f"{graph.name}: bytes are not faster here: {timed.second * 1e3:.3f} ms, where floats take"
+            f"{graph.name}: int8 is not faster on this machine: {timed.second * 1e3:.3f} ms, and float32 takes"
             f" {timed.first * 1e3:.3f} ms.",
             CpuconvWarning,
             stacklevel=4,  # the caller of `quantize`, which is decorated
         )
     rows = tuple(
         Layer(
-            name=(name := product.name),
-            op=product.node.op,
-            precision=FLOATS if name in choice.kept else BYTES,
+            name=(name := layer.name),
+            op=layer.node.op,
+            precision=FLOAT32 if name in choice.kept else INT8,
             why=choice.kept.get(name, ""),
-            error=made.errors[product.node.outputs[0]],
+            error=made.errors[layer.node.outputs[0]],
             error_alone=choice.alone.get(name),
-            float_seconds=choice.floats.get(name),
-            byte_seconds=choice.bytes.get(name),
+            float_seconds=choice.float32_seconds.get(name),
+            byte_seconds=choice.int8_seconds.get(name),
         )
-        for product in made.products
+        for layer in made.layers
     )
     seconds, old = (None, None) if timed is None else (timed.second, timed.first)
     return Quantized(path, size, before, error, agreement, seconds, old, made.threads, rows, reached)

@@ -14,9 +14,9 @@ import numpy as np
 from autotune.data_classes import dataclass
 
 STEPS = 255  # quantisation steps between the lower and upper limit of int8
-_TURNS = 3  # iterations per end
-_SHRUNK = np.linspace(0.05, 1.0, 96)  # fractions of the whole range that are tried for entropy
-_COARSE = np.linspace(0.1, 1.0, 31)  # fractions of each end, where the range has two
+_ITERATIONS = 3  # iterations per end
+_FRACTIONS = np.linspace(0.05, 1.0, 96)  # fractions of the whole range that are tried for entropy
+_END_FRACTIONS = np.linspace(0.1, 1.0, 31)  # fractions of each end, where the range has two
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def least_error(seen: Histogram, percentile: float = 0.0) -> Range:
     )
     rounds = seen.counts[values != 0].sum() / (12 * STEPS**2)
     low, high = seen.low, seen.high
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         high = edges[np.argmin(cut_high + rounds * (edges - low) ** 2)]
         low = edges[np.argmin(cut_low + rounds * (high - edges) ** 2)]
     return float(low), float(high)
@@ -79,8 +79,8 @@ def least_error(seen: Histogram, percentile: float = 0.0) -> Range:
 def _candidates(seen: Histogram) -> Iterator[Range]:
     """Ranges to try: the whole range, and smaller ones."""
     if not seen.low or not seen.high:
-        return ((seen.low * part, seen.high * part) for part in _SHRUNK)
-    return ((seen.low * low, seen.high * high) for low in _COARSE for high in _COARSE)
+        return ((seen.low * part, seen.high * part) for part in _FRACTIONS)
+    return ((seen.low * low, seen.high * high) for low in _END_FRACTIONS for high in _END_FRACTIONS)
 
 
 def least_divergence(seen: Histogram, percentile: float) -> Range:

@@ -12,7 +12,7 @@ from autotune.screen import Column, Report, Table
 from autotune.text import count_of
 from cpuconv.network.precision.to_come import doubt
 
-BYTES, FLOATS = "int8", "float32"
+INT8, FLOAT32 = "int8", "float32"
 COLUMNS = (
     Column("layer", least=10, keeps_end=True),
     Column("operator", rank=5, least=8),
@@ -116,7 +116,7 @@ class Quantized(Report):
     @property
     def kept(self) -> tuple[str, ...]:
         """Names of layers that stay float32."""
-        return tuple(layer.name for layer in self.layers if layer.precision == FLOATS)
+        return tuple(layer.name for layer in self.layers if layer.precision == FLOAT32)
 
     def facts(self) -> dict[str, str]:
         """Text of the network's results, by label."""

@@ -18,7 +18,7 @@ PAIR = 128  # maximum sum of two weights of one sign: 255 * 128 < 2**15
 _ENDS = {np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127)}
 _SUMS = 2.0**30  # maximum bias, in units of input scale times weight scale
 _ALONE = 2.0**24  # the same if all weights are 0, and only the bias decides the unit
-_LEAST = np.finfo(np.float32).tiny
+_MIN_SCALE = np.finfo(np.float32).tiny
 
 
 class Scale(NamedTuple):
@@ -38,13 +38,13 @@ def scale_of(low: float, high: float, dtype: np.dtype) -> Scale:
     """Choose scale and zero point for a range that includes 0."""
     first, last = _ENDS[dtype]
     scale = np.float32((high - low) / STEPS)
-    if not scale >= _LEAST:
+    if not scale >= _MIN_SCALE:
         return Scale(np.float32(1), dtype.type(first))
     zero = np.clip(np.rint(first - low / float(scale)), first, last)
     return Scale(scale, dtype.type(zero))
 
 
-def bytes_of(array: np.ndarray, scale: Scale) -> np.ndarray:
+def quantize_array(array: np.ndarray, scale: Scale) -> np.ndarray:
     """Quantise an array like QuantizeLinear."""
     first, last = _ENDS[scale.zero.dtype]
     return np.clip(np.rint(array / scale.scale) + int(scale.zero), first, last).astype(scale.zero.dtype)
@@ -63,7 +63,7 @@ class Weights(NamedTuple):
     unit: np.float32
 
     @property
-    def floats(self) -> np.ndarray:
+    def dequantized(self) -> np.ndarray:
         """Dequantised weights."""
         shape = [-1 if at == self.axis else 1 for at in range(self.array.ndim)]
         return self.array * self.scale.reshape(shape)
@@ -93,7 +93,7 @@ def weights_of(array: np.ndarray, axis: int, bias: np.ndarray | None, unit: np.f
         most = np.where(scale > 0, _SUMS, _ALONE)
         largest = np.abs(bias.astype(np.float64)).reshape(-1, len(rows)).max(0)  # of all groups
         scale = np.maximum(scale, largest / (float(unit) * most))
-    scale = np.where(scale >= _LEAST, scale, 1.0).astype(np.float32)
+    scale = np.where(scale >= _MIN_SCALE, scale, 1.0).astype(np.float32)
     whole = _rounded(rows, scale)
     while not full_range and (over := _pairs(whole) > PAIR).any():  # rounding increased the weights
         scale[over] *= np.float32(1 + 1 / PAIR)

@@ -13,7 +13,7 @@ from cpuconv.network.model import Model
 from cpuconv.quantizing.data.samples import Feed
 
 _SECONDS = 1.0  # approximate duration of a comparison
-_LEAST, _MOST = 7, 50  # rounds
+_MIN_ROUNDS, _MAX_ROUNDS = 7, 50  # rounds
 
 
 class Race(NamedTuple):
@@ -31,7 +31,7 @@ def race(first: Model, second: Model, feed: Feed) -> Race:
     begun = time.perf_counter()
     for model, out in zip(models, outs, strict=True):
         model.run(feed, out)
-    rounds = int(np.clip(_SECONDS / (time.perf_counter() - begun), _LEAST, _MOST))
+    rounds = int(np.clip(_SECONDS / (time.perf_counter() - begun), _MIN_ROUNDS, _MAX_ROUNDS))
     seconds = np.zeros((rounds, 2))
     for turn in range(rounds):
         for at in (turn % 2, 1 - turn % 2):

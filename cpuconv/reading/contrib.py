@@ -13,7 +13,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Node
-from cpuconv.reading import contrib_attention, contrib_bytes, contrib_weights
+from cpuconv.reading import contrib_attention, contrib_int8, contrib_weights
 from cpuconv.reading.adapters import Reader
 from cpuconv.reading.contrib_nodes import Builder
 
@@ -21,7 +21,7 @@ DOMAIN = "com.microsoft"
 _SAMPLING = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def contributed(reader: Reader, node: Node) -> list[Node]:
+def converted(reader: Reader, node: Node) -> list[Node]:
     """Convert a node to ONNX operators.
 
     Raises
@@ -30,7 +30,7 @@ def contributed(reader: Reader, node: Node) -> list[Node]:
         The form of the operator is not supported.
     """
     made = Builder(reader, node)
-    (CONTRIB | ALIKE)[node.op](made, **node.attributes)
+    (CONTRIB | STANDARD_DOMAIN)[node.op](made, **node.attributes)
     return made.nodes
 
 
@@ -40,7 +40,7 @@ def _fused_conv(
     """Convolution, optional addition, activation."""
     x, w, bias, added = map(made.input, range(4))
     y = made.add("Conv", x, w, bias, **attributes)
-    made.activated(made.add("Add", y, added) if added else y, activation, activation_params)
+    made.activate(made.add("Add", y, added) if added else y, activation, activation_params)
 
 
 def _fused_gemm(
@@ -49,7 +49,7 @@ def _fused_gemm(
 ) -> None:  # fmt: skip
     """Gemm and activation."""
     y = made.add("Gemm", *map(made.input, range(3)), **attributes)
-    made.activated(y, activation, [value for value in (activation_alpha, activation_beta) if value is not None])
+    made.activate(y, activation, [value for value in (activation_alpha, activation_beta) if value is not None])
 
 
 def _fused_matmul(
@@ -59,12 +59,12 @@ def _fused_matmul(
     if transBatchA or transBatchB:
         raise ArgumentError(must("transBatchA", "0", 1))
     operands = []
-    for name, turned in ((made.input(0), transA), (made.input(1), transB)):
+    for name, transposed in ((made.input(0), transA), (made.input(1), transB)):
         rank = made.reader.rank(name)
-        if turned and rank is None:
+        if transposed and rank is None:
             raise ArgumentError(must("transA", "0 where ranks are not known", 1))
         order = [*range((rank or 2) - 2), (rank or 2) - 1, (rank or 2) - 2]
-        operands.append(made.add("Transpose", name, perm=order) if turned else name)
+        operands.append(made.add("Transpose", name, perm=order) if transposed else name)
     made.last("Mul", made.add("MatMul", *operands), made.number(alpha))
 
 
@@ -85,7 +85,7 @@ def _quick_gelu(made: Builder, alpha: float = 1.702) -> None:
 
 def _max_pool_last(made: Builder, **attributes: Any) -> None:
     """MaxPool in NHWC."""
-    pooled = made.add("MaxPool", made.turned(made.input(0)), **attributes)
+    pooled = made.add("MaxPool", made.channels_first(made.input(0)), **attributes)
     made.last("Transpose", pooled, perm=made.channels_last)
 
 
@@ -141,8 +141,8 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "QAttention": contrib_attention.quantised_attention,
     "MultiHeadAttention": contrib_attention.multi_head_attention,
     "RotaryEmbedding": contrib_attention.rotary_embedding,
-    "MatMulNBits": contrib_weights.product_of_few_bits,
-    "MatMulBnb4": contrib_weights.product_of_four_bits,
+    "MatMulNBits": contrib_weights.matmul_nbits,
+    "MatMulBnb4": contrib_weights.matmul_bnb4,
     "GatherBlockQuantized": contrib_weights.gathered_blocks,
     "MatMulInteger16": _wide_integers,
     "TransposeMatMul": _fused_matmul,
@@ -153,29 +153,29 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "Pad": _same("Pad"),
     "Range": _range,
     "Trilu": _same("Trilu"),
-    "DynamicQuantizeLSTM": contrib_bytes.dynamic_lstm,
-    "DynamicQuantizeMatMul": contrib_bytes.dynamic_matmul,
-    "MatMulIntegerToFloat": contrib_bytes.integer_matmul,
-    "QGemm": contrib_bytes.gemm,
-    "QLinearConv": contrib_bytes.convolution,
-    "QLinearSoftmax": contrib_bytes.softmax,
-    "QLinearWhere": contrib_bytes.where,
-    "QLinearReduceMean": contrib_bytes.mean,
+    "DynamicQuantizeLSTM": contrib_int8.dynamic_lstm,
+    "DynamicQuantizeMatMul": contrib_int8.dynamic_matmul,
+    "MatMulIntegerToFloat": contrib_int8.integer_matmul,
+    "QGemm": contrib_int8.gemm,
+    "QLinearConv": contrib_int8.convolution,
+    "QLinearSoftmax": contrib_int8.softmax,
+    "QLinearWhere": contrib_int8.where,
+    "QLinearReduceMean": contrib_int8.mean,
     "NhwcMaxPool": _max_pool_last,
     "QuantizeLinear": _same("QuantizeLinear"),
     "DequantizeLinear": _same("DequantizeLinear"),
-    "QLinearAdd": contrib_bytes.pair("Add"),
-    "QLinearMul": contrib_bytes.pair("Mul"),
-    "QLinearSigmoid": contrib_bytes.single("Sigmoid"),
-    "QLinearLeakyRelu": contrib_bytes.single("LeakyRelu"),
-    "QLinearGlobalAveragePool": contrib_bytes.single("GlobalAveragePool"),
-    "QLinearAveragePool": contrib_bytes.single("AveragePool"),
-    "QLinearConcat": contrib_bytes.concatenation,
+    "QLinearAdd": contrib_int8.pair("Add"),
+    "QLinearMul": contrib_int8.pair("Mul"),
+    "QLinearSigmoid": contrib_int8.single("Sigmoid"),
+    "QLinearLeakyRelu": contrib_int8.single("LeakyRelu"),
+    "QLinearGlobalAveragePool": contrib_int8.single("GlobalAveragePool"),
+    "QLinearAveragePool": contrib_int8.single("AveragePool"),
+    "QLinearConcat": contrib_int8.concatenation,
 }
 
-ALIKE: dict[str, Callable[..., None]] = {
-    "QLinearConv": contrib_bytes.convolution,
-    "QLinearMatMul": contrib_bytes.pair("MatMul", (-2, -1)),
+STANDARD_DOMAIN: dict[str, Callable[..., None]] = {
+    "QLinearConv": contrib_int8.convolution,
+    "QLinearMatMul": contrib_int8.pair("MatMul", (-2, -1)),
     "SimplifiedLayerNormalization": contrib_attention.simplified_layer_normalization,
 }
 """Operators of ONNX's own domain, or ones that files have in that domain."""

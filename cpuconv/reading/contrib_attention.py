@@ -43,7 +43,7 @@ def _self_attention(
     if past or any(made.node.outputs[1:]):
         raise ArgumentError(must("inputs", "without a past, and outputs without a present", made.node.inputs))
     product = made.add("Add", product, bias) if bias else product
-    queries, keys, values = (_heads(made, part, num_heads) for part in made.cut(product, 2, 3))
+    queries, keys, values = (_heads(made, part, num_heads) for part in made.split(product, 2, 3))
     hidden = _hidden(made, keys, mask, mask_filter_value, unidirectional, queries)
     _attended(made, queries, keys, values, [*hidden, added], made.number(scale) if scale else _usual(made, queries))
 
@@ -61,7 +61,7 @@ def multi_head_attention(
     if together:  # (B, S, heads, 3, size)
         tensors = _unpacked(made, query, 3)
     else:
-        biases = made.cut(bias, 0, 3) if bias else ["", "", ""]
+        biases = made.split(bias, 0, 3) if bias else ["", "", ""]
         keys = _unpacked(made, key, 2) if apart else [key, value]
         tensors = [
             tensor if apart and at else _heads(made, made.add("Add", tensor, each) if each else tensor, num_heads)
@@ -77,7 +77,7 @@ def multi_head_attention(
 
 def _unpacked(made: Builder, x: str, count: int) -> list[str]:
     """Split (B, S, heads, count, size) into `count` tensors (B, heads, S, size)."""
-    parts = (made.add("Squeeze", part, made.integers(3)) for part in made.cut(x, 3, count))
+    parts = (made.add("Squeeze", part, made.integers(3)) for part in made.split(x, 3, count))
     return [made.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts]
 
 
@@ -108,21 +108,21 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
             batch = made.add("Slice", made.add("Shape", keys), made.integers(0), made.integers(1))
             rows = made.add("Concat", batch, made.integers(1), axis=0)  # one count per sequence
             last = made.add("Reshape", made.add("Cast", mask, to=np.dtype(np.int64)), rows)
-            mask, rank = made.add("Less", made.counted(keys, 2), last), 2
+            mask, rank = made.add("Less", made.arange(keys, 2), last), 2
         seen = made.add("Cast", mask, to=_FLOAT)
         hidden = made.add("Mul", made.add("Sub", made.number(1.0), seen), made.number(value))
         added.append(made.add("Unsqueeze", hidden, made.integers(*([1, 2] if rank == 2 else [1]))))
     if unidirectional:
-        rows = made.add("Unsqueeze", made.counted(queries, 2), made.integers(1))
-        later = made.add("Cast", made.add("Greater", made.counted(keys, 2), rows), to=_FLOAT)
+        rows = made.add("Unsqueeze", made.arange(queries, 2), made.integers(1))
+        later = made.add("Cast", made.add("Greater", made.arange(keys, 2), rows), to=_FLOAT)
         added.append(made.add("Mul", later, made.number(_NEVER)))
     return added
 
 
 def _attended(made: Builder, queries: str, keys: str, values: str, added: Sequence[str], scale: str) -> None:
     """Compute softmax(queries · keysᵀ · scale + masks) · values per head, and concatenate the heads."""
-    turned = made.add("Transpose", keys, perm=[0, 1, 3, 2])
-    scores = made.add("Mul", made.add("MatMul", queries, turned), scale)
+    transposed = made.add("Transpose", keys, perm=[0, 1, 3, 2])
+    scores = made.add("Mul", made.add("MatMul", queries, transposed), scale)
     for each in filter(None, added):
         scores = made.add("Add", scores, each)
     together = made.add("MatMul", made.add("Softmax", scores, axis=-1), values)
@@ -150,7 +150,7 @@ def rotary_embedding(
     else:
         whole = made.add("Transpose", x, perm=[0, 2, 1, 3])
     if at == 1:
-        positions = made.add("Add", made.counted(whole, 1), positions)
+        positions = made.add("Add", made.arange(whole, 1), positions)
     axes = made.integers(*([0, 2] if at == 1 else [2]))
     cos, sin = (made.add("Unsqueeze", made.add("Gather", table, positions), axes) for table in (cosines, sines))
     ends = made.array(np.array([np.iinfo(np.int64).max]))
@@ -158,11 +158,11 @@ def rotary_embedding(
     def part(start: int, stop: str, step: int = 1) -> str:
         return made.add("Slice", whole, made.integers(start), stop, made.integers(3), made.integers(step))
 
-    turned = made.integers(2 * half)
+    rotated_size = made.integers(2 * half)
     if interleaved:
-        first, second = part(0, turned, 2), part(1, turned, 2)
+        first, second = part(0, rotated_size, 2), part(1, rotated_size, 2)
     else:
-        first, second = part(0, made.integers(half)), part(half, turned)
+        first, second = part(0, made.integers(half)), part(half, rotated_size)
     real = made.add("Sub", made.add("Mul", first, cos), made.add("Mul", second, sin))
     other = made.add("Add", made.add("Mul", first, sin), made.add("Mul", second, cos))
     if interleaved:
@@ -244,7 +244,7 @@ def _embedded(
 ) -> None:  # fmt: skip
     """Sum the embeddings and normalise; rows are gathered before dequantisation."""
     tokens, segments, positions = inputs
-    chosen = tokens, positions or made.counted(tokens, 1), segments
+    chosen = tokens, positions or made.arange(tokens, 1), segments
     rows = [
         made.dequantised(row, scales[0], scales[1]) if scales else row
         for index, (table, *scales) in zip(chosen, tables, strict=True)

@@ -38,12 +38,12 @@ class Builder:
         """Dequantise an int8 tensor."""
         return self.add("DequantizeLinear", x, scale, zero, axis=axis)
 
-    def floats(self, position: int, axis: int = 1, channels_last: int = 0) -> str:
+    def dequantised_input(self, position: int, axis: int = 1, channels_last: int = 0) -> str:
         """Dequantise the int8 input at `position`, to channels first; scale and zero point are the next two inputs."""
         x, scale, zero = (self.input(position + at) for at in range(3))
-        return self.dequantised(self.turned(x) if channels_last else x, scale, zero, axis)
+        return self.dequantised(self.channels_first(x) if channels_last else x, scale, zero, axis)
 
-    def turned(self, x: str) -> str:
+    def channels_first(self, x: str) -> str:
         """Transpose a tensor from channels last to channels first."""
         rank = self.reader.rank(x) or 4
         return self.add("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
@@ -53,7 +53,7 @@ class Builder:
         """Permutation of axes to channels last."""
         return [0, *range(2, self.reader.rank(self.input(0)) or 4), 1]
 
-    def as_bytes(self, y: str, position: int, channels_last: int = 0) -> None:
+    def quantise_outputs(self, y: str, position: int, channels_last: int = 0) -> None:
         """Quantise the result to the outputs; scale and zero point are the inputs at `position` and the next."""
         y = self.add("Transpose", y, perm=self.channels_last) if channels_last else y
         self.last("QuantizeLinear", y, self.input(position), self.input(position + 1))
@@ -62,13 +62,13 @@ class Builder:
         """Add a constant of the array's own type."""
         return self.reader.array(np.array(value, order="C"), f"{self.node.outputs[0]}.constant")
 
-    def spanned(self, x: str) -> list[str]:
+    def dynamically_quantised(self, x: str) -> list[str]:
         """Quantise a float32 tensor dynamically; return the names of the tensor, its scale and its zero point."""
         parts = [self.reader.fresh(f"{self.node.outputs[0]}.{part}") for part in ("bytes", "scale", "zero")]
         self.add("DynamicQuantizeLinear", x, outputs=parts)
         return parts
 
-    def activated(self, y: str, activation: str, numbers: Sequence[float]) -> None:
+    def activate(self, y: str, activation: str, numbers: Sequence[float]) -> None:
         """Append the activation with parameters `numbers`, which writes the outputs."""
         names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
         if activation == "Clip":
@@ -93,12 +93,12 @@ class Builder:
             raise ArgumentError(must(called, "constant", self.input(position)))
         return np.asarray(array)
 
-    def counted(self, x: str, axis: int) -> str:
+    def arange(self, x: str, axis: int) -> str:
         """Indices 0, 1, … along an axis of a tensor."""
         size = self.add("Gather", self.add("Shape", x), self.array(np.array(axis)))
         return self.add("Range", self.array(np.array(0)), size, self.array(np.array(1)))
 
-    def cut(self, x: str, axis: int, count: int, sizes: str = "") -> list[str]:
+    def split(self, x: str, axis: int, count: int, sizes: str = "") -> list[str]:
         """Split a tensor along an axis; parts have equal sizes unless `sizes` is given."""
         parts = [self.reader.fresh(f"{self.node.outputs[0]}.part") for _ in range(count)]
         self.add("Split", x, sizes, outputs=parts, axis=axis, num_outputs=None if sizes else count)

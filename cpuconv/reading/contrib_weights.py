@@ -11,7 +11,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.reading.contrib_nodes import Builder
 
 _BYTE = 8  # bits
-_FOURS = {  # value of each 4-bit code, relative to the block's absolute maximum
+_BNB4_TABLES = {  # value of each 4-bit code, relative to the block's absolute maximum
     0: [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4, -0.0, -1 / 192, -2 / 3, -1, -1 / 3, -1 / 2, -1 / 6, -1 / 4],
     1: [
         -1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -30,7 +30,7 @@ def numbers(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
     return (units << np.arange(bits, dtype=np.uint8)).sum(-1, dtype=np.uint8)
 
 
-def product_of_few_bits(
+def matmul_nbits(
     made: Builder, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0, **others: Any
 ) -> None:
     """Matrix multiplication with weights packed per column in blocks, each with a scale and a zero point."""
@@ -48,15 +48,17 @@ def product_of_few_bits(
     _multiply(made, x, weights.reshape(N, -1)[:, :K], bias)
 
 
-def product_of_four_bits(
+def matmul_bnb4(
     made: Builder, K: int, N: int, block_size: int, quant_type: int, training_mode: int = 0, transB: int = 1
 ) -> None:
     """Matrix multiplication with 4-bit weights (floats or normal-distribution quantiles), high half of a byte first."""
-    if quant_type not in _FOURS or not transB:
-        raise ArgumentError(must("quant_type", f"one of {', '.join(map(str, _FOURS))}, the matrix turned", quant_type))
+    if quant_type not in _BNB4_TABLES or not transB:
+        raise ArgumentError(
+            must("quant_type", f"one of {', '.join(map(str, _BNB4_TABLES))}, with a transposed matrix", quant_type)
+        )
     packed, largest = made.constant(1, "weights").reshape(-1), made.constant(2, "absmax").astype(np.float32)
     halves = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: N * K]
-    values = np.array(_FOURS[quant_type], np.float32)[halves]
+    values = np.array(_BNB4_TABLES[quant_type], np.float32)[halves]
     weights = values * np.repeat(largest.reshape(-1), block_size)[: N * K]
     _multiply(made, made.input(0), weights.reshape(N, K), "")
 

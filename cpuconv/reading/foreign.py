@@ -57,7 +57,7 @@ class Foreign:
 
     def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
         for tensor in outside(wire.decode(proto, NodeProto)):
-            raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
+            raise SourceError(f"the constant {tensor.name!r} must be stored in the node itself, not in a file.")
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:

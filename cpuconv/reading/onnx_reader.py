@@ -21,7 +21,7 @@ from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted, control_form, restated
-from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
+from cpuconv.reading.contrib import CONTRIB, DOMAIN, STANDARD_DOMAIN, converted
 from cpuconv.reading.decoding import Metadata, load
 from cpuconv.reading.evaluated import OPERATORS, check_evaluated
 from cpuconv.reading.foreign import Foreign, captured, dtype_of, value_of
@@ -38,14 +38,14 @@ _VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # attribute fields by attrib
 _LISTS = {messages.INTS: "ints", messages.FLOATS: "floats"}
 
 
-def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True) -> Graph:
+def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, external_data: bool = True) -> Graph:
     """Read a model to a graph, with the shapes that the model states.
 
     Parameters
     ----------
     source : str | os.PathLike[str] | bytes | onnx.ModelProto
         Path of an ONNX file, its bytes, or a ``ModelProto``.
-    beside : bool
+    external_data : bool
         Whether to read constants in external files; False: they are zeros, and the files need not exist.
 
     Raises
@@ -55,14 +55,14 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bo
     SourceError
         The model cannot be read, is not a network of tensors, or is inconsistent.
     """
-    return read_with_metadata(source, beside=beside)[0]
+    return read_with_metadata(source, external_data=external_data)[0]
 
 
 def read_with_metadata(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, beside: bool = True
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, external_data: bool = True
 ) -> tuple[Graph, Metadata]:
     """Read a model to a graph, and its metadata; see `read`."""
-    model, files, name = load(source, Files if beside else Unread)
+    model, files, name = load(source, Files if external_data else Unread)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
     metadata = Metadata.of(model)
@@ -92,7 +92,7 @@ class _Reader:
     ) -> None:
         self.proto, self.opsets, self.files, self.name, self.outer = proto, opsets, files, name, outer
         self.opset = opsets.get("", 0)
-        self.constants = _Consulted()
+        self.constants = _TrackedConstants()
         self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
         self.defaults: list[str] = []
@@ -176,14 +176,14 @@ class _Reader:
         if proto.domain in _DOMAIN and proto.op_type in control.BODIES:
             yield self.control(proto, origin)
             return
-        contrib = proto.op_type in (CONTRIB if proto.domain == DOMAIN else ALIKE)
+        contrib = proto.op_type in (CONTRIB if proto.domain == DOMAIN else STANDARD_DOMAIN)
         if not contrib:
             self.check(proto, origin)
         if contrib or (proto.domain in _DOMAIN and proto.op_type in _KNOWN):
             try:
                 attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
                 node = Node(proto.op_type, proto.input, proto.output, attributes, origin)
-                nodes = contributed(self, node) if contrib else adapted(self, node)
+                nodes = converted(self, node) if contrib else adapted(self, node)
                 yield from [
                     TABLE[node.op].node(trimmed(node.inputs), trimmed(node.outputs), origin, **node.attributes)
                     for node in nodes
@@ -259,11 +259,11 @@ class _Reader:
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         try:
             stated, opsets = restated(self.files.whole(proto), self.opsets)
-            meaning = Foreign(wire.encode(stated), opsets, inputs)
+            semantics = Foreign(wire.encode(stated), opsets, inputs)
         except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # distinct from the table's
-        return Node(op, inputs, tuple(proto.output), {}, origin, meaning)
+        return Node(op, inputs, tuple(proto.output), {}, origin, semantics)
 
     def attribute(self, proto: Any) -> object:
         """Convert an attribute to a plain value.
@@ -332,7 +332,7 @@ def _is_open(info: Any) -> bool:
     return info.type.HasField("tensor_type") or not vars(info.type)
 
 
-class _Consulted(dict[str, np.ndarray]):
+class _TrackedConstants(dict[str, np.ndarray]):
     """Constants, and the names of those whose elements were used.
 
     Attributes

@@ -83,7 +83,7 @@ class Files:
             return None
         stated = {entry.key: entry.value for entry in tensor.external_data}
         location = stated.get("location", "")
-        place = f"the constant {tensor.name!r} lies in the file {location!r}"
+        place = f"the constant {tensor.name!r} is stored in the file {location!r}"
         try:
             offset, needed = int(stated.get("offset", 0)), elements.size(tensor)
             length = int(stated.get("length", needed))
@@ -92,7 +92,7 @@ class Files:
         except (ValueError, TypeError) as error:
             raise _unreadable(tensor, error) from error
         if length != needed or offset < 0 or offset + length > len(data):
-            raise SourceError(f"{place}, which must hold {needed} bytes of it behind byte {offset}.")
+            raise SourceError(f"{place}, which must have {needed} bytes of it from offset {offset} on.")
         return data[offset : offset + length]
 
     def _data(self, location: str, place: str) -> memoryview:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.problem.error_bound import LEAST_OF_RESULT, OF_RESULT
+from cpuconv.problem.error_bound import MAX_ROUNDING_ERROR, MAX_UNDERFLOW_ERROR
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantization import BYTES
-from cpuconv.problem.quantized_ending import is_exact
+from cpuconv.problem.quantization import INT8_TYPES
+from cpuconv.problem.quantized_epilogue import is_exact
 from cpuconv.problem.reference import relative_error, values
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
@@ -17,7 +17,7 @@ bfloat16 it is in addition to the rounding of the result."""
 
 def limit_of(problem: ConvProblem, accuracy: str) -> float:
     """Return the largest error allowed for an accuracy class: 0 where the result is exact or int8 / uint8."""
-    whole = is_exact(problem) or problem.types.y in BYTES
+    whole = is_exact(problem) or problem.types.y in INT8_TYPES
     return 0.0 if whole else ERROR_LIMITS[accuracy]
 
 
@@ -31,8 +31,8 @@ def error_of(problem: ConvProblem, y: np.ndarray, expected: np.ndarray) -> float
     expected = expected.astype(np.float64)
     if problem.types.y.half:
         name = problem.types.y.name
-        free = OF_RESULT[name] * np.abs(expected) + LEAST_OF_RESULT[name]
-    elif problem.types.y in BYTES and not is_exact(problem):
+        free = MAX_ROUNDING_ERROR[name] * np.abs(expected) + MAX_UNDERFLOW_ERROR[name]
+    elif problem.types.y in INT8_TYPES and not is_exact(problem):
         free = np.ones_like(expected)
     else:
         return relative_error(y, expected)

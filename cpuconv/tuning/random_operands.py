@@ -10,7 +10,7 @@ import numpy as np
 import layouts
 from cpuconv.elements import S16, Element
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantization import BYTES, Quantization, bounds
+from cpuconv.problem.quantization import INT8_TYPES, Quantization, bounds
 from cpuconv.problem.reference import conv2d as oracle
 
 _PRIMES = (65_537, 65_539, 65_543, 65_551)
@@ -83,7 +83,7 @@ def _quantization(problem: ConvProblem, terms: int) -> Quantization:
     unit = 1 / (_SPREAD * 74 * terms**0.5)  # inverse standard deviation of sums with uniform inputs
     each = unit * (0.75 + 0.5 * np.resize(np.random.default_rng(0).random(_PRIMES[0]), problem.k))
     ends: dict[str, Any] = {}
-    if types.y in BYTES:
+    if types.y in INT8_TYPES:
         middle = sum(bounds(types.y)) // 2
         ends = {"y_scale": 1 / _STEPS, "y_zero_point": middle + 5}
         if problem.residual:

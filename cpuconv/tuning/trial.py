@@ -15,7 +15,7 @@ from cpuconv.conv.ending_block import Numbers
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
 from cpuconv.memory.workspaces import Workspace, Workspaces
-from cpuconv.problem.arrays import inside
+from cpuconv.problem.arrays import kernel_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.judging import error_of, limit_of
 from cpuconv.tuning.placement import MOST, Arena, cold_weights
@@ -45,7 +45,7 @@ class ConvTrial:
     def __init__(self, problem: ConvProblem, candidate: Candidate, weights: str = "warm") -> None:
         given = random_operands(problem)
         self._problem, self.shared, self._residual = problem, shared(problem), given.residual
-        self.weight = candidate.packing(problem).pack(inside(given.w), problem.threads)
+        self.weight = candidate.packing(problem).pack(kernel_view(given.w), problem.threads)
         self._workspaces = Workspaces()
         choice = Choice(candidate, "named")
         numbers = Numbers.of(given.w, given.quantization) if given.quantization else None

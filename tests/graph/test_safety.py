@@ -36,7 +36,7 @@ WIDE = "kernel_shape = [100000, 100000], pads = [50000, 50000, 50000, 50000]"
 @pytest.fixture
 def most(monkeypatch):
     """Set the bounds of `limits`, `room` and `folding` on nodes and steps, and what they take for free memory."""
-    names = {"nodes": [(limits, "MOST_NODES")], "steps": [(folding, "MOST_STEPS")]}
+    names = {"nodes": [(limits, "MAX_NODES")], "steps": [(folding, "MOST_STEPS")]}
     names["free"] = [(room, "free_bytes"), (folding, "free_bytes")]
 
     def bounded(**bounds):
@@ -88,7 +88,7 @@ def test_what_no_machine_can_hold_is_refused_before_it_is_made(text):
 
 IMPOSSIBLE = [
     ("g () => (float[] y) <int64[1] s = {-4}> { y = ConstantOfShape(s) }", "cannot take inputs"),
-    ("g (float[4] x) => (float[] y) <float[2] e = {0, 1}> { y = Clip(x, e) }", "each end must be one number"),
+    ("g (float[4] x) => (float[] y) <float[2] e = {0, 1}> { y = Clip(x, e) }", "each limit must be one number"),
     ("g (float[4] x) => (float[] y) <int64[2] s = {-9, 2}> { y = Pad(x, s) }", "has a negative size"),
     ("g (float[8] x) => (float[] y) { y, z = Split <num_outputs = 1000000000000> (x) }", "cannot be split"),
     ("g (float[9] x) => (float[] y) <int64[1] k = {1000000000000}> { y, z = TopK(x, k) }", "there are no"),

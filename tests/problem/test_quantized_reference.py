@@ -17,7 +17,7 @@ from cpuconv.elements import BF16, rounded
 from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantized_ending import is_exact
+from cpuconv.problem.quantized_epilogue import is_exact
 from cpuconv.problem.types import Types
 from support import saturation
 from support.geometry import problems, upto

@@ -15,7 +15,7 @@ from cpuconv.errors import ArgumentError  # noqa: E402
 from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.trials import Measured  # noqa: E402
-from cpuconv.quantizing.automatic import weighing  # noqa: E402
+from cpuconv.quantizing.automatic import int8_candidate  # noqa: E402
 from cpuconv.quantizing.speed import Race  # noqa: E402
 from support.graph.floats import feeds, network  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -23,7 +23,7 @@ from support.graphs import parse  # noqa: E402
 AUTO = {"precision": "auto", "threads": 1}
 BEYOND = 1.5  # times the tolerance, on feeds that were not seen
 MODEL = network("residual")
-SAMPLES = feeds(MODEL, weighing.NEEDED, batch=16)
+SAMPLES = feeds(MODEL, int8_candidate.NEEDED, batch=16)
 UNSEEN = feeds(MODEL, 8, batch=8, seed=77)
 LOOSE = 0.5
 SMALL = parse("g (float[1,3,3,3] x) => (float[1,3,3,3] y) <float[3,3,1,1] w> { y = Conv(x, w) }")
@@ -32,16 +32,16 @@ SMALL.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.f
 
 @pytest.fixture
 def faster(monkeypatch):
-    """Bytes are faster, whatever the machine: a quarter more gain for each product than for the one before."""
+    """int8 is faster, whatever the machine: a quarter more gain for each layer than for the one before."""
 
     def timed(made, choice, feed, precision):
-        names = [product.name for product in made.products]
-        choice.floats = {name: 1.0 + 1.25**at for at, name in enumerate(names)}
-        choice.bytes = dict.fromkeys(names, 1.0)
+        names = [layer.name for layer in made.layers]
+        choice.float32_seconds = {name: 1.0 + 1.25**at for at, name in enumerate(names)}
+        choice.int8_seconds = dict.fromkeys(names, 1.0)
         return choice
 
-    monkeypatch.setattr(weighing, "without_slower", timed)
-    monkeypatch.setattr(weighing, "race", lambda first, second, feed: Race(2.0, 1.0, Ratio(0.5, 0.4, 0.6)))
+    monkeypatch.setattr(int8_candidate, "exclude_slower", timed)
+    monkeypatch.setattr(int8_candidate, "race", lambda first, second, feed: Race(2.0, 1.0, Ratio(0.5, 0.4, 0.6)))
     monkeypatch.setattr(automatic, "race", lambda runners: [1.0 / (1 + at) for at in range(len(runners))])
 
 
@@ -60,8 +60,8 @@ def error(made, model, given) -> float:
     return max(relative_rms(right.run(feed), made.run(feed)) for feed in given)
 
 
-def products(made) -> dict[str, str]:
-    """The precision of each convolution and product."""
+def precisions_of_layers(made) -> dict[str, str]:
+    """The precision of each quantisable layer."""
     kinds = ("Conv", "QuantizedConv", "Gemm", "Linear", "QuantizedLinear")
     return {row.name: row.precision for row in made.precision_table().rows if row.op in kinds}
 
@@ -71,12 +71,14 @@ def test_bytes_are_chosen_as_far_as_the_tolerance_allows(alone, tmp_path):
     table = whole.precision_table()
     assert table.chosen.startswith("int8") and {"float32", "int8"} <= table.seconds.keys() and not table.left_out
     assert 0.3 * table.error <= error(whole, MODEL, SAMPLES) <= table.error  # ranges follow from them
-    assert set(products(whole).values()) == {"int8"}
+    assert set(precisions_of_layers(whole).values()) == {"int8"}
     assert all("f32" in row.types for row in table.rows if row.op == "Elementwise")  # the sum is of a convolution
     tolerance = 0.7 * table.errors["int8"]
     part = compiled(tolerance=tolerance)
-    assert {"int8", "float32"} == {*products(part).values()} - {"bfloat16"}
-    rows = [row for row in part.precision_table().rows if row.precision == "int8" and row.name in products(part)]
+    assert {"int8", "float32"} == {*precisions_of_layers(part).values()} - {"bfloat16"}
+    rows = [
+        row for row in part.precision_table().rows if row.precision == "int8" and row.name in precisions_of_layers(part)
+    ]
     assert part.precision_table().error <= tolerance and sum(row.error**2 for row in rows) <= tolerance**2
     assert error(part, MODEL, UNSEEN) <= BEYOND * tolerance
     part.save(tmp_path / "m.cpuconv")
@@ -96,8 +98,8 @@ def varied(count: int, seed: int) -> list[dict[str, np.ndarray]]:
 def test_feeds_that_differ_more_than_the_samples_keep_to_the_tolerance(alone):
     """One of them errs by 3.2 times the tolerance where bytes end at what was seen: channels' means lie beyond it."""
     tolerance = 0.012
-    made = compiled(samples=varied(weighing.NEEDED, 2), tolerance=tolerance)
-    assert list(products(made).values()).count("int8") == 5
+    made = compiled(samples=varied(int8_candidate.NEEDED, 2), tolerance=tolerance)
+    assert list(precisions_of_layers(made).values()).count("int8") == 5
     assert error(made, MODEL, varied(16, 77)) <= BEYOND * tolerance
 
 
@@ -110,7 +112,7 @@ def test_samples_that_jump_say_that_others_will(alone):
         return 0.0 if same else 0.3 if np.array_equal(reference["y"], right) else 0.01
 
     left_out = compiled(metric=metric, tolerance=0.31).precision_table().left_out["int8"]
-    assert left_out == weighing.NOT_FASTER
+    assert left_out == int8_candidate.NOT_FASTER
     assert compiled(metric=metric, tolerance=0.45).precision_table().chosen.startswith("int8")
 
 
@@ -118,7 +120,7 @@ def test_the_table_says_what_bytes_cost_and_save(alone):
     told = []
     made = compiled(progress=lambda *state: told.append(state))
     table = made.precision_table()
-    rows = [row for row in table.rows if row.name in products(made)]
+    rows = [row for row in table.rows if row.name in precisions_of_layers(made)]
     assert all(row.error > 0 and row.step_seconds > 0 and row.step_error <= table.error for row in rows)
     assert all("u8" in row.types or "s8" in row.types for row in table.rows if row.precision == "int8")
     assert json.loads(json.dumps(table.to_dict()))["errors"]["int8"] == table.errors["int8"]
@@ -131,13 +133,13 @@ def test_a_tolerance_that_no_layer_is_within_leaves_bytes_out(alone):
     table = made.precision_table()
     assert table.left_out["int8"].startswith("one layer alone errs by") and "int8" not in table.seconds
     assert f"left out: int8, {table.left_out['int8']}" in str(table)
-    assert "int8" not in products(made).values()
+    assert "int8" not in precisions_of_layers(made).values()
 
 
 def test_bytes_that_are_not_faster_are_left_out(alone, monkeypatch):
-    monkeypatch.setattr(weighing, "race", lambda first, second, feed: Race(1.0, 1.1, Ratio(1.1, 1.05, 1.2)))
+    monkeypatch.setattr(int8_candidate, "race", lambda first, second, feed: Race(1.0, 1.1, Ratio(1.1, 1.05, 1.2)))
     table = compiled().precision_table()
-    assert table.left_out["int8"] == "it is not faster here: 1100.000 ms, where floats take 1000.000 ms"
+    assert table.left_out["int8"] == "it is not faster on this machine: 1100.000 ms, and float32 takes 1000.000 ms"
 
 
 def test_bytes_must_be_clearly_faster_than_what_loses_no_digits(alone, monkeypatch):
@@ -188,14 +190,15 @@ def test_networks_that_bytes_are_left_out_of(text, reason, alone):
     assert made.run(samples[0])["y"].shape == (2, 4, 6, 6)
 
 
-def test_a_product_whose_input_has_few_values_stays_float(alone):
+def test_a_layer_whose_input_has_few_values_stays_float(alone):
     """Others lie outside of their range too often: on unseen feeds a tensor of 18 values was off by 0.08."""
-    fewer = feeds(MODEL, weighing.NEEDED, batch=8)  # the last product reads 20 values of each image, four samples count
-    precisions = products(compiled(samples=fewer))
+    # The last layer reads 20 values of each image; four samples count.
+    fewer = feeds(MODEL, int8_candidate.NEEDED, batch=8)
+    precisions = precisions_of_layers(compiled(samples=fewer))
     assert precisions.pop("y") != "int8" and set(precisions.values()) == {"int8"}
     one = [{"x": feed["x"][:1]} for feed in fewer]
     made = compiled(samples=[{"x": feed["x"][:, :, :3, :3].copy()} for feed in one], model=SMALL)
-    assert made.precision_table().left_out["int8"] == "no product reads 1000 values on 4 samples"
+    assert made.precision_table().left_out["int8"] == "no layer reads 1000 values on 4 samples"
 
 
 def test_too_few_samples_leave_bytes_out(alone):
@@ -207,7 +210,7 @@ def test_too_few_samples_leave_bytes_out(alone):
 def test_several_inputs_and_outputs_and_bodies(name, faster):
     if name == "excited":
         model = network(name)
-        samples = feeds(model, weighing.NEEDED)
+        samples = feeds(model, int8_candidate.NEEDED)
     else:
         model = parse("""g (float[N,4,6,6] x, float[N,4,6,6] z, bool c) => (float[N,4,6,6] y, int64[N,1,6,6] i) {
             a = Conv(x, w)
@@ -225,7 +228,7 @@ def test_several_inputs_and_outputs_and_bodies(name, faster):
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
         samples = [
             {key: rng.standard_normal((2, 4, 6, 6)).astype(np.float32) for key in "xz"} | {"c": np.array(at % 2 == 0)}
-            for at in range(weighing.NEEDED)
+            for at in range(int8_candidate.NEEDED)
         ]
     made = compiled(
         model,

@@ -20,7 +20,7 @@ from cpuconv.quantizing.speed import Race
 from support.graph.floats import feeds, network, run_all
 
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.filterwarnings("ignore:.*bytes are not faster here")  # networks are tiny
+pytestmark = pytest.mark.filterwarnings("ignore:.*int8 is not faster on this machine")  # networks are tiny
 
 
 def quantized(model, path, **options):
@@ -53,10 +53,12 @@ def test_layers_stay_floats_until_the_tolerance_holds(part, tmp_path):
 
 
 def test_of_two_layers_that_err_alike_the_one_that_saves_less_time_stays_floats():
-    choice = choosing.Choice(floats={"a": 2.0, "b": 2.0}, bytes={"a": 1.9, "b": 1.0}, alone={"a": 0.1, "b": 0.1})
+    choice = choosing.Choice(
+        float32_seconds={"a": 2.0, "b": 2.0}, int8_seconds={"a": 1.9, "b": 1.0}, alone={"a": 0.1, "b": 0.1}
+    )
     a, b = (SimpleNamespace(name=name) for name in "ab")
     assert choice.cost(a) > choice.cost(b)
-    choice.floats = choice.bytes = {}
+    choice.float32_seconds = choice.int8_seconds = {}
     assert choice.cost(a) == choice.cost(b)
 
 

@@ -1,4 +1,4 @@
-"""Products in the form in which bytes multiply: the same results, and all of them layers."""
+"""Layers in the form that int8 kernels need: the same results, and all of them quantisable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.network.interpret import interpret
 from cpuconv.quantizing.graphs import plain
-from cpuconv.quantizing.graphs.products import product_of, products_of
+from cpuconv.quantizing.graphs.quantizable import layer_of, layers_of
 from support.graph.draws import GENERATORS, numbers
-from support.graph.floats import check_products_of_bytes, with_weights
+from support.graph.floats import check_int8_layers, with_weights
 from support.graphs import parse
 
 
@@ -29,12 +29,12 @@ def network(op, arrays, known, **attributes) -> Graph:
 
 
 def same(graph: Graph, arrays) -> Graph:
-    """The graph in plain form, whose nodes with constant weights are products all."""
+    """The graph in plain form, whose nodes with constant weights are layers all."""
     made = plain.run(graph)
     feed = {f"x{at}": array for at, array in enumerate(arrays) if f"x{at}" in graph.inputs}
     (before,), (after,) = interpret(graph, feed, wide=True).values(), interpret(made, feed, wide=True).values()
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-5 * max(1, np.abs(before).max(initial=0)))
-    assert len(products_of(made)) == 1
+    assert len(layers_of(made)) == 1
     assert plain.run(made) is made
     return made
 
@@ -58,8 +58,8 @@ def test_gemm_of_any_factors_and_biases(data, rng, turned):
 def test_matrices_with_axes_of_one(rng, ones, more):
     arrays = [numbers(rng, (*(2, 3, 2)[: ones + more], 4, 5)), numbers(rng, (*[1] * ones, 5, 3))]
     made = same(network("MatMul", arrays, {"x1"}), arrays)
-    (product,) = products_of(made)
-    assert product.weight.shape == (5, 3)
+    (layer,) = layers_of(made)
+    assert layer.weight.shape == (5, 3)
 
 
 @settings(max_examples=30, deadline=None)
@@ -77,7 +77,7 @@ def test_what_has_matrices_of_several_is_no_product():
     rng = np.random.default_rng(0)
     arrays = [numbers(rng, (2, 4, 5)), numbers(rng, (2, 5, 3))]
     graph = network("MatMul", arrays, {"x1"})
-    assert plain.run(graph) is graph and product_of(graph, graph.nodes[0]) is None
+    assert plain.run(graph) is graph and layer_of(graph, graph.nodes[0]) is None
 
 
 NETWORK = (
@@ -109,4 +109,4 @@ def test_all_become_layers_that_compute_with_integers(tmp_path):
     samples = [{"x": numbers(rng, (4, 8, 5, 5)), "s": numbers(rng, (8,)) / np.float32(4)} for _ in range(6)]
     made = cpuconv.quantize(source, samples, output=tmp_path / "q.onnx", threads=1, refuse_slower=False)
     assert len(made.layers) == 7 and not made.kept
-    check_products_of_bytes(source, tmp_path / "q.onnx", samples[0])
+    check_int8_layers(source, tmp_path / "q.onnx", samples[0])

@@ -363,5 +363,5 @@ def test_layers_whose_sizes_are_found_in_the_run_are_refused(tmp_path):
     model = parse(text)
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 1, 1), np.float32), "w"))
     feed = {"x": np.ones((1, 3, 8, 8), np.float32)}
-    with pytest.raises(SourceError, match="Conv node 'y': its sizes must follow from those of inputs"):
+    with pytest.raises(SourceError, match="Conv node 'y': its sizes must follow from input sizes"):
         cpuconv.quantize(model, [feed], output=tmp_path / "made.onnx")

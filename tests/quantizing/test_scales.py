@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cpuconv.quantizing.scales import bytes_of, scale_of, weights_of
+from cpuconv.quantizing.scales import quantize_array, scale_of, weights_of
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
 ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=4, max_side=6), elements=FLOATS)
@@ -30,7 +30,7 @@ def test_weights_never_saturate_whichever_two_meet(array, axis, with_bias, unit)
 def test_weights_are_half_a_unit_off_at_most(array, axis, full):
     made = weights_of(array, axis, None, np.float32(1), full)
     scale = np.moveaxis(made.scale.reshape(-1, *[1] * (array.ndim - 1)), 0, axis).astype(np.float64)
-    assert (np.abs(made.floats - array) <= 0.5 * scale * (1 + 1e-5)).all()
+    assert (np.abs(made.dequantized - array) <= 0.5 * scale * (1 + 1e-5)).all()
 
 
 def test_only_channels_that_would_saturate_get_a_larger_scale():
@@ -43,7 +43,7 @@ def test_only_channels_that_would_saturate_get_a_larger_scale():
 def test_zero_is_exact_and_ends_are_half_a_step_off_at_most(low, high, dtype):
     scale = scale_of(low, high, np.dtype(dtype))
     values = np.array([low, 0, high])
-    floats = (bytes_of(values, scale).astype(float) - int(scale.zero)) * float(scale.scale)
+    floats = (quantize_array(values, scale).astype(float) - int(scale.zero)) * float(scale.scale)
     assert floats[1] == 0 and (np.abs(floats - values) <= 1.01 * float(scale.scale)).all()
     ends = scale.ends
     assert ends[0] <= 0 <= ends[1]

@@ -105,7 +105,7 @@ def test_what_no_file_can_hold_is_told_before_samples_are_run(tmp_path, monkeypa
     source = network("residual")
     whole = sum(int(np.prod(tensor.dims)) for tensor in source.graph.initializer)
     told: list[object] = []
-    monkeypatch.setattr(writing, "_MOST_BYTES", whole)
+    monkeypatch.setattr(writing, "_MAX_BYTES", whole)
     with pytest.raises(SourceError, match=r"g must have less than 2 GiB to be one ONNX file, not \d+ bytes"):
         cpuconv.quantize(
             source, feeds(source, 1), output=tmp_path / "q.onnx", progress=lambda *state: told.append(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cpuconv
-from support.graph.floats import check_products_of_bytes, feeds, with_weights
+from support.graph.floats import check_int8_layers, feeds, with_weights
 from support.graphs import parse
 
 NETWORK = (
@@ -37,4 +37,4 @@ def test_volumes_are_layers_of_bytes(activations, tmp_path):
         source, samples, output=tmp_path / "q.onnx", threads=1, refuse_slower=False, activations=activations
     )
     assert [layer.name for layer in made.layers] == ["a", "b", "c", "u", "v", "y"]
-    check_products_of_bytes(source, tmp_path / "q.onnx", samples[0])
+    check_int8_layers(source, tmp_path / "q.onnx", samples[0])

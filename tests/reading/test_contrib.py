@@ -9,7 +9,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.reading.contrib import ALIKE, CONTRIB, DOMAIN  # noqa: E402
+from cpuconv.reading.contrib import CONTRIB, DOMAIN, STANDARD_DOMAIN  # noqa: E402
 from support import saturation  # noqa: E402
 from support.graph.contributed import FORMULAS, agree  # noqa: E402
 from support.graphs import close, made, one_node, run, runtime_session  # noqa: E402
@@ -222,7 +222,7 @@ def test_a_mask_of_another_form_is_refused():
 
 def test_every_operator_has_a_case():
     formulas = {case.op for case in FORMULAS}
-    assert CONTRIB.keys() | ALIKE.keys() == {case[0] for case in CASES} | formulas | {"QLinearReduceMean"}
+    assert CONTRIB.keys() | STANDARD_DOMAIN.keys() == {case[0] for case in CASES} | formulas | {"QLinearReduceMean"}
 
 
 @pytest.mark.parametrize("case", [case for case in FORMULAS if case.served], ids=lambda case: case.op)
@@ -252,7 +252,7 @@ def test_as_onnx_runtime(op, arrays, attributes, fixed, limit, bits):
     else:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         assert np.abs(got.astype(int) - expected.astype(int)).max() <= limit
-    assert not any(node.meaning for node in made(model, feed).nodes)
+    assert not any(node.semantics for node in made(model, feed).nodes)
 
 
 @pytest.mark.parametrize(("axes", "keepdims"), [([1, 2], 0), ([-1], 1), (None, 1)])

@@ -20,7 +20,7 @@ X, W = np.zeros((2, 3, 6, 5), np.float32), np.zeros((4, 3, 3, 3), np.float32)
 def test_as_the_formula(case):
     model, feed = case.model()
     agree(run(model, feed), case)
-    assert not any(node.meaning for node in made(model, feed).nodes)
+    assert not any(node.semantics for node in made(model, feed).nodes)
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def test_external_data(external):
         ({"location": "../weights.bin"}, "must be in the model's folder"),
         ({"location": "/etc/hostname"}, "must be in the model's folder"),
         ({"location": "nowhere.bin"}, "cannot be read"),
-        ({"offset": "8"}, "must hold 24 bytes of it behind byte 8"),
-        ({"offset": "-4"}, "must hold 24 bytes"),
-        ({"length": "20"}, "must hold 24 bytes"),
+        ({"offset": "8"}, "must have 24 bytes of it from offset 8 on"),
+        ({"offset": "-4"}, "must have 24 bytes"),
+        ({"length": "20"}, "must have 24 bytes"),
         ({"length": "many"}, "cannot be read"),
     ],
 )
@@ -56,5 +56,5 @@ def test_external_data_elsewhere(external, place, message):
 
 
 def test_external_data_needs_a_folder(external):
-    with pytest.raises(SourceError, match="'w' lies in the file 'weights.bin': give the model by its path"):
+    with pytest.raises(SourceError, match="'w' is stored in the file 'weights.bin': give the model by its path"):
         read(external().read_bytes())

@@ -149,7 +149,9 @@ def test_a_file_in_the_working_directory_is_not_read(network, here, tmp_path):
     with pytest.raises(SourceError, match=r"the constant '\w*' .*: give the model by its path"):
         result(compiled(network))
     (tmp_path / "net.onnx").write_bytes(network.SerializeToString())
-    with pytest.raises(SourceError, match=r"the constant '\w*' lies in the file 'secret.bin', which cannot be read"):
+    with pytest.raises(
+        SourceError, match=r"the constant '\w*' is stored in the file 'secret.bin', which cannot be read"
+    ):
         result(compiled(tmp_path / "net.onnx"))
 
 
@@ -162,7 +164,7 @@ LOCATIONS = {
     "NUL": ("a\0b", "cannot be read"),
     "pipe": ("pipe", "must be a plain file"),
     "folder": ("", "must be a plain file"),
-    "short": ("short.bin", "must hold 24 bytes of it behind byte 0"),
+    "short": ("short.bin", "must have 24 bytes of it from offset 0 on"),
 }
 
 
@@ -225,11 +227,13 @@ def test_a_saved_model_reads_no_file(here):
     proto = encoded(outside())[3].SerializeToString()
     node[5][0] = base64.b64encode(proto).decode()
     (here / "net.cpuconv").write_bytes(with_header(data, header))
-    with pytest.raises(SourceError, match="net.cpuconv .*the constant 'c' must lie in the node itself, not in a file"):
+    with pytest.raises(
+        SourceError, match="net.cpuconv .*the constant 'c' must be stored in the node itself, not in a file"
+    ):
         cpuconv.load(here / "net.cpuconv")
 
 
 def test_the_evaluator_gets_no_node_with_a_file():
     node = looped([constant(outside())])[0]
-    with pytest.raises(SourceError, match="the constant 'c' must lie in the node itself, not in a file"):
+    with pytest.raises(SourceError, match="the constant 'c' must be stored in the node itself, not in a file"):
         Foreign(node.SerializeToString(), {"": 17}, ("m", "b", "x"))

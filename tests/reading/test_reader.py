@@ -159,7 +159,7 @@ def test_functions_of_the_model_are_inlined():
 def test_operators_that_the_table_does_not_know_run_in_the_evaluator():
     model, feed = one_node("Sinh", [X])
     (node,) = read(model).nodes
-    assert node.op == "Sinh" and node.meaning is not None
+    assert node.op == "Sinh" and node.semantics is not None
     with pytest.warns(match="Sinh run through the reference evaluator"):
         (got,) = run(model, feed)
     close(got, ReferenceEvaluator(model).run(None, feed)[0])
@@ -170,7 +170,7 @@ def test_operators_that_the_table_does_not_know_run_in_the_evaluator():
 def test_a_form_that_the_table_does_not_know_runs_in_the_evaluator():
     model, _ = one_node("BatchNormalization", [X, *[X[0, :, 0, 0]] * 4], 3, training_mode=1)
     (node,) = read(model).nodes
-    assert node.op == "ai.onnx.BatchNormalization" and node.meaning is not None
+    assert node.op == "ai.onnx.BatchNormalization" and node.semantics is not None
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4"])

@@ -40,9 +40,9 @@ def test_without_onnx_the_error_says_what_to_install(monkeypatch):
     (node,) = graph.nodes
     message = r"Acos.*has no kernel; the package onnx computes it.*pip install 'cpuconv\[onnx\]'"
     with pytest.raises(SourceError, match=message):
-        node.meaning.infer(node, [Value((4,), np.dtype(np.float32))])
+        node.semantics.infer(node, [Value((4,), np.dtype(np.float32))])
     with pytest.raises(SourceError, match=message):
-        node.meaning.evaluate(node, [np.zeros(4, np.float32)], [None])
+        node.semantics.evaluate(node, [np.zeros(4, np.float32)], [None])
 
 
 def test_a_process_without_it_compiles_runs_saves_and_loads(tmp_path):

@@ -15,7 +15,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import F32, Element
 from cpuconv.isa import current
 from cpuconv.problem import reference
-from cpuconv.problem.error_bound import OF_RESULT
+from cpuconv.problem.error_bound import MAX_ROUNDING_ERROR
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not, winograd
@@ -51,7 +51,7 @@ def check(problem: ConvProblem, params: winograd.Params) -> None:
     packed = candidate.packing(problem).pack(w.view(types.w.dtype))
     plan = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias, oracle.Spoilt())
     y = plan(x, residual=residual)
-    rounding = OF_RESULT[types.y.name] * np.abs(expected).max()
+    rounding = MAX_ROUNDING_ERROR[types.y.name] * np.abs(expected).max()
     assert np.abs(y.astype(np.float64) - expected).max() <= winograd.LARGEST_ERROR * np.abs(expected).max() + rounding
     alone = layouts.from_nchw(layouts.to_nchw(y, problem.out_layout, problem.k), problem.out_layout)
     np.testing.assert_array_equal(alone, y)

@@ -156,7 +156,7 @@ def check(op: str, case: Case) -> None:
     """Compare an operator's reference with others', and its shapes with ONNX's shape inference."""
     model, feed = one_node(op, case.arrays, case.outputs, NEWEST, TABLE[op].parameters, **case.attributes)
     graph = made(model, feed)
-    assert not any(node.meaning for node in graph.nodes)
+    assert not any(node.semantics for node in graph.nodes)
     got = list(interpret(graph, feed).values())
     for array, known in zip(got, expected(op, case), strict=True):
         close(array, known)

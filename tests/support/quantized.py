@@ -10,7 +10,7 @@ import numpy as np
 import layouts
 from cpuconv.elements import TABLE, U8
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantization import BYTES, Quantization, bounds
+from cpuconv.problem.quantization import INT8_TYPES, Quantization, bounds
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def quantization(problem: ConvProblem, seed: int, w_type: str = "s8", each: bool
 
     y, x_scale = problem.types.y, float(rng.uniform(0.01, 0.1))
     w_scale = many(lambda: float(rng.uniform(0.5, 2)) / 74 / 100 / terms**0.5 / x_scale)
-    scaled = {} if y not in BYTES else {"y_scale": float(rng.uniform(0.01, 0.05)), "y_zero_point": point(y.name)}
-    if problem.residual and y in BYTES:
+    scaled = {} if y not in INT8_TYPES else {"y_scale": float(rng.uniform(0.01, 0.05)), "y_zero_point": point(y.name)}
+    if problem.residual and y in INT8_TYPES:
         scaled |= {"residual_scale": float(rng.uniform(0.005, 0.02)), "residual_zero_point": point(y.name)}
     return Quantization(
         x_scale=x_scale,
@@ -63,7 +63,7 @@ def operands(problem: ConvProblem, seed: int = 0, w_type: str = "s8", each: bool
     unit = np.broadcast_to(scales.product(), problem.k)
     residual = None
     if problem.residual:
-        drawn = integers(y.name, problem.out_shape) if y in BYTES else rng.standard_normal(problem.out_shape)
+        drawn = integers(y.name, problem.out_shape) if y in INT8_TYPES else rng.standard_normal(problem.out_shape)
         residual = layouts.from_nchw(drawn.astype(y.dtype), problem.out_layout)
     float_bias = rng.standard_normal(problem.k).astype(np.float32)
     return QuantizedOperands(

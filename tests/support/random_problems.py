@@ -16,9 +16,9 @@ from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import S8, S16, TABLE
 from cpuconv.isa import current
-from cpuconv.problem.asked_types import signed
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization, bounds
+from cpuconv.problem.requested_types import signed
 from cpuconv.problem.types import Types
 from cpuconv.solvers import TABLE as SOLVERS
 from cpuconv.solvers import why_not

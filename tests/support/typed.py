@@ -20,7 +20,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
-from cpuconv.problem.quantized_ending import is_exact
+from cpuconv.problem.quantized_epilogue import is_exact
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not
 from cpuconv.solvers.shared.solver import Solver

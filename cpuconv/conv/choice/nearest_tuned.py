@@ -72,7 +72,7 @@ def _alike(problem: ConvProblem) -> str:
     """SQL pattern for keys of problems with this kernel, stride, dilation, types, layouts and threads."""
     (down, across), (high, wide) = problem.stride, problem.dilation
     return (
-        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}{problem.types_word}"
+        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}{problem.types_key}"
         f" in={problem.in_layout} out={problem.out_layout} %threads={problem.threads}"
     )
 

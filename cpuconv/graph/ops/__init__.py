@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from cpuconv.graph.ir import Graph, Meaning, Node
+from cpuconv.graph.ir import Graph, Node, Semantics
 from cpuconv.graph.ops import (
     activation,
     arithmetic,
@@ -62,14 +62,14 @@ OWN = frozenset(name for name, op in TABLE.items() if op.own)
 _FOREIGN = Op("", lambda node, inputs: [], lambda node, arrays: ())
 
 
-def meaning(node: Node) -> Meaning:
+def semantics(node: Node) -> Semantics:
     """Semantics of a node: its own if it has one, else those of the operator table."""
-    return node.meaning or TABLE[node.op]
+    return node.semantics or TABLE[node.op]
 
 
 def traits_of(node: Node) -> Op:
     """Row of the operator table with the traits of a node; a row without traits if the node has its own semantics."""
-    return _FOREIGN if node.meaning is not None else TABLE.get(node.op, _FOREIGN)
+    return _FOREIGN if node.semantics is not None else TABLE.get(node.op, _FOREIGN)
 
 
 def names_of(condition: Callable[[Op], bool]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def _infer_prelu(node: Node, inputs: Inputs) -> list[Value]:
 def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
     for end in inputs[1:]:
         if end is not None and math.prod(end.shape) != 1:
-            raise ValueError("each end must be one number")
+            raise ValueError("each limit must be one number")
     return like_first(node, inputs)
 
 

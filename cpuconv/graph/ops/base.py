@@ -32,8 +32,8 @@ Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | Non
 View = Callable[[Node, Sequence[Any], Sequence[Value]], list[TensorView]]  # of the inputs' places and the output values
 Parts = Callable[[Node, Sequence[Value], TensorView], list[TensorView]]  # of the input values and the output's place
 
-_MOST_INTEGERS = 1 << 16
-MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # invalid operands
+_MAX_INTEGERS = 1 << 16
+OPERAND_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # invalid operands
 REQUIRED = object()  # default of attributes without a default value
 FLOATS = "x: float32 (S...) -> y: float32 (S...)"  # signature of float32 functions that keep the shape
 EXACT: dict[str, Any] = {"mixed": True, "widened": False}  # rows that keep elements unchanged, with indices
@@ -173,7 +173,7 @@ class Op:
         stated = [given(inputs, position) for position in self.parameters]
         if any(value is not None and value.array is None for value in stated):
             return [Value()] * len(node.outputs)
-        with _fitting(node, inputs):
+        with _named_errors(node, inputs):
             operands = [value for at, value in enumerate(inputs) if value is not None and at not in self.parameters]
             if not self.mixed and len({value.dtype for value in operands}) > 1:
                 raise ValueError("they must be of one type")
@@ -213,22 +213,22 @@ class Op:
             for array in arrays
         ]
         values = [None if array is None else Value(array.shape, array.dtype) for array in arrays]
-        with np.errstate(all="ignore"), _fitting(node, values):
+        with np.errstate(all="ignore"), _named_errors(node, values):
             results = self.reference(node, given)
             results = results if isinstance(results, tuple) else (results,)
             return [np.asarray(result, dtype) for result, dtype in zip(results, dtypes, strict=False)]
 
 
 @contextmanager
-def _fitting(node: Node, inputs: Inputs) -> Iterator[None]:
+def _named_errors(node: Node, inputs: Inputs) -> Iterator[None]:
     """Convert NumPy's errors about invalid operands to errors that name the node."""
     try:
         yield
-    except MISFITS as error:
-        raise misfit(node, inputs, error) from error
+    except OPERAND_ERRORS as error:
+        raise operand_error(node, inputs, error) from error
 
 
-def misfit(node: Node, inputs: Inputs, error: Exception) -> SourceError:
+def operand_error(node: Node, inputs: Inputs, error: Exception) -> SourceError:
     """Make an error for a node with invalid operands, with the reason."""
     stated = ", ".join("-" if value is None else str(value) for value in inputs)
     return SourceError(f"{node.label} cannot take inputs {stated}: {error}")
@@ -239,12 +239,12 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
-def least(dtype: np.dtype) -> float | int | bool:
+def lowest(dtype: np.dtype) -> float | int | bool:
     """Smallest number of a type: the maximum of an empty set."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
 
 
-def most(dtype: np.dtype) -> float | int | bool:
+def highest(dtype: np.dtype) -> float | int | bool:
     """Largest number of a type: the minimum of an empty set."""
     return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf
 
@@ -267,7 +267,7 @@ def known(items: Sequence[Any], position: int) -> Any:
 
 def integers(array: np.ndarray) -> list[int]:
     """Elements of an integer constant, such as axes or sizes; limited in number."""
-    if array.size > _MOST_INTEGERS:
+    if array.size > _MAX_INTEGERS:
         raise ValueError(f"{array.size} sizes, axes or places")
     return array.ravel().tolist() if array.dtype == SIZES else [int(item) for item in array.ravel()]
 

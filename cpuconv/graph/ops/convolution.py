@@ -19,15 +19,15 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.ops.by_solvers import offer, steps
+from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
-from cpuconv.problem.quantized_ending import ended
+from cpuconv.problem.quantized_epilogue import apply_epilogue
 from cpuconv.problem.types import ALL_F32, Types
-from cpuconv.problem.window import Window, halves, stated_pads
+from cpuconv.problem.window import Window, split_padding, stated_pads
 
 
 def output_of(
@@ -57,7 +57,7 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
     x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
     shape = output_of(node, x.shape, w.shape, bias and bias.shape)
     if residual is not None and residual.shape != shape:
-        raise ValueError(f"what is added is not of shape {shape}")
+        raise ValueError(f"the residual is not of shape {shape}")
     return [Value(shape, x.dtype)]
 
 
@@ -160,10 +160,10 @@ def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
     x, w, bias, residual = (given(arrays, at) for at in range(4))
     problem = problem_of(node, [value if value is None else Value.of(value) for value in arrays])
     if problem is None:
-        raise ValueError("they are no images and weights of a convolution that ends so")
+        raise ValueError("the operands do not form an integer convolution with this epilogue")
     sums = convolved(node, x.astype(np.float64) - node["x_zero_point"], w.astype(np.float64)).astype(np.int64)
     added = residual if residual is None else residual.reshape(problem.out_shape)
-    return ended(sums.reshape(problem.out_shape), bias, problem, added, quantization(node)).reshape(sums.shape)
+    return apply_epilogue(sums.reshape(problem.out_shape), bias, problem, added, quantization(node)).reshape(sums.shape)
 
 
 def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
@@ -180,7 +180,7 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
         sizes = [size * step for size, step in zip(x[2:], strides, strict=True)]
     if sizes:
         total = [all_ - size for all_, size in zip(full, sizes, strict=True)]
-        near, far = halves(total, node["auto_pad"] != "SAME_UPPER")
+        near, far = split_padding(total, node["auto_pad"] != "SAME_UPPER")
     else:
         near, far = stated_pads(node.attributes, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]

@@ -71,12 +71,14 @@ def restarted(graph: Graph) -> Graph:
 
 
 def _restarted(node: Node) -> Node:
-    fresh = {name: _afresh(value) for name, value in node.attributes.items() if isinstance(value, (Draws, Graph))}
+    fresh = {
+        name: _without_draws(value) for name, value in node.attributes.items() if isinstance(value, (Draws, Graph))
+    }
     changed = any(fresh[name] is not node[name] for name in fresh)
     return replace(node, attributes={**node.attributes, **fresh}) if changed else node
 
 
-def _afresh(value: Draws | Graph) -> Draws | Graph:
+def _without_draws(value: Draws | Graph) -> Draws | Graph:
     return Draws(value.seed) if isinstance(value, Draws) else restarted(value)
 
 
@@ -93,7 +95,7 @@ def _stated(node: Node, otherwise: np.dtype) -> np.dtype:
 def _floats(node: Node, shape: Sequence[Any], otherwise: np.dtype) -> list[Value]:
     dtype = _stated(node, otherwise)
     if not is_float(dtype):
-        raise ValueError(f"random numbers must be floats, not {dtype}: state a 'dtype'")
+        raise ValueError(f"random numbers must be floating-point, not {dtype}: state a 'dtype'")
     return [Value(tuple(shape), dtype)]
 
 

@@ -28,7 +28,7 @@ from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwi
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
-_BYTES = (U8.dtype, S8.dtype)
+_INT8_DTYPES = (U8.dtype, S8.dtype)
 Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def _leaky_relu(node: Node, x: Expression) -> Expression:
     return apply("leaky_relu", x, node["alpha"])
 
 
-def _above(node: Node, x: Expression) -> Expression:
+def _thresholded_relu(node: Node, x: Expression) -> Expression:
     return apply("above", x, node["alpha"])
 
 
@@ -145,7 +145,7 @@ FORMS: dict[str, Form] = {
     "Clip": _clip,
     "LeakyRelu": _leaky_relu,
     "PRelu": _plain("prelu"),
-    "ThresholdedRelu": _above,
+    "ThresholdedRelu": _thresholded_relu,
     "Elu": _elu,
     "Selu": _selu,
     "Celu": _celu,
@@ -185,7 +185,7 @@ FORMS: dict[str, Form] = {
 """Expressions of operators in terms of their operands."""
 
 
-_MEANT = "scale: number, zero?: number"
+_SCALE_AND_ZERO = "scale: number, zero?: number"
 _TWO = "a: float32|number ~(S...), b: float32|number ~(S...) -> y: float32 (S...)"
 _MANY = "x*: float32|number ~(S...) -> y: float32 (S...)"
 SIGNATURES = {
@@ -193,8 +193,8 @@ SIGNATURES = {
     **dict.fromkeys(("Min", "Max", "Sum", "Mean"), _MANY),
     "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
     "Elementwise": "x*: uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
-    "QuantizeLinear": f"x: float32 (S...), {_MEANT} -> y: uint8|int8 (S...)",
-    "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_MEANT} -> y: float32 (S...)",
+    "QuantizeLinear": f"x: float32 (S...), {_SCALE_AND_ZERO} -> y: uint8|int8 (S...)",
+    "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_SCALE_AND_ZERO} -> y: float32 (S...)",
 }
 """Signatures of operators that are not functions of one float32 tensor."""
 
@@ -212,9 +212,13 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     types = {inputs[position].dtype for position in (0, *tree.operands)}  # the output has the first one's type
     if node.op == "QuantizeLinear":
         types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
-        return tree if types == {FLOAT32} and _type_of(node, inputs) in _BYTES else None
+        return tree if types == {FLOAT32} and _type_of(node, inputs) in _INT8_DTYPES else None
     if node.op in ("DequantizeLinear", "Elementwise"):
-        return tree if types <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
+        return (
+            tree
+            if types <= {FLOAT32, S32.dtype, *_INT8_DTYPES} and _type_of(node, inputs) in (FLOAT32, *_INT8_DTYPES)
+            else None
+        )
     return tree if types == {FLOAT32} else None
 
 
@@ -272,7 +276,7 @@ def _all_channels(value: Any, shape: Sequence[int]) -> bool:
     return own == rank and (shape[1] == 1 or value.shape[1] > 1) or own == rank - 1 and value.shape[0] > 1
 
 
-def _beside_blocks(value: Any, shape: Sequence[int]) -> str | None:
+def _form_with_blocks(value: Any, shape: Sequence[int]) -> str | None:
     """Form that an operand needs next to others in channel blocks; None if there is none."""
     if not _all_channels(value, shape):
         return STRIDED
@@ -292,12 +296,12 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     read = {position: inputs[position] for position in tree.operands}
     ways: list[tuple[dict[int, str | None], str, Any]] = [(dict.fromkeys(read, STRIDED), DENSE, shape)]
     if len(shape) in (3, 4):
-        beside = {position: _beside_blocks(value, shape) for position, value in read.items()}
-        if BLOCKED in beside.values() and None not in beside.values():
+        forms_with_blocks = {position: _form_with_blocks(value, shape) for position, value in read.items()}
+        if BLOCKED in forms_with_blocks.values() and None not in forms_with_blocks.values():
             sizes, types = blocked_shape(shape, target.isa.lanes), {value.dtype for value in read.values()}
             blocks = target.blocks() if types == {result} == {FLOAT32} else (BLOCKED,)
             for form in blocks:
-                forms = {at: form if _stored(way, read[at]) else way for at, way in beside.items()}
+                forms = {at: form if _stored(way, read[at]) else way for at, way in forms_with_blocks.items()}
                 ways += [(forms, output, sizes) for output in blocks]
     offers = []
     for forms, output, sizes in ways:
@@ -321,15 +325,15 @@ def _lower(call: Call) -> list[Step]:
     (output,) = call.outputs
     values = [place and Value(place.shape, place.number, place.array) for place in call.inputs]
     read, tree = _compact(call.node, _operands(values))
-    operands, turned = [], []
+    operands, copies = [], []
     for position in read:
         place = _place(call, position, output)
         if crossed(place, output, call.target.isa.lanes):
             there = TensorView.plain(call.space.reserve(place.size), place.shape, place.dtype)
-            turned += copy_steps(call.target, call.space, place, there)
+            copies += copy_steps(call.target, call.space, place, there)
             place = there
         operands.append(place)
-    return [*turned, *elementwise_steps(call.target, tree, output, operands)]
+    return [*copies, *elementwise_steps(call.target, tree, output, operands)]
 
 
 def _place(call: Call, position: int, output: TensorView) -> TensorView:

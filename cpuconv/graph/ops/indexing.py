@@ -24,7 +24,7 @@ from cpuconv.kernels.copies.tensor_views import Box, Cut, cut, stays_dense, whol
 
 _INT64 = np.dtype(np.int64)
 
-_MOST_PICKS = 16  # maximum number of micro-kernels to compile for a permutation of channels
+_MAX_PERMUTATION_TILES = 16  # maximum number of micro-kernels to compile for a permutation of channels
 
 # --- gather ---------------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ def _block_reads(node: Node, inputs: Inputs, block: int) -> float:
     if indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
         return 0
     tiles = [tile for tile, _ in picks(_channels(data, indices), block)]
-    return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MOST_PICKS else 0
+    return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MAX_PERMUTATION_TILES else 0
 
 
 def _channels(data: Any, indices: Any) -> list[int]:
@@ -147,7 +147,7 @@ def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
     first, last = node["batch_dims"], node["batch_dims"] + indices.shape[-1]
     if data.shape[:first] != indices.shape[:first]:
-        raise ValueError(f"the first {first} axes, of {data.shape[:first]} and {indices.shape[:first]}, are not alike")
+        raise ValueError(f"the first {first} axes, of {data.shape[:first]} and {indices.shape[:first]}, are not equal")
     _check_rows(indices, data.shape[first:last])
     kept = data.shape[last:]
     return [Value((*indices.shape[:-1], *kept), data.dtype)]

@@ -21,7 +21,7 @@ from cpuconv.elements import BF16, F16, F32, Element, holds
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast_shapes, given
-from cpuconv.graph.ops.by_solvers import offer, steps
+from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED
@@ -85,17 +85,21 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
     return [Value((*map(sizes.get, before), *stack, *map(sizes.get, behind)), inputs[0].dtype)]
 
 
-def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+def matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer for MatMul of two activations, with any strides."""
     a, b, c = *inputs[:2], given(inputs, 2)
     scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
     if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
         return []
-    turned, inputs_lie = _turned(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
-    sizes = sizes_of(a.shape, b.shape, turned)
-    floats = seconds(target, *sizes, turned[1])
-    halves = matmul_pairs.seconds(target, *sizes) if target.precision == HALF else math.inf
-    return [Offer(inputs_lie, (DENSE,), min(floats, halves), Rounded() if halves < floats else None)]
+    transposed, forms = _transposed(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
+    sizes = sizes_of(a.shape, b.shape, transposed)
+    float32_seconds = seconds(target, *sizes, transposed[1])
+    bf16_seconds = matmul_pairs.seconds(target, *sizes) if target.precision == HALF else math.inf
+    return [
+        Offer(
+            forms, (DENSE,), min(float32_seconds, bf16_seconds), Rounded() if bf16_seconds < float32_seconds else None
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -105,16 +109,16 @@ class Rounded:
     multiplied: str = str(BF16_TYPES)
 
 
-def _turned(node: Node) -> tuple[bool, bool]:
+def _transposed(node: Node) -> tuple[bool, bool]:
     """Whether each operand is transposed."""
     return bool(node.attributes.get("transA", 0)), bool(node.attributes.get("transB", 0))
 
 
-def lower_product(call: Call) -> list[Step]:
+def lower_matmul(call: Call) -> list[Step]:
     """Make one kernel call for the whole batch."""
     a, b, *_ = call.inputs
     assert a is not None and b is not None
-    product = MatmulProblem.of(a, b, call.y, _turned(call.node))
+    product = MatmulProblem.of(a, b, call.y, _transposed(call.node))
     rounded = bf16_matmul_step(call.target, call.space, product) if call.offer.detail else None
     return [rounded or matmul_step(call.target, call.space, product)]
 
@@ -126,7 +130,7 @@ def infer_linear(node: Node, inputs: Inputs) -> list[Value]:
         raise ValueError("the inner sizes differ")
     shape = (*x.shape[:-1], w.shape[1])
     if (bias is not None and bias.shape != shape[-1:]) or (residual is not None and residual.shape != shape):
-        raise ValueError(f"what is added does not fit {shape}")
+        raise ValueError(f"the residual does not broadcast to {shape}")
     return [Value(shape, x.dtype)]
 
 
@@ -228,15 +232,15 @@ def einsum(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
-_PRODUCT: dict[str, Any] = {"offers": product_offers, "lower": lower_product, "product": True}
+_MATMUL: dict[str, Any] = {"offers": matmul_offers, "lower": lower_matmul, "product": True}
 _SOLVED: dict[str, Any] = {"offers": linear_offers, "restored": restored_linear, "lower": lower_linear}
 _TENSORS = "a: float32, b: float32 -> y: float32"
 _ROWS = "x: float32 (R... K), w: float32 (K N), bias?: float32 (N), added?: float32 (R... N) -> y: float32 (R... N)"
 _SOLVED |= {"signature": _ROWS, "product": True, "rowwise": True}
 
 OPS = (
-    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], **_PRODUCT, signature=_TENSORS),
-    Op("Gemm", _infer_gemm, gemm, _GEMM, **_PRODUCT, signature=_TENSORS),
+    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], **_MATMUL, signature=_TENSORS),
+    Op("Gemm", _infer_gemm, gemm, _GEMM, **_MATMUL, signature=_TENSORS),
     Op("Linear", infer_linear, linear, {"activation": None}, **_SOLVED, own=True),
     Op("Einsum", _infer_einsum, einsum, {"equation": REQUIRED}, product=True),
 )

@@ -26,8 +26,8 @@ from cpuconv.graph.ops.base import (
     given,
     like_first,
 )
-from cpuconv.graph.ops.by_scales import of_bytes
-from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
+from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image, lower_rowwise, rowwise_offers
+from cpuconv.graph.ops.quantised_variants import quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.lines import Axes
 from cpuconv.kernels.binding.steps import Step
@@ -160,12 +160,12 @@ _SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # vector
 
 
 def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return line_offers(node, inputs, _SOFTMAX_OPERATIONS, target)
+    return rowwise_offers(node, inputs, _SOFTMAX_OPERATIONS, target)
 
 
 def _lower_softmax(call: Call) -> list[Step]:
     axis = axis_in(call.node["axis"], len(call.outputs[0].shape))
-    return lower_lines(call, Axes(axis, axis + 1), call.outputs[0])
+    return lower_rowwise(call, Axes(axis, axis + 1), call.outputs[0])
 
 
 def _softmax_op(name: str, reference: Reference, **traits: Any) -> Op:
@@ -179,22 +179,22 @@ def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     line = x.shape[axis_in(node["axis"], len(x.shape)) :]
     if any(node.outputs[1:]) or any(value.shape != line for value in affine):
         return []
-    return line_offers(node, inputs, _STANDARD_OPERATIONS, target)
+    return rowwise_offers(node, inputs, _STANDARD_OPERATIONS, target)
 
 
 def _lower_layer(call: Call) -> list[Step]:
     rank = len(call.outputs[0].shape)
     affine = [place for place in call.inputs[1:] if place is not None]
     axes = Axes(axis_in(call.node["axis"], rank), rank)
-    return lower_lines(call, axes, call.outputs[0], affine, epsilon=call.node["epsilon"], shift=len(affine) > 1)
+    return lower_rowwise(call, axes, call.outputs[0], affine, epsilon=call.node["epsilon"], shift=len(affine) > 1)
 
 
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer in plain layout, one row per plane; or in channel blocks, with constant scale and bias."""
     x, *vectors = inputs
-    made = line_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
+    made = rowwise_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
     if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
-        made += blocked_offer(node, x, x, target, 6 * floats(x, target))
+        made += blocked_offer(node, x, x, target, 6 * blocked_size(x, target))
     return made
 
 
@@ -207,7 +207,7 @@ def _lower_instance(call: Call) -> list[Step]:
         parts = call.target.parts(x.size + y.size)
         return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
     axes = Axes(2, len(y.shape))
-    return lower_lines(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
+    return lower_rowwise(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
 
 
 def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -230,15 +230,15 @@ _GROUPS = {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1}
 _LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _LRN = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
 _BY_PLANES: dict[str, Any] = {"offers": _offers_instance, "lower": _lower_instance, "in_place": True}
-_BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True, "rowwise": True}
+_ROWWISE_KERNELS: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True, "rowwise": True}
 _CHANNELS = "x: float32 (N C P...), scale: float32 (C), bias: float32 (C) -> y: float32 (N C P...)"
 _AFFINE = "scale: float32 ~(S...), bias?: float32 ~(S...)"
-_LINES = f"x: float32 (S...), {_AFFINE} -> y: float32 (S...)"
-_BY_LINES["signature"] = _LINES
-_BYTE_LINES = f"x: uint8|int8|float32 (S...), {_AFFINE} -> y: uint8|int8|float32 (S...)"
+_ROWS_SIGNATURE = f"x: float32 (S...), {_AFFINE} -> y: float32 (S...)"
+_ROWWISE_KERNELS["signature"] = _ROWS_SIGNATURE
+_QUANTISED_ROWS = f"x: uint8|int8|float32 (S...), {_AFFINE} -> y: uint8|int8|float32 (S...)"
 
 _SOFTMAX = _softmax_op("Softmax", softmax, int8=Int8.RESCALED, sign=Sign.NONNEGATIVE)
-_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES)
+_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_ROWWISE_KERNELS)
 
 OPS = (
     Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),
@@ -252,11 +252,13 @@ OPS = (
     ),
     Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
     _NORMALISED,
-    of_bytes(_NORMALISED, _offers_layer, _lower_layer, _BYTE_LINES),
+    quantised_variant(_NORMALISED, _offers_layer, _lower_layer, _QUANTISED_ROWS),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
     Op("LRN", _infer_lrn, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
     _SOFTMAX,
-    of_bytes(_SOFTMAX, _offers_softmax, _lower_softmax, "x: uint8|int8|float32 (S...) -> y: uint8|int8|float32 (S...)"),
+    quantised_variant(
+        _SOFTMAX, _offers_softmax, _lower_softmax, "x: uint8|int8|float32 (S...) -> y: uint8|int8|float32 (S...)"
+    ),
     _softmax_op("LogSoftmax", log_softmax),
 )

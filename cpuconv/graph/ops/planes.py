@@ -24,7 +24,7 @@ def is_image(value: Value | None, whole: bool = False) -> bool:
     return value is not None and value.dtype in types and len(shape) in (3, 4) and 0 not in shape
 
 
-def floats(value: Value, target: Target) -> int:
+def blocked_size(value: Value, target: Target) -> int:
     """Number of elements of a tensor in channel blocks, including padding channels."""
     return math.prod(blocked_shape(value.shape, target.isa.lanes))  # type: ignore[arg-type]  # concrete
 
@@ -32,21 +32,21 @@ def floats(value: Value, target: Target) -> int:
 def blocked_offer(
     node: Node, x: Value, y: Value, target: Target, operations: float, narrow: bool = False
 ) -> list[Offer]:
-    """Offer from channel blocks to channel blocks, with a number of operations on floats; other inputs are constant.
+    """Offer from channel blocks to channel blocks, with a number of float operations; other inputs are constant.
 
     `narrow`: kernels support bfloat16 and 8-bit blocks too.
     """
     offers = []
     dtype = x.dtype or FLOAT32
     for form in target.blocks(dtype) if narrow else (BLOCKED,):
-        moved = min(stored(form), dtype.itemsize) * (floats(x, target) + floats(y, target))
+        moved = min(stored(form), dtype.itemsize) * (blocked_size(x, target) + blocked_size(y, target))
         seconds = max(target.moving(moved), target.computing(operations))
         offers.append(Offer((form, *[""] * (len(node.inputs) - 1)), (form,), seconds))
     return offers
 
 
 def stored(form: str) -> int:
-    """Bytes per float of a tensor in this form."""
+    """Bytes per element of a float tensor in this form."""
     return BF16.bytes if form == BLOCKED_BF16 else F32.bytes
 
 
@@ -55,7 +55,7 @@ def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[O
     x = inputs[0]
     if not is_image(x):
         return []
-    made = blocked_offer(node, x, y, target, floats(x, target), narrow=True)
+    made = blocked_offer(node, x, y, target, blocked_size(x, target), narrow=True)
     return made + [replace(each, outputs=(BLOCKED,)) for each in made if each.outputs != (BLOCKED,)]
 
 
@@ -66,25 +66,25 @@ def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
     return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]
 
 
-def line_offers(node: Node, operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
+def rowwise_offers(node: Node, operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
     """Single offer of an operator along rows of the first operand, dense: float32, or 8-bit by the node's scales.
 
     `operations` is the number of vector operations per element, `parameters` the number of inputs after the operands.
     """
     x, *others = (value for value in operands if value is not None)
-    of_bytes = "y_scale" in node.attributes
-    if x.dtype != FLOAT32 and not (of_bytes and x.dtype in (U8.dtype, S8.dtype)):
+    quantised = "y_scale" in node.attributes
+    if x.dtype != FLOAT32 and not (quantised and x.dtype in (U8.dtype, S8.dtype)):
         return []
     if any(value.dtype != FLOAT32 for value in others) or any(0 in v.shape or not v.shape for v in (x, *others)):
         return []
     size = math.prod(x.shape)
-    moved = x.dtype.itemsize + node["y"].itemsize if of_bytes else 2 * F32.bytes
+    moved = x.dtype.itemsize + node["y"].itemsize if quantised else 2 * F32.bytes
     seconds = target.moving(size * moved) + target.computing(operations * size)
     forms = tuple(DENSE if value is not None else "" for value in operands)
     return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
 
 
-def lower_lines(
+def lower_rowwise(
     call: Call, axes: Axes, y: TensorView, affine: Sequence[TensorView] = (), channels: int = 0, **tile: Any
 ) -> list[Step]:
     """Make the kernel calls along the rows of the first input; arguments are those of `line_steps`."""

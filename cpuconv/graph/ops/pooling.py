@@ -16,9 +16,9 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.following.sizes import applied
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, least
-from cpuconv.graph.ops.by_scales import line, of_bytes
-from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, lowest
+from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image, lower_planes, plane_offers
+from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -89,7 +89,7 @@ def _spatial(x: np.ndarray) -> tuple[int, ...]:
 
 def global_max_pool(node: Node, arrays: Arrays) -> np.ndarray:
     """Maximum of each plane; the lowest number for an empty plane."""
-    return arrays[0].max(_spatial(arrays[0]), keepdims=True, initial=least(arrays[0].dtype))
+    return arrays[0].max(_spatial(arrays[0]), keepdims=True, initial=lowest(arrays[0].dtype))
 
 
 def global_average_pool(node: Node, arrays: Arrays) -> np.ndarray:
@@ -116,7 +116,7 @@ def _unpooled(node: Node, shape: tuple[int, ...], stated: np.ndarray | None) -> 
 def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
     x, places = inputs[:2]
     if places.shape != x.shape:
-        raise ValueError("there must be a place for each element")
+        raise ValueError("there must be an index for each element")
     shape = _unpooled(node, x.shape, known(inputs, 2))
     if len(shape) != len(x.shape):
         raise ValueError(f"the stated shape has {len(shape)} axes where the input has {len(x.shape)}")
@@ -140,9 +140,11 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not is_image(x, whole) or len(node.outputs) > 1:
         return []
     window, (y,) = _window(node, x.shape), _infer_pool(node, inputs)
-    if not is_image(y, whole) or (node.op == "AveragePool" and not applied(partial(_all_counted, node), *x.shape)):
+    if not is_image(y, whole) or (
+        node.op == "AveragePool" and not applied(partial(_counts_are_positive, node), *x.shape)
+    ):
         return []
-    operations = sum(window.kernel) * floats(y, target)  # rows, then columns
+    operations = sum(window.kernel) * blocked_size(y, target)  # rows, then columns
     return blocked_offer(node, x, y, target, operations, narrow=True)
 
 
@@ -164,7 +166,7 @@ def _factors(node: Node, *shape: int) -> np.ndarray:
     return 1 / _counts(node, window).reshape(-1, window.outputs[-1])
 
 
-def _all_counted(node: Node, *shape: int) -> bool:
+def _counts_are_positive(node: Node, *shape: int) -> bool:
     """Whether no window has divisor 0."""
     return bool(_counts(node, _window(node, shape)).all())
 
@@ -175,23 +177,23 @@ def _lower_pool(call: Call) -> list[Step]:
     return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
 
 
-def sees_all(node: Node, shape: tuple[int, ...]) -> bool:
+def windows_overlap_input(node: Node, shape: tuple[int, ...]) -> bool:
     """Whether each window of an AveragePool has a tap inside the input, as int8 kernels require."""
     return len(shape) in (3, 4) and bool(_window(node, shape).counts().all())
 
 
-def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+def _offers_int8(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer in channel blocks."""
     x, (y,) = inputs[0], _infer_pool(node, inputs)
-    if not (is_image(x, True) and is_image(y, True) and node["y"] == x.dtype and sees_all(node, x.shape)):
+    if not (is_image(x, True) and is_image(y, True) and node["y"] == x.dtype and windows_overlap_input(node, x.shape)):
         return []
-    return blocked_offer(node, x, y, target, sum(_window(node, x.shape).kernel) * floats(y, target))
+    return blocked_offer(node, x, y, target, sum(_window(node, x.shape).kernel) * blocked_size(y, target))
 
 
-def _lower_bytes(call: Call) -> list[Step]:
+def _lower_int8(call: Call) -> list[Step]:
     """Compute integer sums times a factor, plus the contribution of the zero points; some taps may be padding."""
     x, y, isa, parts = call.x, call.y, call.target.isa, call.target.parts(call.x.size + call.y.size)
-    pooling, (factor, _) = _pooling(call.node, x.shape), line(call.node)
+    pooling, (factor, _) = _pooling(call.node, x.shape), affine_map(call.node)
     factors = factor * np.asarray(pooling.factors)
     inside = _window(call.node, x.shape).counts().reshape(factors.shape)
     added = call.node["y_zero_point"] - call.node["x_zero_point"] * inside * factors
@@ -209,7 +211,11 @@ def _infer_mean(node: Node, inputs: Inputs) -> list[Value]:
 
 def _offers_mean(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     x = inputs[0]
-    made = blocked_offer(node, x, _infer_mean(node, inputs)[0], target, floats(x, target)) if is_image(x, True) else []
+    made = (
+        blocked_offer(node, x, _infer_mean(node, inputs)[0], target, blocked_size(x, target))
+        if is_image(x, True)
+        else []
+    )
     return made if x.dtype != FLOAT32 else []
 
 
@@ -218,7 +224,7 @@ _WINDOW = {**_SHARED, "auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None}
 
 
 _PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
-_BYTE_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
+_INT8_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
 def _windows(name: str, reference: Reference, int8: Int8, **attributes: object) -> Op:
@@ -240,7 +246,7 @@ _AVERAGE = _windows("AveragePool", average_pool, Int8.RESCALED, count_include_pa
 OPS = (
     _windows("MaxPool", max_pool, Int8.MOVED, storage_order=0),
     _AVERAGE,
-    of_bytes(_AVERAGE, _offers_bytes, _lower_bytes, _BYTE_PLANES),
+    quantised_variant(_AVERAGE, _offers_int8, _lower_int8, _INT8_PLANES),
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}, window=True),
     _whole("GlobalMaxPool", global_max_pool, "max"),
     _whole("GlobalAveragePool", global_average_pool, "sum", mean=True, sign=Sign.KEPT, int8=Int8.RESCALED),

@@ -20,11 +20,11 @@ from cpuconv.functions.casting import convert, is_integer, limits, wide
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, is_float
-from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native, quantised_type
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
 from cpuconv.graph.ops.planes import is_image
+from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.elementwise.dynamic_scale import dynamic_scale_step
@@ -32,7 +32,7 @@ from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
 from cpuconv.kernels.paired.matmul_int8 import seconds as product_seconds
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantized_ending import ended
+from cpuconv.problem.quantized_epilogue import apply_epilogue
 from cpuconv.problem.types import Types
 
 _UINT8, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
@@ -75,7 +75,7 @@ def _check_parts(node: Node, x: Any, *vectors: Any) -> None:
 
 def _check_quantised(dtype: np.dtype) -> None:
     if not is_integer(dtype) and not dtype.name.startswith(("float8_e4", "float8_e5", "float6", "float4")):
-        raise ValueError(f"numbers of {dtype} are no quantised ones")
+        raise ValueError(f"{dtype} is not a quantised type")
 
 
 def _infer_quantize(node: Node, inputs: Inputs) -> list[Value]:
@@ -219,7 +219,7 @@ def quantized_linear(node: Node, arrays: Arrays) -> np.ndarray:
     image = (-1, w.shape[1], 1, 1)
     added = residual if residual is None else residual.reshape(image)
     problem = rows_of(node, [value if value is None else Value.of(value) for value in arrays])
-    y = ended(sums.astype(np.int64).reshape(image), bias, problem, added, quantization(node))
+    y = apply_epilogue(sums.astype(np.int64).reshape(image), bias, problem, added, quantization(node))
     return y.reshape(*x.shape[:-1], -1)
 
 
@@ -249,7 +249,7 @@ def _lower_linear(call: Call) -> list[Step]:
 # --- matrix multiplication of two activations -----------------------------------------------------------------------
 
 
-def _infer_product(node: Node, inputs: Inputs) -> list[Value]:
+def _infer_matmul(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(matmul_shape(inputs[0].shape, inputs[1].shape), node["y"])]
 
 
@@ -271,7 +271,7 @@ def quantized_matmul(node: Node, arrays: Arrays) -> np.ndarray:
     return number if node["y"] == FLOAT32 else _saturated(number, scales.zero, node["y"])
 
 
-def _product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+def _matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     a, b = inputs
     if 0 in a.shape + b.shape or a.shape[-1] > MOST:
         return []
@@ -279,14 +279,14 @@ def _product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return [Offer((STRIDED, STRIDED), (DENSE,), seconds)]
 
 
-def _lower_product(call: Call) -> list[Step]:
+def _lower_matmul(call: Call) -> list[Step]:
     a, b = call.inputs
     assert a is not None and b is not None
     return int8_matmul_steps(call.target, call.space, a, b, call.y, _scales_of(call.node))
 
 
-_PRODUCT = {"a_scale": REQUIRED, "a_zero_point": 0, "b_scale": REQUIRED, "b_zero_point": 0}
-_PRODUCT |= {"y": REQUIRED, "y_scale": None, "y_zero_point": 0}
+_MATMUL = {"a_scale": REQUIRED, "a_zero_point": 0, "b_scale": REQUIRED, "b_zero_point": 0}
+_MATMUL |= {"y": REQUIRED, "y_scale": None, "y_zero_point": 0}
 _ROWS = "x: uint8|int8 (R... K), w: int8 (K N), bias?: int32|float32 (N), added?: =y (R... N)"
 _ROWS += " -> y: uint8|int8|int32|float32 (R... N)"
 _SPAN = "x: float32 -> scale: float32 (), zero: uint8 ()"
@@ -311,12 +311,12 @@ OPS = (
     ),
     Op(
         "QuantizedMatMul",
-        _infer_product,
+        _infer_matmul,
         quantized_matmul,
-        _PRODUCT,
+        _MATMUL,
         **EXACT,
-        offers=_product_offers,
-        lower=_lower_product,
+        offers=_matmul_offers,
+        lower=_lower_matmul,
         signature="a: uint8|int8, b: uint8|int8 -> y: uint8|int8|float32",
         own=True,
     ),

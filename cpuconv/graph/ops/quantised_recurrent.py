@@ -60,13 +60,13 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     peepholes = [] if given(arrays, 7) is None else np.split(arrays[7][:, None], PEEPHOLES, -1)
     order = order_of(node, steps, np.full(batch, steps) if lengths is None else lengths)
     parts = fed.reshape(steps, batch, directions, -1)
-    turned = np.stack([parts[order[d], np.arange(batch), d] for d in range(directions)])
+    reordered = np.stack([parts[order[d], np.arange(batch), d] for d in range(directions)])
 
     def multiplied(vector: np.ndarray, part: slice) -> np.ndarray:
         whole, unit = quantize_states_numpy(vector)
         return ((whole @ weights[..., part]) * unit * scale[:, None, part]).astype(fed.dtype)
 
-    return stepped(node, turned, multiplied, states, peepholes, lengths)
+    return stepped(node, reordered, multiplied, states, peepholes, lengths)
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:

@@ -21,9 +21,9 @@ from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
-from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.ops.recurrent_states import StateProducts, States
+from cpuconv.graph.ops.solver_calls import steps
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply

@@ -13,9 +13,9 @@ import numpy as np
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known, least, most
-from cpuconv.graph.ops.by_scales import of_bytes
-from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, highest, integers, known, lowest
+from cpuconv.graph.ops.planes import lower_planes, lower_rowwise, plane_offers, rowwise_offers
+from cpuconv.graph.ops.quantised_variants import quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.axis_driver import OPERATIONS
 from cpuconv.kernels.axis.lines import full, neighbouring
@@ -30,7 +30,7 @@ def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
         return () if node["noop_with_empty_axes"] else tuple(range(rank))
     axes = tuple(axis_in(axis, rank) for axis in integers(stated))
     if len({*axes}) < len(axes):
-        raise ValueError(f"axes {list(axes)} are not apart")
+        raise ValueError(f"axes {list(axes)} are not distinct")
     return axes
 
 
@@ -65,7 +65,7 @@ def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offers for plain tensors with adjacent reduced axes."""
     x = inputs[0]
     axes = _axes(node, len(x.shape), known(inputs, 1))
-    return line_offers(node, [x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
+    return rowwise_offers(node, [x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -82,11 +82,11 @@ def lower_rows(call: Call) -> list[Step]:
     chosen = _axes(call.node, len(x.shape), known(call.inputs, 1))
     axes = neighbouring(x.shape, chosen)
     assert axes is not None
-    return lower_lines(call, axes, full(call.outputs[0], x.shape, chosen))
+    return lower_rowwise(call, axes, full(call.outputs[0], x.shape, chosen))
 
 
 _SIGNATURE = "x: float32, axes?: known -> y: float32"
-_OF_BYTES = "x: uint8|int8|float32, axes?: known -> y: uint8|int8|float32"
+_QUANTISED = "x: uint8|int8|float32, axes?: known -> y: uint8|int8|float32"
 
 
 def _op(name: str, function: Function, **traits: Any) -> Op:
@@ -115,9 +115,9 @@ _MEAN = _op("ReduceMean", np.mean, sign=Sign.KEPT, int8=Int8.RESCALED)
 OPS = (
     _op("ReduceSum", _sum),
     _MEAN,
-    of_bytes(_MEAN, row_offers, lower_rows, _OF_BYTES),
-    _op("ReduceMax", lambda x, **axes: np.max(x, initial=least(x.dtype), **axes)),
-    _op("ReduceMin", lambda x, **axes: np.min(x, initial=most(x.dtype), **axes)),
+    quantised_variant(_MEAN, row_offers, lower_rows, _QUANTISED),
+    _op("ReduceMax", lambda x, **axes: np.max(x, initial=lowest(x.dtype), **axes)),
+    _op("ReduceMin", lambda x, **axes: np.min(x, initial=highest(x.dtype), **axes)),
     _op("ReduceProd", lambda x, **axes: np.prod(x, dtype=x.dtype, **axes)),
     _op("ReduceL1", lambda x, **axes: _sum(np.abs(x), **axes)),
     _op("ReduceL2", lambda x, **axes: np.sqrt(_sum(x * x, **axes))),

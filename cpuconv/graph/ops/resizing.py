@@ -20,8 +20,8 @@ from cpuconv.following.sizes import SIZES, applied
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
-from cpuconv.graph.ops.by_scales import line, of_bytes
-from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image
+from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
@@ -186,7 +186,7 @@ def _has_plane_sources(node: Node, shape: Sequence[int], parameters: Sequence[np
     return _plane_sources(node, shape, parameters) is not None
 
 
-def _by_sizes(
+def _for_traced_sizes(
     function: Callable[..., Any], node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
 ) -> Any:
     """Compute `function(node, shape, parameters)`; in a trace, it is recomputed for other sizes."""
@@ -223,14 +223,14 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
     (y,) = _infer_resize(node, inputs)
-    if not is_image(y, True) or not _by_sizes(_has_plane_sources, node, x.shape, _parameters(inputs)):
+    if not is_image(y, True) or not _for_traced_sizes(_has_plane_sources, node, x.shape, _parameters(inputs)):
         return []
-    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target), narrow=True)
+    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * blocked_size(y, target), narrow=True)
 
 
 def _lower(call: Call) -> list[Step]:
     x, y = call.x, call.y
-    tables = _by_sizes(_plane_sources, call.node, x.shape, _parameters(call.inputs))
+    tables = _for_traced_sizes(_plane_sources, call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
     return [resize_step(call.target.isa, x, y, tables, _TAPS[call.node["mode"]], call.target.parts(x.size + y.size))]
 
@@ -243,17 +243,17 @@ def of_planes(node: Node, inputs: Inputs) -> bool:
     return image and _plane_sources(node, x.shape, _parameters(inputs)) is not None
 
 
-def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+def _offers_int8(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer in channel blocks."""
     x, (y,) = inputs[0], _infer_resize(node, inputs)
     if not of_planes(node, inputs) or node["y"] != x.dtype:
         return []
-    return blocked_offer(node, x, y, target, _OPERATIONS["linear"] * floats(y, target))
+    return blocked_offer(node, x, y, target, _OPERATIONS["linear"] * blocked_size(y, target))
 
 
-def _lower_bytes(call: Call) -> list[Step]:
+def _lower_int8(call: Call) -> list[Step]:
     """Compute means of integers in the scale of the output."""
-    x, y, (factor, added) = call.x, call.y, line(call.node)
+    x, y, (factor, added) = call.x, call.y, affine_map(call.node)
     tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
     (inputs, weights), columns = tables
@@ -344,7 +344,7 @@ _RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), *
 
 OPS = (
     _RESIZING,
-    of_bytes(_RESIZING, _offers_bytes, _lower_bytes, f"x: uint8|int8 (N C P...), {_STATED}"),
+    quantised_variant(_RESIZING, _offers_int8, _lower_int8, f"x: uint8|int8 (N C P...), {_STATED}"),
     Op("DepthToSpace", _infer_to_space, depth_to_space, _SHUFFLE, **_SHUFFLED),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, _SHUFFLE, **_SHUFFLED),
 )

@@ -21,7 +21,7 @@ _CUBIC = -0.75  # coefficient of Keys' kernel
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
     x, grid = inputs
     if len(grid.shape) != len(x.shape) or (grid.shape[0], grid.shape[-1]) != (x.shape[0], len(x.shape) - 2):
-        raise ValueError("the grid must have a place for each output of each image")
+        raise ValueError("the grid must have coordinates for each output of each image")
     if 0 in x.shape[2:] and 0 not in (*x.shape[:2], *grid.shape) and node["padding_mode"] != "zeros":
         raise ValueError("planes without pixels have no border")
     return [Value((*x.shape[:2], *grid.shape[1:-1]), x.dtype)]
@@ -39,8 +39,8 @@ def _inside(node: Node, at: np.ndarray, size: int) -> np.ndarray:
     if node["padding_mode"] == "border":
         return np.where((at < low) | (at > low + span), np.clip(at, 0, size - 1), at)
     if node["padding_mode"] == "reflection":
-        turned = np.mod(at - low, 2 * span) if span else 0 * at
-        return np.minimum(turned, 2 * span - turned) + low
+        reflected = np.mod(at - low, 2 * span) if span else 0 * at
+        return np.minimum(reflected, 2 * span - reflected) + low
     return at
 
 

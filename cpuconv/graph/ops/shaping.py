@@ -97,7 +97,7 @@ def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
     stated_axes = integers(stated.array)
     axes = {axis_in(axis, rank) for axis in stated_axes}
     if len(axes) < len(stated_axes):
-        raise ValueError(f"axes {stated_axes} are not apart")
+        raise ValueError(f"axes {stated_axes} are not distinct")
     sizes = iter(x.shape)
     return [1 if axis in axes else next(sizes) for axis in range(rank)]
 
@@ -262,7 +262,7 @@ def _order(node: Node, rank: int) -> list[int]:
     return order
 
 
-_TURNED = 3.0  # time of a permuting copy out of blocks relative to a plain copy, measured in networks
+_PERMUTE_FACTOR = 3.0  # time of a permuting copy out of blocks relative to a plain copy, measured in networks
 
 
 def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -271,7 +271,7 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     order = _order(node, len(x.shape))
     moved = [axis for axis in order if x.shape[axis] > 1]
     offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if moved == sorted(moved) else [])])
-    seconds = _TURNED * target.moving(2 * x.nbytes)
+    seconds = _PERMUTE_FACTOR * target.moving(2 * x.nbytes)
     return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 
 

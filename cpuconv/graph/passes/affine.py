@@ -61,7 +61,7 @@ def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int])
 
     Only the rank and the channels of `shape` matter: with open sizes, others are arbitrary.
     """
-    if node.op not in OPERATORS or node.meaning is not None:
+    if node.op not in OPERATORS or node.semantics is not None:
         return None
     before, after = graph.value(name), graph.value(node.outputs[0])
     if axis >= len(shape) or (before.dtype is not None and not is_float(before.dtype)):

@@ -23,14 +23,14 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.problem.window import Window
 
-_LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # minimum pixels and maximum fraction of multiply-adds for a split
-_MOST_REPEATS = 4  # maximum copies of a channel, which are written before the convolution
+_MIN_OUTPUTS, _MAX_MULTIPLY_ADD_FRACTION = 256, 0.6  # minimum pixels and maximum fraction of multiply-adds for a split
+_MAX_REPEATS = 4  # maximum copies of a channel, which are written before the convolution
 
 
-def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+def _without_padding_taps(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     """Remove taps that only read padding, if padding attributes can express the result."""
     window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
-    taps = window.meeting()
+    taps = window.used_taps()
     if tuple(map(len, taps)) == window.kernel or not all(taps) or 0 in window.outputs:
         return None
     near, far = [], []
@@ -71,17 +71,17 @@ class _Part(NamedTuple):
         cuts = {0, count, *(cut for start in starts for cut in (-start, size - start) if 0 < cut < count)}
         parts = []
         for first, last in itertools.pairwise(sorted(cuts)):
-            met = [tap for tap, start in enumerate(starts) if first + start >= 0 and last + start <= size]
-            ends = (first + starts[met[0]], last + starts[met[-1]]) if met else (0, 0)
-            parts.append(cls(first, last, slice(met[0], met[-1] + 1) if met else slice(0, 0), *ends))
+            used = [tap for tap, start in enumerate(starts) if first + start >= 0 and last + start <= size]
+            ends = (first + starts[used[0]], last + starts[used[-1]]) if used else (0, 0)
+            parts.append(cls(first, last, slice(used[0], used[-1] + 1) if used else slice(0, 0), *ends))
         return parts
 
     @property
-    def products(self) -> int:
+    def multiply_adds(self) -> int:
         return (self.last - self.first) * (self.taps.stop - self.taps.start)
 
 
-def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+def _split_by_padding(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     """Split a convolution by parts of the image, if that saves many multiplications."""
     window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
     if (
@@ -90,13 +90,13 @@ def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
         or operand(node, 3)
         or max(window.strides) > 1
         or max(window.dilations) == 1
-        or math.prod(window.outputs) < _LEAST_OUTPUTS
+        or math.prod(window.outputs) < _MIN_OUTPUTS
     ):
         return None
     rows, columns = map(_Part.all_of, window.sizes, window.kernel, window.dilations, window.near, window.outputs)
-    products = math.prod(sum(part.products for part in parts) for parts in (rows, columns))
+    multiply_adds = math.prod(sum(part.multiply_adds for part in parts) for parts in (rows, columns))
     whole = math.prod(window.kernel) * math.prod(window.outputs)
-    if not all(part.products for part in (*rows, *columns)) or products > _MOST_PRODUCTS * whole:
+    if not all(part.multiply_adds for part in (*rows, *columns)) or multiply_adds > _MAX_MULTIPLY_ADD_FRACTION * whole:
         return None
     maker = Maker(graph, node)
     axes = maker.constant(np.array([2, 3]), "axes")
@@ -119,7 +119,7 @@ def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     """Convolve repeated channels, each with its own weights."""
     groups, repeats = node["group"], len(w) // node["group"]
-    if groups == 1 or w.shape[1] > 1 or not 1 < repeats <= _MOST_REPEATS:
+    if groups == 1 or w.shape[1] > 1 or not 1 < repeats <= _MAX_REPEATS:
         return None
     maker = Maker(graph, node)
     channels = maker.constant(np.repeat(np.arange(groups), repeats), "channels")
@@ -130,7 +130,11 @@ def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
     w = constant(graph, node.inputs[1])
-    return None if w is None else _met(graph, node, w) or _parted(graph, node, w) or _depthwise(graph, node, w)
+    return (
+        None
+        if w is None
+        else _without_padding_taps(graph, node, w) or _split_by_padding(graph, node, w) or _depthwise(graph, node, w)
+    )
 
 
 run = Rewriter(__doc__, {"Conv": _rule})

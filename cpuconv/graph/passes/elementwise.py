@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE, S8, U8
-from cpuconv.graph.ir import Graph, Node, joined
+from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.elementwise import expression_of
@@ -25,10 +25,10 @@ from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
-_BYTES = (U8.dtype, S8.dtype)
+_INT8_DTYPES = (U8.dtype, S8.dtype)
 _CHEAP = 2  # cycles per vector that may be recomputed per broadcast element
-_MOST_NODES = 32  # per expression
-_MOST_TEXT = 1 << 15  # characters of all subtrees' texts, which repeat shared subtrees: x * x of x * x of x * x …
+_MAX_NODES = 32  # per expression
+_MAX_TEXT = 1 << 15  # characters of all subtrees' texts, which repeat shared subtrees: x * x of x * x of x * x …
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Piece:
     @property
     def value(self) -> Expression:
         """Expression of the output, including rounding and clamping of int8 and uint8."""
-        if self.dtype not in _BYTES:
+        if self.dtype not in _INT8_DTYPES:
             return self.tree
         low, high = bounds(OF_DTYPE[self.dtype])
         return apply("min", apply("max", apply("round", self.tree), low), high)
@@ -70,22 +70,22 @@ class _Piece:
         if len(names | others) > MOST_OPERANDS:
             return True
         functions = sum(bool(node.arguments) for node in self.tree.nodes)
-        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MOST_NODES:  # no shared operands
+        if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MAX_NODES:  # no shared operands
             return True
         lengths: dict[Expression, int] = {}
         for node in self.tree.nodes:
             lengths[node] = len(node.text) + sum(lengths[each] - len(each.text) for each in node.arguments)
             if isinstance(node, Operand) and self.names[node.position] == producer.output:
                 lengths[node] = len(producer.value.text)
-        return sum(lengths.values()) > _MOST_TEXT
+        return sum(lengths.values()) > _MAX_TEXT
 
     def merged(self, graph: Graph) -> Node:
         """Make one node that computes the expression."""
         last, dtype = self.nodes[-1], self.dtype
-        floats = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
-        to = None if floats else dtype
+        is_float32 = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
+        to = None if is_float32 else dtype
         made = TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree, to=to)
-        return replace(made, parts=joined(self.nodes))
+        return replace(made, parts=merged_parts(self.nodes))
 
 
 def run(graph: Graph) -> Graph:
@@ -110,7 +110,7 @@ def run(graph: Graph) -> Graph:
 def _piece(graph: Graph, node: Node) -> _Piece | None:
     """Expression of a single node; None if it is not elementwise."""
     inputs = graph.operands(node)
-    tree = None if node.meaning is not None else expression_of(node, inputs)
+    tree = None if node.semantics is not None else expression_of(node, inputs)
     if tree is None:
         return None
     read = {position: node.inputs[position] for position in tree.operands}
@@ -127,8 +127,8 @@ def _mergeable(graph: Graph, producer: _Piece) -> bool:
     if producer.dtype == FLOAT32:
         return True
     read = [name for name in producer.names if name not in graph.constants]
-    finite = all(graph.value(name).dtype in _BYTES for name in read)
-    return producer.dtype in _BYTES and finite and len(producer.names) > 1
+    finite = all(graph.value(name).dtype in _INT8_DTYPES for name in read)
+    return producer.dtype in _INT8_DTYPES and finite and len(producer.names) > 1
 
 
 def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece | None:
@@ -138,7 +138,7 @@ def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece
         if producer is None or not _mergeable(graph, producer):
             continue
         users = graph.users(name)
-        if graph.gives(name) or len(users) > len(piece.nodes) or not {*users} <= {*piece.nodes}:
+        if graph.is_output(name) or len(users) > len(piece.nodes) or not {*users} <= {*piece.nodes}:
             continue
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:
@@ -146,7 +146,7 @@ def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece
         if piece.exceeds_with(producer):
             continue
         made = piece.absorbing(producer)
-        if len(made.tree.nodes) <= _MOST_NODES:
+        if len(made.tree.nodes) <= _MAX_NODES:
             del pieces[name]
             return made
     return None

@@ -37,7 +37,7 @@ FORMS = tuple(_forms())
 
 def _activation(graph: Graph, node: Node) -> Activation | None:
     """Activation that an elementwise operator of its first input computes; None if it is none."""
-    tree = None if node.meaning is not None else expression_of(node, graph.operands(node))
+    tree = None if node.semantics is not None else expression_of(node, graph.operands(node))
     if tree is None or graph.value(node.inputs[0]) != graph.value(node.outputs[0]):
         return None
     for name, scalars, form in FORMS:

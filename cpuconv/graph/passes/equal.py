@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.following.sizes import bits, own
-from cpuconv.graph.ir import Graph, Node, joined
+from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import draws
 from cpuconv.graph.passes.rewriting import without
 
@@ -38,7 +38,7 @@ def constants(graph: Graph) -> Graph:
         if alike[sample] == 1:
             continue
         same = kept.setdefault((sample, _digest(graph.constants[name])), name)
-        if same != name and not graph.gives(name):
+        if same != name and not graph.is_output(name):
             names[name] = same
     return replace(graph, nodes=tuple(node.reads(names) for node in graph.nodes)).live() if names else graph
 
@@ -61,17 +61,17 @@ def nodes(graph: Graph) -> Graph:
     equal: list[tuple[Node, Sequence[str]]] = []
     same: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if node.meaning is not None or draws(node):
+        if node.semantics is not None or draws(node):
             continue
         inputs = tuple(names.get(name, name) for name in node.inputs)
         first = known.setdefault((node.op, inputs, frozen(node.attributes), tuple(map(bool, node.outputs))), node)
-        if first is not node and not (len(node.outputs) > 1 and any(map(graph.gives, node.outputs))):
+        if first is not node and not (len(node.outputs) > 1 and any(map(graph.is_output, node.outputs))):
             equal.append((node, first.outputs))
             names.update(zip(node.outputs, first.outputs, strict=True))
             same.setdefault(id(first), [first]).append(node)
     if not equal:
         return graph
-    kept = [replace(node, parts=joined(same[id(node)])) if id(node) in same else node for node in graph.nodes]
+    kept = [replace(node, parts=merged_parts(same[id(node)])) if id(node) in same else node for node in graph.nodes]
     whole = replace(graph, nodes=tuple(kept))
     left = without(whole, equal)
     return graph if left is whole else left

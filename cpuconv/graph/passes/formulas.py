@@ -36,7 +36,7 @@ x, axes, scale, bias = map(Symbol, ("x", "axes", "scale", "bias"))
 alpha, epsilon, low, high = map(Free, ("alpha", "epsilon", "low", "high"))
 
 
-def _of_floats(maker: Maker, found: Found) -> bool:
+def _is_float(maker: Maker, found: Found) -> bool:
     """Whether the result is floating-point, with the shape and dtype of x."""
     graph, (root, *_) = maker.graph, found.nodes
     return is_float(graph, root.outputs[0]) and graph.value(found.names["x"]) == graph.value(root.outputs[0])
@@ -46,7 +46,7 @@ def _becomes(op: str, **attributes: object) -> Make:
     """Make an operator of x; free numbers become attributes of their names."""
 
     def make(maker: Maker, found: Found) -> bool:
-        if not _of_floats(maker, found):
+        if not _is_float(maker, found):
             return False
         numbers: dict[str, Any] = {**attributes, **found.numbers}
         maker.node(op, found.names["x"], **numbers)
@@ -58,7 +58,7 @@ def _becomes(op: str, **attributes: object) -> Make:
 def _clip(maker: Maker, found: Found) -> bool:
     dtype = maker.graph.value(found.names["x"]).dtype
     ends = {"low": 0.0, **found.numbers}
-    if not ends["low"] <= ends["high"] or not _of_floats(maker, found):
+    if not ends["low"] <= ends["high"] or not _is_float(maker, found):
         return False
     maker.node("Clip", found.names["x"], *(maker.constant(np.array(ends[end], dtype), end) for end in ("low", "high")))
     return True
@@ -71,7 +71,7 @@ def _layer_normalization(maker: Maker, found: Found) -> bool:
     rank = len(whole)
     stated = graph.constants.get(found.names["axes"])
     over = sorted(int(axis) % rank for axis in stated) if stated is not None else []
-    if not over or over != list(range(over[0], rank)) or not _of_floats(maker, found):
+    if not over or over != list(range(over[0], rank)) or not _is_float(maker, found):
         return False
     shape, parameters = whole[over[0] :], []
     for name in ("scale", "bias"):

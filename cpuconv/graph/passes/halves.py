@@ -39,7 +39,7 @@ def run(graph: Graph) -> Graph:
     fed = halves.intersection(graph.inputs)
     computed = halves - {*graph.constants}
     for node in graph.nodes:
-        if node.meaning is None:
+        if node.semantics is None:
             for name in fed.intersection(node.inputs):
                 cast(name, wide[name])
             made.update(wide[name] for name in halves.intersection(node.outputs))
@@ -69,7 +69,7 @@ def wide_name(name: str) -> str:
 
 def _computes(node: Node) -> bool:
     """Whether a node is of the operator table and not just a Cast."""
-    return node.meaning is None and node.op != "Cast"
+    return node.semantics is None and node.op != "Cast"
 
 
 def _value(value: Value) -> Value:

@@ -41,7 +41,7 @@ _operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
 _product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
 
 
-def _as_floats(maker: Maker, found: Found) -> bool:
+def _convert(maker: Maker, found: Found) -> bool:
     graph, product, names = maker.graph, found.nodes[-1], found.names
     x, zero, added = names["x"], names["zero"], names.get("added", "")
     w, w_zero = constant(graph, names["w"]), constant(graph, names["w_zero"])
@@ -60,8 +60,8 @@ def _as_floats(maker: Maker, found: Found) -> bool:
         shift = w_zero.astype(np.float32).reshape(-1, *[1] * (w.ndim - 1))
     weight = maker.constant(np.asarray(w.astype(np.float32) - shift, np.float32), "weight")
     attributes = {**product.attributes, "activation": None} if product.op == "ConvInteger" else {}
-    floats, part = _floats(graph, maker, x, zero), "product" if added else ""
-    y = maker.node(_PRODUCTS[product.op], floats, weight, part=part, **attributes)
+    x_float32, part = _as_float32(graph, maker, x, zero), "product" if added else ""
+    y = maker.node(_PRODUCTS[product.op], x_float32, weight, part=part, **attributes)
     if added:
         maker.node("Add", y, _float(maker, added, "added"))
     return True
@@ -72,7 +72,7 @@ def _float(maker: Maker, x: str, part: str) -> str:
     return maker.node("Elementwise", x, part=part, expression=Operand(0), to=FLOAT32)
 
 
-def _bytes(w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _as_int8(w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int8 weights, and the remainder to w less its zero points: 0, or the zero points less the middle of the type."""
     whole, middle = w.astype(np.int16) - points, _MIDDLE[w.dtype]
     narrow = whole.astype(np.int8)
@@ -88,7 +88,7 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     if {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
     along = points.reshape(-1, *[1] * (w.ndim - 1))
-    whole, (weight, shift) = w.astype(np.int16) - along, _bytes(w, along)
+    whole, (weight, shift) = w.astype(np.int16) - along, _as_int8(w, along)
     if shift.any() and product["group"] > 1:
         weight, shift = whole, np.zeros_like(shift)
     known, columns = _known(maker.graph, zero), _columns(maker.graph, product, whole)
@@ -147,7 +147,7 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
     if w.ndim != 2 or len(value.shape or ()) < 2 or {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
     points = np.zeros(1, np.int16) if w_zero is None else w_zero.ravel().astype(np.int16)
-    (weight, shift), middle = _bytes(w, points), _MIDDLE[value.dtype]  # type: ignore[index]
+    (weight, shift), middle = _as_int8(w, points), _MIDDLE[value.dtype]  # type: ignore[index]
     if shift.any():  # an additional column for the sums of rows
         weight = np.pad(weight, ((0, 0), (0, 1)), constant_values=1)
     name = maker.constant(np.ascontiguousarray(weight), "weight")
@@ -179,7 +179,7 @@ def _span(graph: Graph, node: Node) -> Rewrite:
     return maker.done()
 
 
-def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
+def _as_float32(graph: Graph, maker: Maker, x: str, zero: str) -> str:
     """Convert x less its zero point to float32."""
     producer = graph.producer(x)
     number = _float(maker, zero, "zero") if zero else ""
@@ -193,4 +193,4 @@ def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
 
 
 dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _span})
-run = Search(__doc__, (Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _as_floats),))
+run = Search(__doc__, (Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _convert),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import traits_of
-from cpuconv.graph.ops.pooling import sees_all
+from cpuconv.graph.ops.pooling import windows_overlap_input
 from cpuconv.graph.ops.traits import Sign
 from cpuconv.graph.passes.rewriting import constant, operand, scalar, shape_of
 
@@ -17,14 +17,14 @@ def never_negative(graph: Graph, name: str) -> bool:
         node, array = graph.producer(name), constant(graph, name)
         if array is not None and (array >= 0).all():
             continue
-        if node is None or node.meaning is not None or name != node.outputs[0]:
+        if node is None or node.semantics is not None or name != node.outputs[0]:
             return False
         op = traits_of(node)
         if op.sign is Sign.NONNEGATIVE or (node.op == "Clip" and _from_zero(graph, node)):
             continue
         data = node.inputs if op.joins else node.inputs[:1]
         read = [each for each in data if each and op.sign is Sign.KEPT]
-        if not read or (node.op == "MaxPool" and not sees_all(node, shape_of(graph, read[0]))):
+        if not read or (node.op == "MaxPool" and not windows_overlap_input(node, shape_of(graph, read[0]))):
             return False
         asked += {*read} - known
         known |= {*read}

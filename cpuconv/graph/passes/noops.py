@@ -86,7 +86,7 @@ NEUTRAL: dict[str, tuple[float, bool]] = {
 
 def source(graph: Graph, node: Node) -> str | None:
     """Input that equals the node's only output; None if there is none."""
-    if node.meaning is not None or any(node.outputs[1:]):
+    if node.semantics is not None or any(node.outputs[1:]):
         return None
     found = None
     if node.op in UNCHANGED and node.inputs and UNCHANGED[node.op](graph, node):

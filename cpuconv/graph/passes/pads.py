@@ -99,10 +99,10 @@ _READERS = (
 run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in _READERS))
 
 
-def _bytes(graph: Graph, node: Node) -> Rewrite | None:
+def _pad_quantised(graph: Graph, node: Node) -> Rewrite | None:
     """Move a Pad before DynamicQuantizeLinear after it."""
     pad, (y, _, zero) = graph.producer(node.inputs[0]), node.outputs
-    if pad is None or pad.op != "Pad" or pad.meaning is not None or graph.gives(y) or not zero:
+    if pad is None or pad.op != "Pad" or pad.semantics is not None or graph.is_output(y) or not zero:
         return None
     if _padding(graph, pad) is None or _number(graph, operand(pad, 2)) != 0:
         return None
@@ -117,4 +117,4 @@ def _bytes(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _bytes})
+dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _pad_quantised})

@@ -170,7 +170,7 @@ class Applied(Pattern):
 
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         node = graph.producer(name)
-        if node is None or node.op != self.op or node.meaning is not None or len(node.inputs) > len(self.operands):
+        if node is None or node.op != self.op or node.semantics is not None or len(node.inputs) > len(self.operands):
             return
         if not all(isinstance(operand, Maybe) for operand in self.operands[len(node.inputs) :]):
             return
@@ -248,7 +248,7 @@ class Search:
     def __call__(self, graph: Graph) -> Graph:
         """Apply the rewrite."""
         for formula in self.formulas:
-            pattern = formula.pattern.among({node.op for node in graph.nodes if node.meaning is None})
+            pattern = formula.pattern.among({node.op for node in graph.nodes if node.semantics is None})
             if pattern is not None:
                 graph = rewritten(graph, dict.fromkeys(pattern.roots, formula._replace(pattern=pattern).rule))
         return graph
@@ -261,6 +261,6 @@ def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> 
             return found
         inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
         inside = {id(node) for node in found.nodes}
-        if all(not graph.gives(name) and all(id(user) in inside for user in graph.users(name)) for name in inner):
+        if all(not graph.is_output(name) and all(id(user) in inside for user in graph.users(name)) for name in inner):
             return found
     return None

@@ -33,12 +33,18 @@ from cpuconv.graph.ops import names_of, traits_of
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.graph.ops.pooling import sees_all
+from cpuconv.graph.ops.pooling import windows_overlap_input
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.ops.resizing import of_planes
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes import transposed, volumes
-from cpuconv.graph.passes.joining_products import added, of_floats, product, product_ending, rounded_between
+from cpuconv.graph.passes.int8_layers import (
+    convert_matmul,
+    fuse_bias,
+    fuse_quantize,
+    fuse_rounded_bias,
+    has_float32_result,
+)
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
@@ -49,11 +55,11 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
-from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, scaled, stored
+from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, scaled, stored
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.expression import Operand, apply
-from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.requested_types import signed
 
 OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -63,7 +69,7 @@ def _made(
 ) -> Rewrite | None:
     """Replace a node by an integer convolution or matrix multiplication; weights (K, C), (K, C, S) or (K, C, R, S)."""
     dtype = graph.value(x.name).dtype
-    if array is None or not x.one or {dtype, array.dtype} - {*BYTES} or array.ndim > 4:
+    if array is None or not x.one or {dtype, array.dtype} - {*INT8_DTYPES} or array.ndim > 4:
         return None
     with np.errstate(all="ignore"):
         units = x.scale * w.scale
@@ -97,7 +103,7 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
     if x is None or w is None or _axis(w) not in (None, 0) or node["activation"]:
         return None
     array = constant(graph, w.name)
-    if array is not None and array.ndim == 5 and x.one and x.zero.dtype in BYTES:
+    if array is not None and array.ndim == 5 and x.one and x.zero.dtype in INT8_DTYPES:
         means = [graph.producer(name) for name in node.inputs[:2]]
         assert means[0] is not None and means[1] is not None
         return volumes.rule(graph, node, volumes.Integers(means[0], means[1], array, x.zero))
@@ -114,7 +120,7 @@ def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     x, w = (dequantised(graph, name) for name in node.inputs[:2])
     array = None if w is None else constant(graph, w.name)
     if x is not None and w is not None and node.op == "MatMul" and array is None:
-        return product(graph, node, x, w)
+        return convert_matmul(graph, node, x, w)
     if x is None or w is None or array is None or array.ndim != 2 or len(shape_of(graph, x.name)) < 2:
         return None
     numbers = {name: node.attributes.get(name, 1) for name in ("alpha", "beta")}
@@ -149,7 +155,7 @@ def _with_bias(graph: Graph, node: Node, x: Scaled, w: Scaled, array: np.ndarray
 
 def _quantize(graph: Graph, node: Node) -> Rewrite | None:
     y, source = scaled(graph, node, "QuantizeLinear"), graph.producer(node.inputs[0])
-    if y is None or source is None or source.meaning is not None or not y.one or y.zero.dtype not in BYTES:
+    if y is None or source is None or source.semantics is not None or not y.one or y.zero.dtype not in INT8_DTYPES:
         return None
     if source.op == "DequantizeLinear":
         x = dequantised(graph, node.inputs[0])
@@ -157,16 +163,16 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
     if sole_reader(graph, node.inputs[0]) is None:
         return None
-    if of_floats(source) and source.op != "QuantizedMatMul":
+    if has_float32_result(source) and source.op != "QuantizedMatMul":
         return _ending(graph, node, source, y)
     if source.op == "Add":
-        return rounded_between(graph, node, source, y)
+        return fuse_rounded_bias(graph, node, source, y)
     if source.op == "QuantizedMatMul" and source["y"] == FLOAT32:
-        return product_ending(node, source, y)
-    if source.op in _MEANS and (made := _bytes_of_mean(graph, node, source, y)) is not None:
+        return fuse_quantize(node, source, y)
+    if source.op in _MEANS and (made := _int8_mean(graph, node, source, y)) is not None:
         return made
-    if source.op.removeprefix("Quantized") in _LINES and source.attributes.get("y", FLOAT32) == FLOAT32:
-        return _line_ending(node, source, y)
+    if source.op.removeprefix("Quantized") in _ROWWISE and source.attributes.get("y", FLOAT32) == FLOAT32:
+        return _fuse_rowwise_quantize(node, source, y)
     nearest = source.op == "Resize" and source["mode"] == "nearest"
     moves = nearest or source.op == "Pad" or traits_of(source).int8 is Int8.MOVED
     return _moved(graph, node, source, y) if moves and len(source.outputs) == 1 else None
@@ -181,7 +187,7 @@ def _ready(graph: Graph, name: str) -> bool:
         return False
     op = traits_of(source)
     moves = op.int8 is Int8.MOVED and not op.joins and len(source.outputs) == 1
-    return of_floats(source) or (moves and _ready(graph, source.inputs[0]))
+    return has_float32_result(source) or (moves and _ready(graph, source.inputs[0]))
 
 
 def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
@@ -198,7 +204,7 @@ def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None
     return Rewrite([source, node], [made]) if np.isfinite(ratio).all() else None
 
 
-def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
+def _int8_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Average integers instead of float32."""
     x = dequantised(graph, source.inputs[0])
     if x is None or not x.one or x.zero.dtype != y.zero.dtype or not _MEANS[source.op](graph, source):
@@ -212,7 +218,7 @@ def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite
 def _by_windows(graph: Graph, node: Node) -> bool:
     """Whether a kernel supports the window means; means of whole planes are converted later."""
     shape = shape_of(graph, node.inputs[0])
-    return tuple(node["kernel_shape"]) != shape[2:] and sees_all(node, shape)
+    return tuple(node["kernel_shape"]) != shape[2:] and windows_overlap_input(node, shape)
 
 
 _MEANS: dict[str, Callable[[Graph, Node], bool]] = {
@@ -243,7 +249,7 @@ def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
 def _mean(graph: Graph, node: Node) -> Rewrite | None:
     """Convert the mean of dequantised values to the mean of integers."""
     x, shape = dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in BYTES or len(shape) not in (3, 4) or 0 in shape:
+    if x is None or not x.one or x.zero.dtype not in INT8_DTYPES or len(shape) not in (3, 4) or 0 in shape:
         return None
     maker = Maker(graph, node)
     tree = apply("mul", apply("sub", Operand(0), float(x.zero[0])), float(x.scale[0]))
@@ -251,10 +257,10 @@ def _mean(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _line(graph: Graph, node: Node) -> Rewrite | None:
+def _rowwise(graph: Graph, node: Node) -> Rewrite | None:
     """Let an operator along rows read integers."""
     x = dequantised(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in BYTES or any(node.outputs[1:]):
+    if x is None or not x.one or x.zero.dtype not in INT8_DTYPES or any(node.outputs[1:]):
         return None
     maker = Maker(graph, node)
     scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0])}
@@ -263,7 +269,7 @@ def _line(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _line_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
+def _fuse_rowwise_quantize(node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Let an operator along rows store integers."""
     if any(source.outputs[1:]):
         return None
@@ -288,12 +294,12 @@ def _split(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _sinks(op: Op) -> bool:
+def _is_view_of_all(op: Op) -> bool:
     """Whether an operator is a view of all elements; `noops` removes Identity."""
     return op.view is not None and op.movement >= Movement.ALL and op.name != "Identity"
 
 
-def _sunk(graph: Graph, node: Node) -> Rewrite | None:
+def _move_before_dequantize(graph: Graph, node: Node) -> Rewrite | None:
     """Move data before dequantisation: integers take less memory, and later layers can read them."""
     x, source, reader = (
         dequantised(graph, node.inputs[0]),
@@ -324,13 +330,13 @@ apart = Rewriter(
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
 _RULES = {
-    "Add": added,
+    "Add": fuse_bias,
     "Conv": _conv,
     "ConvTranspose": _transposed,
     "GlobalAveragePool": _mean,
     "Split": _split,
     "QuantizeLinear": _quantize,
 }
-_RULES |= dict.fromkeys(names_of(_sinks), _sunk)
-_LINES = ("LayerNormalization", "ReduceMean", "Softmax")
-run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_LINES, _line))
+_RULES |= dict.fromkeys(names_of(_is_view_of_all), _move_before_dequantize)
+_ROWWISE = ("LayerNormalization", "ReduceMean", "Softmax")
+run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_ROWWISE, _rowwise))

@@ -12,8 +12,8 @@ import numpy as np
 from autotune.data_classes import dataclass
 from cpuconv.following.sizes import is_followed, sizes_array
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
-from cpuconv.graph.ops.base import MISFITS, misfit
+from cpuconv.graph.ir import Graph, Node, Value, merged_parts, trimmed
+from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Rewrite:
 
 
 Rule = Callable[[Graph, Node], Rewrite | None]
-Rules = Mapping[str, Rule]  # by operator, for nodes without a meaning of their own
+Rules = Mapping[str, Rule]  # by operator, for nodes without semantics of their own
 
 
 def rewritten(graph: Graph, rules: Rules) -> Graph:
@@ -101,11 +101,11 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
     read: set[str] = set()
     found = []
     for node in graph.nodes:
-        rule = rules.get(node.op) if node.meaning is None and id(node) not in nodes else None
+        rule = rules.get(node.op) if node.semantics is None and id(node) not in nodes else None
         try:
             rewrite = rule and rule(graph, node)
-        except MISFITS as error:
-            raise misfit(node, graph.operands(node), error) from error
+        except OPERAND_ERRORS as error:
+            raise operand_error(node, graph.operands(node), error) from error
         if rewrite is None:
             continue
         old = {id(node) for node in rewrite.old}
@@ -145,12 +145,12 @@ def _with_parts(rewrite: Rewrite) -> list[Node]:
     alike: dict[bool, list[Node]] = {True: [], False: []}
     for node in rewrite.old:
         alike[_moves(node)].append(node)
-    return [replace(node, parts=joined(alike[_moves(node)] or rewrite.old)) for node in rewrite.new]
+    return [replace(node, parts=merged_parts(alike[_moves(node)] or rewrite.old)) for node in rewrite.new]
 
 
 def _moves(node: Node) -> bool:
     """Whether a node only changes the view of its data."""
-    return node.meaning is None and ops.TABLE[node.op].view is not None
+    return node.semantics is None and ops.TABLE[node.op].view is not None
 
 
 def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:
@@ -161,7 +161,7 @@ def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[s
     ]
     if any(value is not None and not value.concrete for value in inputs):
         return {name: values.get(name, Value()) for name in node.outputs if name}
-    outputs = zip(node.outputs, ops.meaning(node).infer(node, inputs), strict=False)
+    outputs = zip(node.outputs, ops.semantics(node).infer(node, inputs), strict=False)
     made = {name: Value(value.shape, value.dtype) for name, value in outputs if name}
     for name, value in made.items():
         assert values.get(name, value) == value, f"{node} gives {value}, not {values[name]}"
@@ -189,9 +189,9 @@ def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
     for node, sources in equal:
         renamed: dict[str, str] = {}
         for copy, source in zip(node.outputs, map(final, sources), strict=True):
-            if not graph.gives(copy):
+            if not graph.is_output(copy):
                 renamed[copy] = source
-            elif graph.gives(source) or source in renamed or graph.producer(source) is None:
+            elif graph.is_output(source) or source in renamed or graph.producer(source) is None:
                 break
             else:
                 renamed[source] = copy
@@ -211,7 +211,7 @@ def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
 def sole_reader(graph: Graph, name: str) -> Node | None:
     """The only reader of a value; None if there are more readers or the value is an output."""
     users = graph.users(name)
-    return users[0] if len(users) == 1 and not graph.gives(name) else None
+    return users[0] if len(users) == 1 and not graph.is_output(name) else None
 
 
 def constant(graph: Graph, name: str) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 
-BYTES = (U8.dtype, S8.dtype)
+INT8_DTYPES = (U8.dtype, S8.dtype)
 _PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes that state float types
 
 
@@ -35,7 +35,7 @@ class Scaled(NamedTuple):
 
 def scaled(graph: Graph, node: Node | None, op: str) -> Scaled | None:
     """Quantised tensor that a node of operator `op` reads or writes; None if a scale or zero point is not constant."""
-    if node is None or node.op != op or node.meaning is not None or node["block_size"]:
+    if node is None or node.op != op or node.semantics is not None or node["block_size"]:
         return None
     if (node[_PRECISIONS[op]] or FLOAT32) != FLOAT32:
         return None

@@ -27,23 +27,23 @@ def run(graph: Graph) -> Graph:
     """Convert tensors to one signedness, except where callers or other operators read or write them."""
     product = product_of(Types(U8, S8, S32, S32), current())
     wanted = U8 if product is None or product.x != S8 else S8
-    turned = _turned(graph, S8 if wanted == U8 else U8)
-    if not turned:
+    converted = _convertible(graph, S8 if wanted == U8 else U8)
+    if not converted:
         return graph
-    names = {name: f"{name} as {wanted.dtype.name}" for name in turned}
+    names = {name: f"{name} as {wanted.dtype.name}" for name in converted}
     constants: dict[str, np.ndarray] = {}
     nodes = []
     for node in graph.nodes:
-        if not turned.isdisjoint(_ends(graph, node)):
+        if not converted.isdisjoint(_ends(graph, node)):
             node = _with_zero(graph, node, wanted, constants)
         nodes.append(node.reads(names).writes(names))
-    values = {names[name]: Value(graph.value(name).shape, wanted.dtype) for name in turned}
+    values = {names[name]: Value(graph.value(name).shape, wanted.dtype) for name in converted}
     return replace(
         graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, values={**graph.values, **values}
     ).live()
 
 
-def _turned(graph: Graph, other: Element) -> set[str]:
+def _convertible(graph: Graph, other: Element) -> set[str]:
     """Values of the other type for which all writers and readers support the wanted type."""
     found = {name for name, value in graph.values.items() if value.dtype == other.dtype}
     found -= {*graph.inputs, *graph.outputs}
@@ -60,7 +60,7 @@ def _turned(graph: Graph, other: Element) -> set[str]:
 
 def _ends(graph: Graph, node: Node) -> set[str]:
     """Integer operand of a QuantizeLinear or DequantizeLinear with constant scale and zero point; empty for others."""
-    if node.meaning is not None or node.op not in OPERATORS or node["block_size"]:
+    if node.semantics is not None or node.op not in OPERATORS or node["block_size"]:
         return set()
     if any(constant(graph, name) is None for name in filter(None, node.inputs[1:])):
         return set()

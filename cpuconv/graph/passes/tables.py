@@ -17,7 +17,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
 from cpuconv.kernels.elementwise.lookup import VALUES
 
-_BYTES = (U8.dtype, S8.dtype)
+_INT8_DTYPES = (U8.dtype, S8.dtype)
 
 
 class _Function(NamedTuple):
@@ -38,7 +38,7 @@ def run(graph: Graph) -> Graph:
     known: dict[str, _Function] = {}
     old, new, constants = [], [], dict(graph.constants)
     for node in graph.nodes:
-        found = _function(graph, node, known) if node.op == "Elementwise" and node.meaning is None else None
+        found = _function(graph, node, known) if node.op == "Elementwise" and node.semantics is None else None
         if found is None:
             continue
         (output,) = node.outputs
@@ -55,10 +55,10 @@ def _function(graph: Graph, node: Node, known: dict[str, _Function]) -> _Functio
     """Tabulate a node as a function of one int8 tensor; None if it is none."""
     output = graph.value(node.outputs[0])
     tree = expression_of(node, graph.operands(node))
-    if tree is None or output.dtype is None or output.dtype not in _BYTES or not output.shape:
+    if tree is None or output.dtype is None or output.dtype not in _INT8_DTYPES or not output.shape:
         return None
     read = {at: graph.value(node.inputs[at]) for at in tree.operands}
-    if any(value.dtype not in _BYTES or value.shape != output.shape for value in read.values()):
+    if any(value.dtype not in _INT8_DTYPES or value.shape != output.shape for value in read.values()):
         return None
     every = np.arange(VALUES, dtype=np.uint8)
     parts = {

@@ -111,7 +111,7 @@ def _known(graph: Graph, name: str, groups: int) -> _Known | None:
     if (array := constant(graph, name)) is not None:
         return _Known(array)
     producer = graph.producer(name) if name else None
-    if producer is None or producer.op != "DequantizeLinear" or producer.meaning is not None:
+    if producer is None or producer.op != "DequantizeLinear" or producer.semantics is not None:
         return None
     whole, scale, zero = (constant(graph, operand(producer, at)) for at in range(3))
     if whole is None or scale is None or (operand(producer, 2) and zero is None) or producer["block_size"]:

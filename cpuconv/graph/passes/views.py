@@ -123,7 +123,7 @@ shuffles = Search(
     """Channel shuffles become one Gather of channels.
 
     Pattern: Reshape, which splits the channels; Transpose, which moves only these parts; Reshape to the first shape.
-    Equal in every bit: Gather takes the same channels in the same order, in one copy whichever way tensors lie.
+    Equal in every bit: Gather takes the same channels in the same order, in one copy for any layout of the tensors.
     """,
     (Formula(_Reshape(_Transpose(_Reshape(Symbol("x"), Symbol("split"))), Symbol("end")), _pick, alone=False),),
 )

@@ -64,7 +64,7 @@ class Ends:
 def _source(graph: Graph, name: str) -> str:
     """The value that an output equals, without Identity nodes."""
     producer = graph.producer(name)
-    while producer is not None and producer.op == "Identity" and producer.meaning is None:
+    while producer is not None and producer.op == "Identity" and producer.semantics is None:
         name = producer.inputs[0]
         producer = graph.producer(name)
     return name

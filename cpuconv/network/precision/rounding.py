@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cpuconv.conv.choice.target import FULL, HALF, Target
-from cpuconv.graph.ir import Graph, joined
+from cpuconv.graph.ir import Graph, merged_parts
 from cpuconv.graph.lowering import Offer
 from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.selection.decisions import Decisions, name_of
@@ -57,7 +57,7 @@ class Operators:
         """The nodes of operators, merged where they belong to common nodes of the model."""
         groups: list[tuple[set[str], list[int]]] = []
         for number in sorted(numbers):
-            nodes, parts = self.nodes[number], {*joined(self.graph.nodes[at] for at in self.nodes[number])}
+            nodes, parts = self.nodes[number], {*merged_parts(self.graph.nodes[at] for at in self.nodes[number])}
             for group in [group for group in groups if not parts.isdisjoint(group[0])]:
                 groups.remove(group)
                 parts, nodes = parts | group[0], group[1] + nodes
@@ -66,7 +66,7 @@ class Operators:
 
     def parts(self, rounding: Rounding) -> tuple[str, ...]:
         """Names in the model of the nodes of some operators."""
-        return joined(self.graph.nodes[at] for number in rounding for at in self.nodes[number])
+        return merged_parts(self.graph.nodes[at] for number in rounding for at in self.nodes[number])
 
     def target(self, rounding: Rounding) -> Target:
         """The target in which only these operators may round; with one default precision if these are all or none."""

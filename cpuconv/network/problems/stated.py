@@ -71,7 +71,7 @@ def stated_problems(
     text = os.fspath(source)
     entries: list[Entry] = []
     skipped: dict[str, None] = {}
-    graph = read(source, beside=False)
+    graph = read(source, external_data=False)
     for batch in batches or (None,):
         network = Path(text).stem + ("" if batch is None else f", batch {batch}")
         try:
@@ -176,10 +176,10 @@ def _convolutions(graph: Graph, known: dict[str, Value]) -> Iterator[tuple[Node,
 def _outputs(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
     """Infer the outputs by the operator's rule, else use the model's statement; compute small elements too."""
     stated = [graph.value(name) for name in node.outputs]
-    if is_open(inputs) or node.meaning is not None:
+    if is_open(inputs) or node.semantics is not None:
         return stated
     try:
-        found = ops.meaning(node).infer(node, inputs)
+        found = ops.semantics(node).infer(node, inputs)
         known = all(value is None or value.array is not None for value in inputs)
         if known and all(_is_small(value) for value in (*found, *filter(None, inputs))):
             arrays = [None if value is None else value.array for value in inputs]

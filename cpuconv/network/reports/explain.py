@@ -230,7 +230,7 @@ def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
 
 def reference_of(node: Node, by: str = REFERENCE) -> str:
     """Name of what computes a node without kernels; for control flow, the operators of its bodies."""
-    return summary_of(node) if is_control(node) else by if node.meaning is None else EVALUATOR
+    return summary_of(node) if is_control(node) else by if node.semantics is None else EVALUATOR
 
 
 def shortened(name: str) -> str:

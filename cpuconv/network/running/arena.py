@@ -242,7 +242,7 @@ class _Planner:
 
 
 def _op(node_plan: NodePlan) -> Op | None:
-    return None if node_plan.node.meaning is not None else ops.TABLE[node_plan.node.op]
+    return None if node_plan.node.semantics is not None else ops.TABLE[node_plan.node.op]
 
 
 def _sizes(value: Value) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from cpuconv.following.sizes import greatest, now
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
-from cpuconv.graph.ops.base import MISFITS, misfit
+from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE_BF16, TensorView, image_shape, stored_as
 from cpuconv.memory.arenas import Arenas
@@ -143,7 +143,7 @@ class Builder:
             if self._lent:
                 let_go(self._raw[name] for name in each.node.inputs if name in self._lent)
             for name in ending.get(at, ()):
-                network_plan.graph.forget(name)
+                network_plan.graph.release_constant(name)
         return works, sets(touched)
 
     def _touched(self, moment: int, work: CompiledNode) -> Touched:
@@ -183,8 +183,8 @@ class Builder:
         call = Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants)
         try:
             steps = self._steps(op.lower, call)
-        except MISFITS as error:
-            raise misfit(node, read, error) from error
+        except OPERAND_ERRORS as error:
+            raise operand_error(node, read, error) from error
         self.workspace_bytes = greatest(self.workspace_bytes, self._space.size)
         return steps
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from autotune.text import JSON_BYTES
 from cpuconv.errors import SourceError
-from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES
+from cpuconv.graph.limits import MAX_DEPTH, MAX_NODES
 from cpuconv.memory.room import check_bytes
 
 MOST_HEADER = 128 << 20  # maximum size in bytes: twice that of a program with 100,000 nodes
-MOST_LEVELS = 8 + 6 * MOST_DEPTH  # maximum nesting of brackets: each nested graph takes six levels
+MOST_LEVELS = 8 + 6 * MAX_DEPTH  # maximum nesting of brackets: each nested graph takes six levels
 _TIMES = 16  # maximum ratio of decoded to encoded size
 _SMALL = 1 << 16  # bytes that are allowed for any header
 
@@ -72,10 +72,10 @@ def check_nodes(graph: Any, most: int | None = None) -> None:
     Raises
     ------
     SourceError
-        There are more than `most` nodes, by default `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
+        There are more than `most` nodes, by default `MAX_NODES`, or they nest deeper than `MAX_DEPTH`.
     """
-    count, level, most = 0, [graph], most or MOST_NODES
-    for _ in range(MOST_DEPTH + 1):
+    count, level, most = 0, [graph], most or MAX_NODES
+    for _ in range(MAX_DEPTH + 1):
         nodes = [node for each in level for node in _items(each, "nodes")]
         count += len(nodes)
         if count > most:
@@ -83,7 +83,7 @@ def check_nodes(graph: Any, most: int | None = None) -> None:
         level = [inner for node in nodes for inner in _graphs_in(node)]
         if not level:
             return
-    raise SourceError(f"nodes must not nest deeper than {MOST_DEPTH} levels")
+    raise SourceError(f"nodes must not nest deeper than {MAX_DEPTH} levels")
 
 
 def _items(data: Any, name: str) -> list[Any]:

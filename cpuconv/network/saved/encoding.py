@@ -19,7 +19,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.limits import MOST_AXES
+from cpuconv.graph.limits import MAX_AXES
 from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
@@ -102,7 +102,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 def sizes_of(value: Any) -> tuple[int, ...]:
     """Validate the sizes of axes."""
     sizes = tuple(list_of(int, value))
-    if len(sizes) > MOST_AXES or min(sizes, default=0) < 0:
+    if len(sizes) > MAX_AXES or min(sizes, default=0) < 0:
         raise SourceError(f"there are no sizes {_shown(value)}")
     return sizes
 
@@ -297,12 +297,12 @@ def _defaults(data: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str
 
 def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
     meaning: Any = None
-    if isinstance(node.meaning, Foreign):
-        proto = base64.b64encode(node.meaning.proto).decode()
-        meaning = [proto, node.meaning.opsets, list(node.meaning.inputs)]
+    if isinstance(node.semantics, Foreign):
+        proto = base64.b64encode(node.semantics.proto).decode()
+        meaning = [proto, node.semantics.opsets, list(node.semantics.inputs)]
     elif control.is_control(node):
         meaning = _CONTROL
-    elif node.meaning is not None:
+    elif node.semantics is not None:
         raise SourceError(f"{node.label} has a meaning of its own, which cannot be saved.")
     attributes = {name: _attribute_to_plain(value, keep) for name, value in node.attributes.items()}
     parts = [] if node.sources == (node.origin,) else [list(node.parts)]

@@ -17,7 +17,7 @@ from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
-from cpuconv.graph.ops.base import MISFITS, Op, misfit
+from cpuconv.graph.ops.base import OPERAND_ERRORS, Op, operand_error
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.kernels.binding.tensor_view import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
@@ -203,7 +203,7 @@ def _is_open(offer: Offer | None) -> bool:
 
 def _computing(node: Node, values: Sequence[Value | None], results: Sequence[Value | None]) -> Op | None:
     """The operator whose offers apply to a node with these operands; None: the reference computes it."""
-    op = None if node.meaning is not None else ops.TABLE[node.op]
+    op = None if node.semantics is not None else ops.TABLE[node.op]
     if op is None or op.offers is None or not _filled(values):
         return None
     return None if op.signature and mismatch(op.signature, values, results) else op
@@ -229,8 +229,8 @@ def _offers_of(
     try:
         made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
         return [offer for offer in made if is_right(offer, node, late)] or [None]
-    except MISFITS as error:
-        raise misfit(node, values, error) from error
+    except OPERAND_ERRORS as error:
+        raise operand_error(node, values, error) from error
 
 
 def _results(graph: Graph, node: Node) -> list[Value | None]:

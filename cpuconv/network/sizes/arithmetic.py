@@ -30,7 +30,7 @@ def of_sizes(node: Node, inputs: Sequence[Value | None], values: Sequence[Value]
     """
     arrays = [None if value is None else value.array for value in inputs]
     dtypes = [value.dtype for value in values]
-    if node.meaning is None and len(values) == 1 and dtypes[0] in _INTEGERS:
+    if node.semantics is None and len(values) == 1 and dtypes[0] in _INTEGERS:
         if node.op == "Cast" and inputs[0] is not None and inputs[0].dtype in _INTEGERS and arrays[0] is not None:
             return [_within(arrays[0], dtypes[0])]
         if node.op == "Div" and _are_counts(arrays):

@@ -69,7 +69,7 @@ def stages(tail: Graph) -> Stages:
     made = {name for node in tail.nodes for name in node.outputs if name}
     first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
     rest = [node for node in tail.nodes if node not in first]
-    sequences = any(node.meaning is not None and node.op in SEQUENCES for node in tail.nodes)
+    sequences = any(node.semantics is not None and node.op in SEQUENCES for node in tail.nodes)
     if sequences or not any(map(_is_heavy, rest)):  # programs have tensors alone
         return Stages(tail, None)
     inner = {name for node in rest for name in node.outputs if name}
@@ -93,7 +93,7 @@ def _is_heavy(node: Node) -> bool:
 
 def _decides(graph: Graph, node: Node) -> bool:
     """Whether a node determines sizes from its data, and not from the elements of a parameter input."""
-    positions = ops.TABLE[node.op].parameters if node.meaning is None else ()
+    positions = ops.TABLE[node.op].parameters if node.semantics is None else ()
     told = (node.inputs[at] for at in positions if at < len(node.inputs))
     return all(not name or name in graph.constants for name in told)
 

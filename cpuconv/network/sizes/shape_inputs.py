@@ -58,7 +58,7 @@ def _parameters(node: Node) -> Iterator[str]:
     for body in control.bodies(node):
         names = control.renamed(node, body)
         yield from (names[name] for name in shape_inputs(body) if name in names)
-    known = TABLE.get(node.op) if node.meaning is None else None
+    known = TABLE.get(node.op) if node.semantics is None else None
     positions = known.parameters if known is not None else ()
     yield from (node.inputs[at] for at in positions if at < len(node.inputs))
 

@@ -177,7 +177,7 @@ def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]
 
 def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integers: bool) -> list[Value]:
     """Infer the outputs of a node; compute their elements if those of the inputs are known or not needed."""
-    values = ops.meaning(node).infer(node, inputs)
+    values = ops.semantics(node).infer(node, inputs)
     check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
@@ -228,7 +228,7 @@ def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Coun
     outer = node.inputs[control.captured_at(node) :]
     node = control.holding(node, {name: array for name in outer if (array := arrays[name]) is not None})
     body = partial(Interpreted, sized=partial(sized, count=count), changing=node.op == "Loop", count=count)
-    return replace(node, meaning=Flow(sized, body))
+    return replace(node, semantics=Flow(sized, body))
 
 
 def _taken(
@@ -257,7 +257,7 @@ def _is(value: Value | None, array: np.ndarray) -> bool:
 def _foreign(graph: Graph) -> Iterator[str]:
     """The operators of a graph and its bodies that the reference evaluator computes."""
     for node in graph.nodes:
-        if isinstance(node.meaning, Foreign):
+        if isinstance(node.semantics, Foreign):
             yield node.op
         for body in control.bodies(node):
             yield from _foreign(body)

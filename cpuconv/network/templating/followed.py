@@ -11,7 +11,7 @@ from cpuconv.following.sizes import Trace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
-from cpuconv.graph.ops.base import MISFITS
+from cpuconv.graph.ops.base import OPERAND_ERRORS
 from cpuconv.graph.ops.recurrent_states import StateProducts
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
@@ -104,7 +104,7 @@ def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Tra
             offers = op.offers(node, operands, target)
     except MemoryError:
         raise
-    except MISFITS:
+    except OPERAND_ERRORS:
         if offer.view:  # its addresses are computed from sizes in any case
             raise
         return False

@@ -16,7 +16,7 @@ from cpuconv.following.filled import Number, filled, held
 from cpuconv.following.sizes import Trace, following
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
-from cpuconv.graph.ops.base import MISFITS
+from cpuconv.graph.ops.base import OPERAND_ERRORS
 from cpuconv.kernels.binding.steps import Space, Step, micro_kernels
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.binding.word_table import TABLES, WordTable
@@ -59,7 +59,7 @@ class _Follower(Builder):
                 return steps
         except MemoryError:
             raise
-        except MISFITS:
+        except OPERAND_ERRORS:
             call.space.size = size
             raw = {name: self._raw[name] for name in call.node.inputs if name in self._raw}
             late: Any = LateNode(call.node, call.offer, call.inputs, call.outputs, raw, call.target)
@@ -148,7 +148,7 @@ class ProgramTemplate:
             return self._made(left), None if self._suffix is None else self._suffix.tail(left)
         except MemoryError:
             raise
-        except MISFITS:  # raised by nodes that are lowered for each size
+        except OPERAND_ERRORS:  # raised by nodes that are lowered for each size
             return None
 
     def _made(self, left: Iterator[Any]) -> Executable:

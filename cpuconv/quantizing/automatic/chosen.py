@@ -16,7 +16,7 @@ from cpuconv.network.precision.trials import Listener, Measured
 from cpuconv.network.reports.precisions import PrecisionTable
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.quantizing.automatic.weighing import weighed
+from cpuconv.quantizing.automatic.int8_candidate import int8_candidate
 from cpuconv.runtime.float_environment import default_environment
 
 
@@ -77,7 +77,7 @@ def chosen_for(
     left_out: dict[str, str] = {}
     made = None
     try:
-        made = weighed(
+        made = int8_candidate(
             graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, HALF if rounds else FULL
         )
         of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats, made.error)

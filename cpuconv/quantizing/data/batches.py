@@ -69,7 +69,7 @@ def _runs(at: int, rows: Sequence[int]) -> list[Rows]:
     return [Rows(at, rows[first], rows[stop - 1] + 1) for first, stop in itertools.pairwise(ends)]
 
 
-def joined(feed: Callable[[int], Feed]) -> Callable[[Sequence[Rows]], Feed]:
+def concatenated(feed: Callable[[int], Feed]) -> Callable[[Sequence[Rows]], Feed]:
     """Make a function that concatenates the feed of a batch; it caches the last sample for the next batch."""
     last: dict[int, Feed] = {}
 

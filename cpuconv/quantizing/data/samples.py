@@ -13,7 +13,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.network.ports import Port, fed
-from cpuconv.quantizing.data.batches import batch_of, batches, joined, of_any_batch, rows_of
+from cpuconv.quantizing.data.batches import batch_of, batches, concatenated, of_any_batch, rows_of
 from cpuconv.quantizing.data.images import IMAGES, ImageForm, image_reader
 
 Feed = dict[str, np.ndarray]
@@ -60,7 +60,7 @@ class Samples:
             return self
         loose = Samples(of_any_batch(self._ports), self._items, self._make)
         counts = [loose._rows(at) if rows is None else rows for at in range(len(self))]
-        return self if {*counts} == {size} else Samples(self._ports, batches(counts, size), joined(loose._feed))
+        return self if {*counts} == {size} else Samples(self._ports, batches(counts, size), concatenated(loose._feed))
 
     def _rows(self, at: int) -> int:
         feed = self._feed(at)

@@ -14,7 +14,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.quantizing.graphs.building import Names
 
 
-def with_biases_apart(graph: Graph, known: Mapping[str, Value]) -> Graph:
+def reshape_biases(graph: Graph, known: Mapping[str, Value]) -> Graph:
     """Reshape biases that are added to int8 MatMuls to the rank of the result.
 
     Parameters
@@ -26,9 +26,9 @@ def with_biases_apart(graph: Graph, known: Mapping[str, Value]) -> Graph:
     """
     names, nodes = Names(graph), []
     for node in graph.nodes:
-        for at in (0, 1) if node.op == "Add" and node.meaning is None else ():
+        for at in (0, 1) if node.op == "Add" and node.semantics is None else ():
             bias, other = node.inputs[at], node.inputs[1 - at]
-            array, rank = graph.constants.get(bias), _rank_of_product(graph, other, known)
+            array, rank = graph.constants.get(bias), _rank_of_matmul(graph, other, known)
             if array is not None and array.ndim == 1 and rank > 2:
                 wide = names.constant(array.reshape((1,) * (rank - 1) + array.shape), f"{bias}.wide{rank}")
                 node = replace(node, inputs=(wide, other) if at == 0 else (other, wide))
@@ -37,7 +37,7 @@ def with_biases_apart(graph: Graph, known: Mapping[str, Value]) -> Graph:
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **names.constants}).live()
 
 
-def _rank_of_product(graph: Graph, name: str, known: Mapping[str, Value]) -> int:
+def _rank_of_matmul(graph: Graph, name: str, known: Mapping[str, Value]) -> int:
     """Rank of the output of a MatMul with dequantised weights; 0 for other tensors."""
     node, value = graph.producer(name), known.get(name)
     if node is None or node.op != "MatMul" or value is None or value.shape is None:

@@ -12,11 +12,11 @@ from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.passes.rewriting import operand, scalar
 from cpuconv.quantizing.graphs.plan import Plan
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.graphs.units import clamp_behind
 from cpuconv.quantizing.scales import Scale, Weights
 
-ByProduct = Mapping[str, Weights]  # by the name of the layer's output
+WeightsByOutput = Mapping[str, Weights]  # by the name of the layer's output
 
 
 class Names:
@@ -44,7 +44,7 @@ class Names:
         return name not in self._taken if known is None else known.dtype == array.dtype and np.array_equal(known, array)
 
 
-def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: ByProduct) -> Graph:
+def insert_quantization(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: WeightsByOutput) -> Graph:
     """Insert QuantizeLinear and DequantizeLinear around quantised tensors.
 
     Parameters
@@ -72,15 +72,15 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
             TABLE["QuantizeLinear"].node((name, *numbers), (whole,)),
             TABLE["DequantizeLinear"].node((whole, *numbers), (read[name],)),
         ]
-    products = {id(product.node): product for product in plan.products}
-    dropped = _clamped_by_bytes(graph, plan, scales)
+    layers = {id(layer.node): layer for layer in plan.layers}
+    dropped = _redundant_clamps(graph, plan, scales)
     nodes: list[Node] = [node for name in graph.inputs for node in behind.get(name, ())]
     for node in graph.nodes:
         if id(node) in dropped:
             continue
-        made = node if node.meaning is not None else node.reads(read if id(node) in plan.readers else written)
-        if id(node) in products:
-            before, made = _dequantized(names, made, products[id(node)], weights[node.outputs[0]])
+        made = node if node.semantics is not None else node.reads(read if id(node) in plan.readers else written)
+        if id(node) in layers:
+            before, made = _dequantized(names, made, layers[id(node)], weights[node.outputs[0]])
             nodes += before
         clamp = clamp_behind(graph, node.outputs[0]) if node.outputs else None
         if clamp is not None and id(clamp) in dropped:
@@ -90,7 +90,7 @@ def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: B
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **names.constants}).live()
 
 
-def _dequantized(names: Names, node: Node, product: Product, weights: Weights) -> tuple[list[Node], Node]:
+def _dequantized(names: Names, node: Node, layer: QuantizableLayer, weights: Weights) -> tuple[list[Node], Node]:
     """Make the DequantizeLinear nodes of a layer's weights and bias, and the layer that reads them."""
     x, name, *_ = node.inputs
     nodes, inputs = [], [x]
@@ -111,16 +111,16 @@ def _dequantized(names: Names, node: Node, product: Product, weights: Weights) -
     return nodes, replace(node, inputs=trimmed(inputs))
 
 
-def _clamped_by_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> set[int]:
+def _redundant_clamps(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> set[int]:
     """Clamps that quantisation makes redundant: only int8 is read after them, and its range is within the clamp's."""
     found = set()
     for node in graph.nodes:
-        clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.meaning is None else None
-        if clamp is None or clamp.outputs[0] not in plan.roots or graph.gives(clamp.outputs[0]):
+        clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.semantics is None else None
+        if clamp is None or clamp.outputs[0] not in plan.roots or graph.is_output(clamp.outputs[0]):
             continue
         readers = graph.users(clamp.outputs[0])
-        of_bytes = clamp.outputs[0] in plan.written or all(id(reader) in plan.readers for reader in readers)
-        if node.outputs[0] in plan.roots or not of_bytes or any(reader.meaning is not None for reader in readers):
+        only_int8 = clamp.outputs[0] in plan.written or all(id(reader) in plan.readers for reader in readers)
+        if node.outputs[0] in plan.roots or not only_int8 or any(reader.semantics is not None for reader in readers):
             continue
         ends = (0.0, np.inf)
         if clamp.op == "Clip":

@@ -16,16 +16,16 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes.rewriting import operand, sole_reader
-from cpuconv.quantizing.graphs.products import Product, products_of
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
 
-_TURNS = 20  # iterations over all pairs
-_NEAR = 1e-3  # convergence: maximum difference of factors from 1
-_MOST = 1e3  # maximum factor: nearly zero weights are not scaled up
+_ITERATIONS = 20  # iterations over all pairs
+_CONVERGED = 1e-3  # convergence: maximum difference of factors from 1
+_MAX_FACTOR = 1e3  # maximum factor: nearly zero weights are not scaled up
 
 
 class _Pair(NamedTuple):
-    first: Product
-    second: Product
+    first: QuantizableLayer
+    second: QuantizableLayer
 
 
 def equalized(graph: Graph) -> Graph:
@@ -34,9 +34,9 @@ def equalized(graph: Graph) -> Graph:
     if not pairs:
         return graph
     arrays: dict[str, np.ndarray] = {}
-    for _ in range(_TURNS):
-        change = max(_share_out(graph, pair, arrays) for pair in pairs)
-        if change < _NEAR:
+    for _ in range(_ITERATIONS):
+        change = max(_equalize_pair(graph, pair, arrays) for pair in pairs)
+        if change < _CONVERGED:
             break
     known = graph.constants
     rounded = {name: _frozen(array.astype(known[name].dtype)) for name, array in arrays.items()}
@@ -45,27 +45,27 @@ def equalized(graph: Graph) -> Graph:
 
 def _pairs(graph: Graph) -> Iterator[_Pair]:
     """Pairs of layers with only a Relu between them, whose weights no other node reads."""
-    products = {id(product.node): product for product in products_of(graph)}
-    for product in products.values():
-        relu = sole_reader(graph, product.node.outputs[0])
+    layers = {id(layer.node): layer for layer in layers_of(graph)}
+    for layer in layers.values():
+        relu = sole_reader(graph, layer.node.outputs[0])
         second = relu and relu.op == "Relu" and sole_reader(graph, relu.outputs[0])
-        found = products.get(id(second)) if second else None
+        found = layers.get(id(second)) if second else None
         if found is None or relu is None or found.node.inputs[0] != relu.outputs[0]:
             continue
         if found.node.op == "Conv" and found.node["group"] > 1 and found.weight.shape[1] > 1:
             continue
-        own = [name for each in (product, found) for name in each.node.inputs[1:] if name]
-        alone = all(len(graph.users(name)) == 1 and not graph.gives(name) for name in own)
-        if alone and len(own) == len(set(own)) and product.node.op != "MatMul":
-            yield _Pair(product, found)
+        own = [name for each in (layer, found) for name in each.node.inputs[1:] if name]
+        alone = all(len(graph.users(name)) == 1 and not graph.is_output(name) for name in own)
+        if alone and len(own) == len(set(own)) and layer.node.op != "MatMul":
+            yield _Pair(layer, found)
 
 
-def _share_out(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> float:
+def _equalize_pair(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> float:
     """Equalise one pair in float64; return the maximum difference of the factors from 1."""
-    for product in pair:
-        for name in product.node.inputs[1:]:
+    for layer in pair:
+        for name in layer.node.inputs[1:]:
             arrays.setdefault(name, graph.constants[name].astype(np.float64, order="C"))
-    first, second = (arrays[product.node.inputs[1]] for product in pair)
+    first, second = (arrays[layer.node.inputs[1]] for layer in pair)
     given = _rows(first, pair.first.axis)
     read = _by_input(second, pair.second)
     gives, reads = (np.abs(part).reshape(len(part), -1).max(1, initial=0) for part in (given, read))
@@ -73,7 +73,7 @@ def _share_out(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> floa
         return 0.0
     usable = (gives > 0) & (reads > 0)
     factor = np.ones(len(gives))
-    factor[usable] = np.clip(np.sqrt(gives[usable] / reads[usable]), 1 / _MOST, _MOST)
+    factor[usable] = np.clip(np.sqrt(gives[usable] / reads[usable]), 1 / _MAX_FACTOR, _MAX_FACTOR)
     given /= factor.reshape(-1, *[1] * (given.ndim - 1))
     read *= factor.reshape(-1, *[1] * (read.ndim - 1))
     bias = operand(pair.first.node, 2)
@@ -87,11 +87,11 @@ def _rows(array: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(array, axis, 0)
 
 
-def _by_input(array: np.ndarray, product: Product) -> np.ndarray:
+def _by_input(array: np.ndarray, layer: QuantizableLayer) -> np.ndarray:
     """View weights with input channels first: (C, …)."""
-    if product.node.op != "Conv":
-        return np.moveaxis(array, 1 - product.axis, 0)
-    groups: int = product.node["group"]
+    if layer.node.op != "Conv":
+        return np.moveaxis(array, 1 - layer.axis, 0)
+    groups: int = layer.node["group"]
     if groups == 1:
         return array.swapaxes(0, 1)
     return array.reshape(groups, len(array) // groups, *array.shape[1:])  # depthwise: one input channel per group

@@ -1,8 +1,8 @@
 """Quantisation plan of a network: the quantised tensors, the tensors that share a scale, and the int8 layers.
 
-Layers are quantised where int8 is faster. Operators between them follow where that is fastest (`placing`), by the rules
-of `onnxruntime.quantization`: data movement keeps the scale of its input. A tensor that only one Concat reads has the
-scale of the Concat. A clamp narrows the range of its input.
+Layers are quantised where int8 is faster. Operators between them follow where that is fastest (`assignment`), by the
+rules of `onnxruntime.quantization`: data movement keeps the scale of its input. A tensor that only one Concat
+reads has the scale of the Concat. A clamp narrows the range of its input.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
-from cpuconv.quantizing.graphs.placing import Placed
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.assignment import Assignment
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Plan:
 
     Attributes
     ----------
-    products : tuple of Product
+    layers : tuple of QuantizableLayer
         Int8 layers.
     roots : mapping of str to str
         Quantised tensors, each with the tensor whose scale it has.
@@ -34,20 +34,20 @@ class Plan:
         Tensors whose other readers read dequantised values too.
     """
 
-    products: tuple[Product, ...]
+    layers: tuple[QuantizableLayer, ...]
     roots: Mapping[str, str]
     readers: frozenset[int]
     written: frozenset[str]
 
 
-def plan_of(graph: Graph, placed: Placed) -> Plan:
+def plan_of(graph: Graph, assignment: Assignment) -> Plan:
     """Make the quantisation plan of an assignment."""
-    return Plan(placed.products, _roots(graph, placed), placed.readers, placed.written)
+    return Plan(assignment.layers, _roots(graph, assignment), assignment.readers, assignment.written)
 
 
-def _roots(graph: Graph, placed: Placed) -> dict[str, str]:
+def _roots(graph: Graph, assignment: Assignment) -> dict[str, str]:
     """Map each quantised tensor to the tensor whose scale it has."""
-    roots = {name: name for name in placed.tensors}
+    roots = {name: name for name in assignment.tensors}
 
     def root(name: str) -> str:
         while roots[name] != name:
@@ -55,7 +55,7 @@ def _roots(graph: Graph, placed: Placed) -> dict[str, str]:
         return name
 
     for node in graph.nodes:
-        if traits_of(node).int8 < Int8.SAME_SCALE or id(node) not in placed.readers:
+        if traits_of(node).int8 < Int8.SAME_SCALE or id(node) not in assignment.readers:
             continue
         if traits_of(node).joins:
             for name in node.inputs:

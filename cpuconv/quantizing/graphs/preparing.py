@@ -15,7 +15,7 @@ from cpuconv.graph.passes.rewriting import without
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs import plain
-from cpuconv.quantizing.graphs.products import product_of
+from cpuconv.quantizing.graphs.quantizable import layer_of
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -44,11 +44,11 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
         depend on tensor values.
     """
     if any(node.op in OPERATORS for node in graph.nodes):
-        raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
+        raise SourceError(f"{graph.name} must be a float32 network; it is quantised already.")
     closed = specialise(graph, sizes)
     for node in closed.nodes:
-        if product_of(closed, node) is not None and not closed.value(node.inputs[0]).concrete:
-            raise SourceError(f"{node.label}: its sizes must follow from those of inputs, not be found in the run.")
+        if layer_of(closed, node) is not None and not closed.value(node.inputs[0]).concrete:
+            raise SourceError(f"{node.label}: its sizes must follow from input sizes, not from values of tensors.")
     graph = _widened(_with_constants(graph), closed)
     graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
     with warnings.catch_warnings():
@@ -74,7 +74,7 @@ def _with_constants(graph: Graph) -> Graph:
     fixed = {*graph.constants}
     old = []
     for node in graph.nodes:
-        if node.meaning is None and node.inputs and fixed.issuperset(filter(None, node.inputs)):
+        if node.semantics is None and node.inputs and fixed.issuperset(filter(None, node.inputs)):
             fixed.update(filter(None, node.outputs))
             old.append(node)
     rest = [node for node in graph.nodes if node not in old]
@@ -90,7 +90,7 @@ def _widened(graph: Graph, closed: Graph) -> Graph:
     """Widen float16 and bfloat16 to float32, except for inputs and outputs."""
     dtypes = {name: Value(None, value.dtype) for name, value in closed.values.items()}
     wide = halves.run(replace(graph, values={**dtypes, **graph.values}))
-    casts = [node for node in wide.nodes if node.op == "Cast" and node.meaning is None]
+    casts = [node for node in wide.nodes if node.op == "Cast" and node.semantics is None]
     equal = [node for node in casts if {wide.value(name).dtype for name in (*node.inputs, *node.outputs)} == {FLOAT32}]
     made = _by_old_names(without(wide, [(node, node.inputs) for node in equal]), graph)
     return replace(made, values={name: value for name, value in graph.values.items() if name in made.values})

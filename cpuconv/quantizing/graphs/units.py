@@ -11,7 +11,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 
 CLAMPS = frozenset(("Relu", "Clip"))
 _FLOAT32 = np.dtype(np.float32)
@@ -25,7 +25,7 @@ class Unit:
     ----------
     nodes : tuple of Node
         A layer or an operator between layers, then the Add and the clamp that are fused into it.
-    product : Product or None
+    layer : QuantizableLayer or None
     inputs : tuple of str
         Inputs that may be int8: a layer's data input, then the addend.
     outputs : tuple of str
@@ -33,7 +33,7 @@ class Unit:
     """
 
     nodes: tuple[Node, ...]
-    product: Product | None
+    layer: QuantizableLayer | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -47,27 +47,27 @@ class Units:
         Result of `prepared`.
     known : mapping of str to Value
         Dtypes and sizes of its values.
-    joined : bool
+    fuse_adds : bool
         Whether an addition to a convolution's result is fused into the convolution.
     """
 
-    def __init__(self, graph: Graph, known: Mapping[str, Value], joined: bool) -> None:
-        self._graph, self._known, self._joined = graph, known, joined
+    def __init__(self, graph: Graph, known: Mapping[str, Value], fuse_adds: bool) -> None:
+        self._graph, self._known, self._fuse_adds = graph, known, fuse_adds
         self._places = {id(node): at for at, node in enumerate(graph.nodes)}
 
-    def of(self, products: Mapping[int, Product]) -> list[Unit]:
+    def of(self, layers: Mapping[int, QuantizableLayer]) -> list[Unit]:
         """List the units of a network with these layers, by the `id` of their nodes; in order."""
         found: list[Unit] = []
         taken: set[int] = set()
         for node in self._graph.nodes:
-            product = products.get(id(node))
-            inputs = node.inputs[:1] if product is not None else self._data(node)
+            layer = layers.get(id(node))
+            inputs = node.inputs[:1] if layer is not None else self._data(node)
             if id(node) in taken or not inputs or not all(map(self._is_data, inputs)):
                 continue
-            chain, added = self._chain(node, product is not None)
+            chain, added = self._chain(node, layer is not None)
             taken.update(map(id, chain))
             outputs = tuple(filter(self._is_data, chain[-1].outputs))
-            found.append(Unit(tuple(chain), product, (*inputs, *added), outputs))
+            found.append(Unit(tuple(chain), layer, (*inputs, *added), outputs))
         return self._leading(found)
 
     @staticmethod
@@ -76,22 +76,24 @@ class Units:
         names: set[str] = set()
         kept = []
         for unit in reversed(units):
-            if unit.product is not None or not names.isdisjoint(unit.outputs):
+            if unit.layer is not None or not names.isdisjoint(unit.outputs):
                 names.update(unit.inputs)
                 kept.append(unit)
         return kept[::-1]
 
-    def _chain(self, node: Node, product: bool) -> tuple[list[Node], list[str]]:
+    def _chain(self, node: Node, is_layer: bool) -> tuple[list[Node], list[str]]:
         """Nodes that compute together with `node`, and the addends that are fused."""
         chain, added = [node], []
-        reader = sole_reader(self._graph, node.outputs[0]) if product and self._joined and node.op == "Conv" else None
+        reader = (
+            sole_reader(self._graph, node.outputs[0]) if is_layer and self._fuse_adds and node.op == "Conv" else None
+        )
         if reader is not None and reader.op == "Add":
             other = reader.inputs[1 if reader.inputs[0] == node.outputs[0] else 0]
             if self._is_added(node, other):
                 chain.append(reader)
                 added.append(other)
         op = traits_of(node)
-        if product or (op.joins and op.int8 is Int8.RESCALED):
+        if is_layer or (op.joins and op.int8 is Int8.RESCALED):
             clamp = clamp_behind(self._graph, chain[-1].outputs[0])
             chain += [] if clamp is None else [clamp]
         return chain, added
@@ -114,7 +116,7 @@ class Units:
             return node.inputs
         if op.joins:
             return tuple(name for name in node.inputs if name not in self._graph.constants)
-        return node.inputs[:1] if op.int8 is Int8.RESCALED or _keeps(node) else ()
+        return node.inputs[:1] if op.int8 is Int8.RESCALED or _keeps_range(node) else ()
 
     def _is_data(self, name: str) -> bool:
         value = self._known.get(name)
@@ -124,17 +126,19 @@ class Units:
 def clamp_behind(graph: Graph, name: str) -> Node | None:
     """The clamp that is the only reader of a value; None if there is none."""
     node = sole_reader(graph, name)
-    return node if node is not None and node.op in CLAMPS and node.meaning is None and node.inputs[0] == name else None
+    return (
+        node if node is not None and node.op in CLAMPS and node.semantics is None and node.inputs[0] == name else None
+    )
 
 
-def is_given(graph: Graph, name: str) -> bool:
+def is_network_output(graph: Graph, name: str) -> bool:
     """Whether a value is a graph output, possibly after a Cast."""
     readers = graph.users(name)
-    cast = bool(readers) and all(node.op == "Cast" and graph.gives(node.outputs[0]) for node in readers)
-    return graph.gives(name) or cast
+    cast = bool(readers) and all(node.op == "Cast" and graph.is_output(node.outputs[0]) for node in readers)
+    return graph.is_output(name) or cast
 
 
-def _keeps(node: Node) -> bool:
+def _keeps_range(node: Node) -> bool:
     """Whether all outputs of a node are within its input's range."""
     if node.op == "Resize":
         return node["mode"] in ("nearest", "linear") and node["coordinate_transformation_mode"] != "tf_crop_and_resize"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OPSET = 21  # the oldest that has all operators in the reader's form
 _IR = 10  # file format version of that opset
-_MOST_BYTES = 2**31 - 1  # size limit of a protocol buffer
+_MAX_BYTES = 2**31 - 1  # size limit of a protocol buffer
 
 
 def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
@@ -59,7 +59,7 @@ def check_writable(graph: Graph, shrinking: Collection[str] = ()) -> None:
 
 
 def _check_size(graph: Graph, size: int) -> None:
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise SourceError(f"{graph.name} must have less than 2 GiB to be one ONNX file, not {size} bytes.")
 
 
@@ -92,7 +92,7 @@ def _graph(
 
     known = {**outer, **graph.constants}
     nodes = [_node(node, opsets, known) for node in graph.nodes]
-    _name_apart(nodes)
+    _make_names_unique(nodes)
     return helper.make_graph(
         nodes,
         graph.name,
@@ -106,7 +106,7 @@ def _graph(
     )
 
 
-def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
+def _make_names_unique(nodes: Sequence[onnx.NodeProto]) -> None:
     """Make node names unique: nodes that were made from one node of the model share its name."""
     taken = {""}
     for node in nodes:
@@ -129,8 +129,8 @@ def _opsets(graph: Graph) -> dict[str, int]:
 
     opsets = {"": OPSET}
     for node in _all_nodes(graph):
-        if isinstance(node.meaning, Foreign):
-            stated: Mapping[str, int] = node.meaning.opsets
+        if isinstance(node.semantics, Foreign):
+            stated: Mapping[str, int] = node.semantics.opsets
         elif node.op in OWN or onnx.defs.has(node.op, OPSET):
             continue
         else:
@@ -157,8 +157,8 @@ def _node(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarray]
 
     if control.is_control(node):
         return _control(node, opsets, known)
-    if isinstance(node.meaning, Foreign):
-        proto = onnx.NodeProto.FromString(node.meaning.proto)
+    if isinstance(node.semantics, Foreign):
+        proto = onnx.NodeProto.FromString(node.semantics.proto)
         _check_foreign(node, proto, opsets)
         return proto
     if node.op in OWN:
@@ -179,7 +179,7 @@ def _control(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarr
 
     attributes: dict[str, Any] = {}
     for name in control.BODIES[node.op]:
-        body = _within(node, node[name])
+        body = _with_outer_names(node, node[name])
         attributes[name] = _graph(body, body.inputs[: control.formal(node)], opsets, known)
     if node.op == "Scan":
         if node["batched"]:
@@ -192,7 +192,7 @@ def _control(node: Node, opsets: Mapping[str, int], known: Mapping[str, np.ndarr
     return helper.make_node(node.op, own, node.outputs, node.origin or None, **attributes)
 
 
-def _within(node: Node, graph: Graph) -> Graph:
+def _with_outer_names(node: Node, graph: Graph) -> Graph:
     """Rename values of a body: captured values get their outer names, and its own values avoid these."""
     outer = control.renamed(node, graph)
     formal = graph.inputs[: control.formal(node)]
@@ -214,8 +214,8 @@ def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int])
     """Check that a node that is copied as read has the same opset semantics and inputs in the new model."""
     import onnx
 
-    assert isinstance(node.meaning, Foreign)
-    if node.meaning.inputs != node.inputs or tuple(proto.output) != node.outputs:
+    assert isinstance(node.semantics, Foreign)
+    if node.semantics.inputs != node.inputs or tuple(proto.output) != node.outputs:
         raise SourceError(f"{node.label} reads or gives tensors that were renamed, and cannot be written.")
     nodes = [proto]
     while nodes:
@@ -226,11 +226,11 @@ def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int])
         domain = "" if each.domain == "ai.onnx" else each.domain
         versions = [
             onnx.defs.get_schema(each.op_type, stated[domain], domain).since_version
-            for stated in (node.meaning.opsets, opsets)
+            for stated in (node.semantics.opsets, opsets)
         ]
         if versions[0] != versions[1]:
             raise SourceError(
-                f"{node.label} must be of opset {opsets[domain]} to be written, not {node.meaning.opsets[domain]}:"
+                f"{node.label} must be of opset {opsets[domain]} to be written, not {node.semantics.opsets[domain]}:"
                 f" {each.op_type} has changed since. Convert the model with onnx.version_converter first."
             )
 

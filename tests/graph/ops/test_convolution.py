@@ -17,8 +17,8 @@ from cpuconv.elements import rounded, widened
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.ops.by_solvers import offer
 from cpuconv.graph.ops.convolution import problem_of
+from cpuconv.graph.ops.solver_calls import offer
 from cpuconv.isa import current
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.problem.problem import ConvProblem

@@ -62,7 +62,7 @@ def _with_constants(graph: Graph, arrays: dict[str, np.ndarray]) -> Graph:
     read_by_rules = {
         node.inputs[at]
         for node in graph.nodes
-        if node.meaning is None
+        if node.semantics is None
         for at in TABLE[node.op].parameters
         if at < len(node.inputs)
     }

@@ -16,7 +16,7 @@ from cpuconv.following.sizes import SIZES, Trace, now  # noqa: E402
 from cpuconv.graph.ir import Node, Value  # noqa: E402
 from cpuconv.graph.ops import TABLE, drawing, names_of, traits_of  # noqa: E402
 from cpuconv.graph.ops.base import Op  # noqa: E402
-from cpuconv.graph.ops.pooling import sees_all  # noqa: E402
+from cpuconv.graph.ops.pooling import windows_overlap_input  # noqa: E402
 from cpuconv.graph.ops.recurrent import CELLS  # noqa: E402
 from cpuconv.graph.ops.traits import Int8, Movement, Sign  # noqa: E402
 from support.graph.cases import CASES, drawn  # noqa: E402
@@ -87,7 +87,7 @@ def test_nodes_with_their_own_semantics_have_no_traits():
     node = Node("Relu", ("x",), ("y",))
     assert traits_of(node) is TABLE["Relu"]
     assert not any(getattr(traits_of(Node("If", ("x",), ("y",))), name) for name in TRAITS)
-    foreign = Node("Relu", ("x",), ("y",), meaning=TABLE["Relu"])
+    foreign = Node("Relu", ("x",), ("y",), semantics=TABLE["Relu"])
     assert traits_of(foreign).int8 is Int8.NEVER
 
 
@@ -169,7 +169,7 @@ def test_nonnegative(op):
 @having(lambda op: op.sign is Sign.KEPT)
 def test_sign_is_kept(op):
     for case in drawn(CASES[op], COUNT):
-        if op != "MaxPool" or sees_all(node_of(op, case), case.arrays[0].shape):
+        if op != "MaxPool" or windows_overlap_input(node_of(op, case), case.arrays[0].shape):
             assert not (results(op, case, with_data(op, case, np.abs))[0] < 0).any()
 
 

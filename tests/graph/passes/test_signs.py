@@ -1,4 +1,4 @@
-"""Bytes become those that products take where only their meaning counts, and all results keep their bits."""
+"""int8 and uint8 tensors are converted to the signedness of the CPU's instructions; all results stay bit-identical."""
 
 from __future__ import annotations
 

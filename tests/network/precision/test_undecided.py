@@ -13,7 +13,7 @@ from cpuconv.network.precision.errors import relative_rms  # noqa: E402
 from cpuconv.network.precision.to_come import BEYOND  # noqa: E402
 from cpuconv.network.precision.trials import Measured  # noqa: E402
 from cpuconv.network.precision.undecided import Logits, Undecided, logits_of  # noqa: E402
-from cpuconv.quantizing.automatic import weighing  # noqa: E402
+from cpuconv.quantizing.automatic import int8_candidate  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
@@ -158,8 +158,8 @@ def test_a_tolerance_holds_for_undecided_inputs_where_all_samples_are_sure(class
 
 def test_auto_keeps_to_it_as_well(classifier, monkeypatch):
     """What the table says is what undecided inputs need, not what the samples err by."""
-    monkeypatch.setattr(weighing, "without_slower", lambda made, choice, feed, precision: choice)
-    monkeypatch.setattr(weighing, "_check_faster", lambda *given: None)
+    monkeypatch.setattr(int8_candidate, "exclude_slower", lambda made, choice, feed, precision: choice)
+    monkeypatch.setattr(int8_candidate, "_check_faster", lambda *given: None)
     monkeypatch.setattr(Measured, "count", property(lambda self: 0))
     monkeypatch.setattr(automatic, "race", lambda runners: [1.0 / (1 + at) for at in range(len(runners))])
     model, draws, others = classifier

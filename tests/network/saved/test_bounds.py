@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.limits import MOST_DEPTH  # noqa: E402
+from cpuconv.graph.limits import MAX_DEPTH  # noqa: E402
 from cpuconv.network.saved import bounds, container  # noqa: E402
 from support.damage.mutations import header_of, with_header  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -114,9 +114,9 @@ def test_a_saved_model_has_a_bound_on_nodes(tmp_path, monkeypatch, sizes):
     body = " ".join(f"v{at + 1} = CumSum(v{at}, axis)" for at in range(4))
     text = f"g (float[{sizes}] v0) => (float[] v4) <int64 axis = {{0}}> {{ {body} }}"
     cpuconv.compile(parse(text)).save(tmp_path / "m.cpuconv")
-    monkeypatch.setattr(bounds, "MOST_NODES", 4)
+    monkeypatch.setattr(bounds, "MAX_NODES", 4)
     assert cpuconv.load(tmp_path / "m.cpuconv").inputs
-    monkeypatch.setattr(bounds, "MOST_NODES", 3)
+    monkeypatch.setattr(bounds, "MAX_NODES", 3)
     with pytest.raises(SourceError, match="m.cpuconv cannot be read: a graph must have no more than 3 nodes"):
         cpuconv.load(tmp_path / "m.cpuconv")
 
@@ -127,13 +127,13 @@ def _graph(nodes: list[object]) -> dict[str, object]:
 
 def test_nodes_within_nodes_count_and_have_a_deepest_level():
     graph = _graph([])
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         graph = _graph([["If", [], [], {"graph": 0, "a": {"tuple": [[{"graph": graph}]]}}, "", None]])
     bounds.check_nodes(graph)
     with pytest.raises(SourceError, match="nodes must not nest deeper than 16 levels"):
         bounds.check_nodes(_graph([["If", [], [], {"a": {"graph": graph}}, "", None]]))
     with pytest.raises(SourceError, match="a graph must have no more than 15 nodes"):
-        bounds.check_nodes(graph, MOST_DEPTH - 1)
+        bounds.check_nodes(graph, MAX_DEPTH - 1)
 
 
 def _nested(depth: int) -> onnx.NodeProto:
@@ -165,7 +165,7 @@ def test_nodes_that_the_evaluator_runs_have_the_bounds_of_those_that_are_read(tm
     foreign = [node for graph in graphs if graph for node in graph["nodes"] if node[5] is not None]
     assert foreign
     for node in foreign:
-        node[5][0] = base64.b64encode(_nested(MOST_DEPTH + 1).SerializeToString()).decode()
+        node[5][0] = base64.b64encode(_nested(MAX_DEPTH + 1).SerializeToString()).decode()
     (tmp_path / "m.cpuconv").write_bytes(with_header(data, header))
     with pytest.raises(SourceError, match="m.cpuconv cannot be read: nodes must not nest deeper than 16 levels"):
         cpuconv.load(tmp_path / "m.cpuconv").run({"x": x})

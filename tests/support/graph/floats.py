@@ -179,9 +179,9 @@ def run_all(model: onnx.ModelProto, feed: Mapping[str, np.ndarray], *, fused: bo
     return dict(zip(names, session.run(names, dict(feed)), strict=True))
 
 
-def check_products_of_bytes(source: onnx.ModelProto, path: Path, feed: Mapping[str, np.ndarray]) -> None:
-    """Check the file that `quantize` made of a network of floats: no product computes with floats, its output y is near
-    that of the network and that of ONNX Runtime, and each tensor of bytes is within one unit of ONNX Runtime's.
+def check_int8_layers(source: onnx.ModelProto, path: Path, feed: Mapping[str, np.ndarray]) -> None:
+    """Check the file that `quantize` made of a float32 network: no layer computes in float32, its output y is near
+    that of the network and that of ONNX Runtime, and each int8 tensor is within one unit of ONNX Runtime's.
     """
     model = onnx.load(path)
     compiled = cpuconv.compile(model, threads=1, input_shapes={name: array.shape for name, array in feed.items()})

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from cpuconv.quantizing.calibrating import Calibration
 from cpuconv.quantizing.errors import Judge, Measure
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 
 MANY = 33  # minimum number of samples for judging only the final network
 _WHOLE = "measuring the error"  # progress step: error of the whole network
 
 
-def known_by(samples: int) -> int:
+def calibration_sample_count(samples: int) -> int:
     """Number of samples on which each judged network is calibrated."""
     return samples // 2 if _in_halves(samples) else samples
 
@@ -27,7 +27,7 @@ def _in_halves(samples: int) -> bool:
     return 1 < samples < MANY
 
 
-class HeldOut:
+class CrossValidation:
     """Judge of the mixtures of one network.
 
     Parameters
@@ -50,24 +50,24 @@ class HeldOut:
         self.halves = tuple(map(made.of_half, (0, 1))) if _in_halves(len(judge.samples)) else ()
         self._known: dict[frozenset[str], float] = {}
 
-    def error(self, products: Sequence[Product], most: float) -> float:
+    def error(self, layers: Sequence[QuantizableLayer], most: float) -> float:
         """Maximum of the errors on all samples and on held-out samples; only the first if it exceeds `most`.
 
         For probabilities, it is at least the error of low-margin inputs (`undecided`).
         """
-        key = frozenset(product.name for product in products)
+        key = frozenset(layer.name for layer in layers)
         if key not in self._known:
-            error = self._error(products, [(self._made, slice(None))])
+            error = self._error(layers, [(self._made, slice(None))])
             if self.halves and error <= most:
                 first, second = self.halves
                 held_out = [(first, slice(1, None, 2)), (second, slice(0, None, 2))]
-                error = max(error, self._error(products, held_out))
+                error = max(error, self._error(layers, held_out))
             self._known[key] = error
         return self._known[key]
 
-    def _error(self, products: Sequence[Product], judged: Sequence[tuple[Calibration, slice]]) -> float:
+    def _error(self, layers: Sequence[QuantizableLayer], judged: Sequence[tuple[Calibration, slice]]) -> float:
         """Error of networks on some of the samples each, taken together."""
         measure, undecided, step = self._measure(), self._judge.undecided(), self._made.steps(_WHOLE, 1)
         for made, some in judged:
-            self._judge.tell(made.built(products), [measure], some, step, undecided)
+            self._judge.measure(made.built(layers), [measure], some, step, undecided)
         return max(measure.value, undecided.value)

@@ -15,7 +15,7 @@ _FLOAT32 = np.dtype(np.float32)
 _RANKS = (3, 4, 5)  # ranks of convolution weights
 
 
-class Product(NamedTuple):
+class QuantizableLayer(NamedTuple):
     """A quantisable layer: a node that multiplies by constant weights.
 
     `axis` is the output-channel axis of its weights (per group for ConvTranspose), `channels` that of its output.
@@ -39,47 +39,47 @@ class Product(NamedTuple):
         return self.node.origin or self.node.outputs[0]
 
 
-def product_of(graph: Graph, node: Node) -> Product | None:
+def layer_of(graph: Graph, node: Node) -> QuantizableLayer | None:
     """View the node as a quantisable layer; None if it is none, or its weights are not constant, finite float32."""
-    found = _PRODUCTS.get(node.op) if node.meaning is None else None
+    found = _LAYERS.get(node.op) if node.semantics is None else None
     weight = constant(graph, operand(node, 1))
     if found is None or weight is None or weight.dtype != _FLOAT32 or not np.isfinite(weight).all():
         return None
     return found(graph, node, weight)
 
 
-def _conv(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+def _conv(graph: Graph, node: Node, weight: np.ndarray) -> QuantizableLayer | None:
     name = operand(node, 2)
     bias = constant(graph, name)
     if weight.ndim not in _RANKS or (name and bias is None) or node["activation"] or operand(node, 3):
         return None
-    return Product(node, weight, bias, 0, 1)
+    return QuantizableLayer(node, weight, bias, 0, 1)
 
 
-def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+def _transposed(graph: Graph, node: Node, weight: np.ndarray) -> QuantizableLayer | None:
     """Weights (C, K / groups, …): one scale is shared by the channels of one index in all groups."""
     name = operand(node, 2)
     bias = constant(graph, name)
     if weight.ndim not in _RANKS or (name and bias is None):
         return None
-    return Product(node, weight, bias, 1, 1)
+    return QuantizableLayer(node, weight, bias, 1, 1)
 
 
-def _gemm(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
+def _gemm(graph: Graph, node: Node, weight: np.ndarray) -> QuantizableLayer | None:
     name, axis = operand(node, 2), 0 if node["transB"] else 1
     bias = constant(graph, name)
     plain = node["alpha"] == 1 and not node["transA"] and (node["beta"] == 1 or not name)
     if not plain or weight.ndim != 2 or (name and bias is None) or (bias is not None and not by_column(bias)):
         return None
     each = None if bias is None else np.ascontiguousarray(np.broadcast_to(bias.ravel(), weight.shape[axis]))
-    return Product(node, weight, each, axis, 1)
+    return QuantizableLayer(node, weight, each, axis, 1)
 
 
-def _matmul(graph: Graph, node: Node, weight: np.ndarray) -> Product | None:
-    return Product(node, weight, None, 1, -1) if weight.ndim == 2 else None
+def _matmul(graph: Graph, node: Node, weight: np.ndarray) -> QuantizableLayer | None:
+    return QuantizableLayer(node, weight, None, 1, -1) if weight.ndim == 2 else None
 
 
-_PRODUCTS: dict[str, Callable[[Graph, Node, np.ndarray], Product | None]] = {
+_LAYERS: dict[str, Callable[[Graph, Node, np.ndarray], QuantizableLayer | None]] = {
     "Conv": _conv,
     "ConvTranspose": _transposed,
     "Gemm": _gemm,
@@ -87,6 +87,6 @@ _PRODUCTS: dict[str, Callable[[Graph, Node, np.ndarray], Product | None]] = {
 }
 
 
-def products_of(graph: Graph) -> tuple[Product, ...]:
+def layers_of(graph: Graph) -> tuple[QuantizableLayer, ...]:
     """List all quantisable layers of a network, in order."""
-    return tuple(found for node in graph.nodes if (found := product_of(graph, node)) is not None)
+    return tuple(found for node in graph.nodes if (found := layer_of(graph, node)) is not None)

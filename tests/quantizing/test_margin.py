@@ -1,4 +1,4 @@
-"""Ranges that leave room for samples to come, and a tolerance that holds for feeds that were not seen."""
+"""Ranges with a margin for unseen samples, and a tolerance that holds for unseen feeds."""
 
 from __future__ import annotations
 

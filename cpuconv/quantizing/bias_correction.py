@@ -19,14 +19,14 @@ from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.quantizing.data.samples import Feed
 from cpuconv.quantizing.graphs.plan import Plan
-from cpuconv.quantizing.graphs.products import Product
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.observing import Step, ready
 from cpuconv.quantizing.scales import Scale, Weights
 
 _TWIN = "quantized:"  # prefix of the outputs of int8 layers
 
 
-class Local(NamedTuple):
+class LayerEffects(NamedTuple):
     """Effect of int8 on each layer alone, by the name of its output.
 
     Attributes
@@ -41,7 +41,7 @@ class Local(NamedTuple):
     errors: dict[str, float]
 
 
-def locally(
+def measure_layers(
     graph: Graph,
     plan: Plan,
     scales: Mapping[str, Scale],
@@ -50,37 +50,37 @@ def locally(
     threads: int,
     step: Step,
     correct: bool,
-) -> Local:
+) -> LayerEffects:
     """Measure the error of each layer of the plan in int8; with `correct`, also correct the biases."""
-    outputs = [product.node.outputs[0] for product in plan.products]
+    outputs = [layer.node.outputs[0] for layer in plan.layers]
     model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
-    sums = {product.node.outputs[0]: np.zeros(product.outputs) for product in plan.products}
+    sums = {layer.node.outputs[0]: np.zeros(layer.outputs) for layer in plan.layers}
     squares = {name: np.zeros(2) for name in outputs}  # sums of squares of differences and of values
     counts = dict.fromkeys(outputs, 0)
     for feed in samples:
         results = model.run(feed)
-        for product in plan.products:
-            name = product.node.outputs[0]
+        for layer in plan.layers:
+            name = layer.node.outputs[0]
             exact, wrong = results[name], results[_TWIN + name] - results[name]
-            others = tuple(axis for axis in range(exact.ndim) if axis != product.channels % exact.ndim)
+            others = tuple(axis for axis in range(exact.ndim) if axis != layer.channels % exact.ndim)
             sums[name] += wrong.sum(others, dtype=np.float64)
             squares[name] += [np.square(each, dtype=np.float64).sum() for each in (wrong, exact)]
             counts[name] += exact.size // len(sums[name])
         step()
     biases, errors = {}, {}
-    for product in plan.products:
-        name = product.node.outputs[0]
+    for layer in plan.layers:
+        name = layer.node.outputs[0]
         mean = sums[name] / max(counts[name], 1)
         wrong, whole = squares[name]
-        if correct and product.node.op != "MatMul":
-            biases[name] = (_bias(product) - mean).astype(np.float32)
+        if correct and layer.node.op != "MatMul":
+            biases[name] = (_bias(layer) - mean).astype(np.float32)
             wrong -= np.square(mean).sum() * counts[name]
         errors[name] = math.sqrt(max(wrong, 0) / whole) if whole else 0.0
-    return Local(biases, errors)
+    return LayerEffects(biases, errors)
 
 
-def _bias(product: Product) -> np.ndarray:
-    return np.zeros(product.outputs) if product.bias is None else product.bias.astype(np.float64)
+def _bias(layer: QuantizableLayer) -> np.ndarray:
+    return np.zeros(layer.outputs) if layer.bias is None else layer.bias.astype(np.float64)
 
 
 def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:
@@ -88,17 +88,17 @@ def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: 
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}
     rounded: dict[str, str] = {}
-    for product in plan.products:
-        node, (name, *_) = product.node, product.node.outputs
+    for layer in plan.layers:
+        node, (name, *_) = layer.node, layer.node.outputs
         x, weight, *rest = node.inputs
         if x not in rounded:
             scale = scales[plan.roots[x]]
             numbers = {f"{_TWIN}{x}.scale": np.asarray(scale.scale), f"{_TWIN}{x}.zero": np.asarray(scale.zero)}
             constants |= numbers
-            whole, rounded[x] = f"{_TWIN}{x}.bytes", f"{_TWIN}{x}.floats"
+            whole, rounded[x] = f"{_TWIN}{x}.quantized", f"{_TWIN}{x}.dequantized"
             nodes.append(TABLE["QuantizeLinear"].node((x, *numbers), (whole,)))
             nodes.append(TABLE["DequantizeLinear"].node((whole, *numbers), (rounded[x],)))
         twin = f"{_TWIN}{name}.weight"
-        constants[twin] = weights[name].floats.astype(np.float32)
+        constants[twin] = weights[name].dequantized.astype(np.float32)
         nodes.append(replace(node, inputs=trimmed((rounded[x], twin, *rest)), outputs=(_TWIN + name,)))
     return replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})

@@ -1,7 +1,7 @@
 """int8 candidates for `precision="auto"`: quantise as many layers as the tolerance allows, or explain why none.
 
-The error is cross-validated on samples that were not used for calibration (`held_out`). It is the maximum over the
-samples, or an upper bound for unseen inputs derived from their spread.
+The error is cross-validated on samples that were not used for calibration (`cross_validation`). It is the maximum over
+the samples, or an upper bound for unseen inputs derived from their spread.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from cpuconv.problem.types import Types
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.choosing import (
-    JUDGED,
+    COMPARISON_SAMPLES,
     VALUES,
     Choice,
     NothingFits,
     calibrated,
     errors_alone,
-    known_too_little,
-    within,
-    without_slower,
+    exclude_slower,
+    fit_tolerance,
+    layers_with_few_values,
 )
+from cpuconv.quantizing.cross_validation import CrossValidation
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Bounded, Judge, Worst
 from cpuconv.quantizing.graphs.preparing import prepared
-from cpuconv.quantizing.graphs.products import Product, products_of
-from cpuconv.quantizing.held_out import HeldOut
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
 NEEDED = 8  # minimum number of samples
-NOT_FASTER = "what is within the tolerance is not faster"
+NOT_FASTER = "networks within the tolerance are not faster"
 
 
-class Judged(NamedTuple):
+class Evaluation(NamedTuple):
     """A calibration on some of the samples, and the judge of its networks' errors."""
 
     made: Calibration
@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Int8Candidate:
     """A quantised network.
 
     Attributes
@@ -64,26 +64,26 @@ class Weighed:
     error : float
         Error on held-out samples and on the calibration samples.
     choice : Choice
-    alone : Judged
+    alone : Evaluation
         Calibration and judge for errors of single layers.
     """
 
     graph: Graph
     error: float
     choice: Choice
-    alone: Judged
+    alone: Evaluation
 
     def layers(self) -> dict[str, Layer]:
         """Measurements of all layers; measures the errors of the int8 layers if that is not yet done."""
         choice = self.choice
         made = self.alone.made
-        errors = choice.alone or errors_alone(made, self.alone.judge, choice.products(made))
+        errors = choice.alone or errors_alone(made, self.alone.judge, choice.int8_layers(made))
         return {
-            name: Layer(errors.get(name), choice.slower(name)) for product in made.products if (name := product.name)
+            name: Layer(errors.get(name), choice.measured_extra(name)) for layer in made.layers if (name := layer.name)
         }
 
 
-def weighed(
+def int8_candidate(
     graph: Graph,
     feeds: Sequence[Feed],
     exact: Sequence[Results],
@@ -92,7 +92,7 @@ def weighed(
     metric: Metric,
     progress: Progress,
     precision: str = FULL,
-) -> Weighed:
+) -> Int8Candidate:
     """Quantise as many layers as are faster and keep to the tolerance.
 
     Parameters
@@ -124,46 +124,46 @@ def weighed(
         warnings.simplefilter("ignore", CpuconvWarning)  # warned about at compilation
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
     few = len(feeds) // 2
-    choice = Choice(arguments.kept(network.graph, products_of(network.graph), ()) | known_too_little(network, few))
-    if len(choice.kept) == len(products_of(network.graph)):
-        raise SourceError(f"no product reads {VALUES} values on {few} samples")
+    choice = Choice(arguments.kept(network.graph, layers_of(network.graph), ()) | layers_with_few_values(network, few))
+    if len(choice.kept) == len(layers_of(network.graph)):
+        raise SourceError(f"no layer reads {VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
-    form = Form(full_range=not _adds_small_words(), joined=True, room=True)
+    form = Form(full_range=not _prefers_reduced_range(), fuse_adds=True, margin=True)
     samples = Samples(ports, feeds, lambda feed: feed)
     probabilities = metric is relative_rms
     all_of_them = Judge(network.graph, samples, threads, lambda: Worst(metric), exact, probabilities=probabilities)
-    few_of_them = all_of_them.first(JUDGED)
+    few_of_them = all_of_them.first(COMPARISON_SAMPLES)
     made = calibrated(network, samples, form, threads, progress, few_of_them, choice)
-    without_slower(made, choice, feeds[0], precision)
+    exclude_slower(made, choice, feeds[0], precision)
     _check_faster(made, choice, feeds[0], precision)
-    held_out = HeldOut(made, all_of_them, lambda: Bounded(metric))
+    validation = CrossValidation(made, all_of_them, lambda: Bounded(metric))
 
-    def whole(some: Sequence[Product]) -> float:
-        return held_out.error(some, tolerance)
+    def whole(some: Sequence[QuantizableLayer]) -> float:
+        return validation.error(some, tolerance)
 
     # Errors of single int8 layers are alike on calibration samples and on others.
-    alone = Judged(next(iter(held_out.halves), made), few_of_them)
+    alone = Evaluation(next(iter(validation.halves), made), few_of_them)
     try:
-        within(*alone, whole, choice, tolerance, 0, additive=True)
+        fit_tolerance(*alone, whole, choice, tolerance, 0, additive=True)
     except NothingFits as error:
         smallest = min(choice.alone.values())
         alone_too_large = f"one layer alone errs by {smallest:.2g} or more"
         raise SourceError(alone_too_large if smallest > tolerance else NOT_FASTER) from error
-    products = choice.products(made)
-    return Weighed(made.built(products), whole(products), choice, alone)
+    layers = choice.int8_layers(made)
+    return Int8Candidate(made.built(layers), whole(layers), choice, alone)
 
 
-def _adds_small_words() -> bool:
+def _prefers_reduced_range() -> bool:
     """Whether int8 layers are faster on this CPU with weights of reduced range."""
-    product = product_of(Types.parse("u8"), current())
-    return product is not None and product.flipped
+    found = product_of(Types.parse("u8"), current())
+    return found is not None and found.flipped
 
 
 def _check_faster(made: Calibration, choice: Choice, feed: Feed, precision: str) -> None:
     """Check that int8 is faster before errors are measured, which needs a program per layer."""
-    of_bytes = made.built(choice.products(made))
-    floats, whole = (ready(each, made.threads, precision=precision) for each in (made.graph, of_bytes))
-    raced = race(floats, whole, feed)
+    int8 = made.built(choice.int8_layers(made))
+    before, after = (ready(each, made.threads, precision=precision) for each in (made.graph, int8))
+    raced = race(before, after, feed)
     if raced.ratio.low >= 1:
-        times = f"{raced.second * 1e3:.3f} ms, where floats take {raced.first * 1e3:.3f} ms"
-        raise SourceError(f"it is not faster here: {times}")
+        times = f"{raced.second * 1e3:.3f} ms, and float32 takes {raced.first * 1e3:.3f} ms"
+        raise SourceError(f"it is not faster on this machine: {times}")

@@ -20,7 +20,7 @@ def dynamic_lstm(made: Builder, **attributes: Any) -> None:
     if tensors[2] is None or tensors[4] is None:
         raise ArgumentError(must("scales", "constant", [made.input(at) for at in (8, 10)]))
     if any(tensor is None for tensor in tensors):
-        _lstm_of_floats(made, **attributes)
+        _float32_lstm(made, **attributes)
         return
     w, r, w_scale, w_zero, r_scale, r_zero = (np.asarray(tensor) for tensor in tensors)
     directions, _, rows = r.shape
@@ -31,7 +31,7 @@ def dynamic_lstm(made: Builder, **attributes: Any) -> None:
     flat = w.swapaxes(0, 1).reshape(w.shape[1], -1)
     points = each[1].reshape(-1)
     weights = [made.array(flat), made.array(each[0].reshape(-1)), made.array(points if np.ptp(points) else points[:1])]
-    fed = made.scaled_product(made.spanned(x), weights)
+    fed = made.scaled_product(made.dynamically_quantised(x), weights)
     if bias:
         shape, axes = made.reader.constant([directions, 2, rows], "shape"), made.reader.constant([1], "axes")
         both = made.add("ReduceSum", made.add("Reshape", bias, shape), axes, keepdims=0)
@@ -41,7 +41,7 @@ def dynamic_lstm(made: Builder, **attributes: Any) -> None:
     made.last("QuantizedLSTM", fed, *numbers, *others, **attributes)
 
 
-def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
+def _float32_lstm(made: Builder, **attributes: Any) -> None:
     """Convert DynamicQuantizeLSTM to a float32 LSTM."""
     x, w, r, *others = map(made.input, range(8))
     parts = []
@@ -52,18 +52,20 @@ def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
             wide = made.add("Cast", weights, to=np.dtype(np.float32))
             axis = made.reader.constant([1], f"{first}.axis")
             zeros = made.add("Unsqueeze", made.add("Cast", zero, to=np.dtype(np.float32)), axis)
-            floats = made.add("Mul", made.add("Sub", wide, zeros), made.add("Unsqueeze", first, axis))
+            dequantised = made.add("Mul", made.add("Sub", wide, zeros), made.add("Unsqueeze", first, axis))
         else:
             shape = made.reader.constant([-1], f"{first}.shape")
-            floats = made.dequantised(weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0)
-        parts.append(made.add("Transpose", floats, perm=[0, 2, 1]))
+            dequantised = made.dequantised(
+                weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0
+            )
+        parts.append(made.add("Transpose", dequantised, perm=[0, 2, 1]))
     made.last("LSTM", x, *parts, *others, **attributes)
 
 
 def dynamic_matmul(made: Builder) -> None:
     """Matrix multiplication of a dynamically quantised float32 tensor and int8 weights."""
     a, *b, bias = map(made.input, range(5))
-    product = made.scaled_product(made.spanned(a), b)
+    product = made.scaled_product(made.dynamically_quantised(a), b)
     made.last("Add" if bias else "Identity", product, bias)
 
 
@@ -76,36 +78,38 @@ def integer_matmul(made: Builder) -> None:
 
 def gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
     """Gemm of int8 tensors; the bias is in units of both scales."""
-    floats, bias, added = (made.floats(0), made.floats(3, 0 if transB else 1)), made.input(6), ""
+    inputs, bias, added = (made.dequantised_input(0), made.dequantised_input(3, 0 if transB else 1)), made.input(6), ""
     if bias:
         units = made.add("Mul", made.input(1), made.input(4))
         added = made.add("Mul", made.add("Cast", bias, to=np.dtype(np.float32)), units)
         added = made.add("Mul", added, made.number(alpha))
-    y = made.add("Gemm", *floats, added, alpha=alpha, transA=transA, transB=transB)
+    y = made.add("Gemm", *inputs, added, alpha=alpha, transA=transA, transB=transB)
     if made.input(7):
-        made.as_bytes(y, 7)
+        made.quantise_outputs(y, 7)
     else:
         made.last("Identity", y)
 
 
 def convolution(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
     """Convolution of int8 tensors; the bias is in units of both scales."""
-    floats, bias = (made.floats(0, channels_last=channels_last), made.floats(3, 0)), made.input(8)
+    inputs, bias = (made.dequantised_input(0, channels_last=channels_last), made.dequantised_input(3, 0)), made.input(8)
     added = made.dequantised(bias, made.add("Mul", made.input(1), made.input(4)), axis=0) if bias else ""
-    made.as_bytes(made.add("Conv", *floats, added, **attributes), 6, channels_last)
+    made.quantise_outputs(made.add("Conv", *inputs, added, **attributes), 6, channels_last)
 
 
 def pair(op: str, axes: tuple[int, int] = (1, 1)) -> Callable[..., None]:
     """Make a converter of an operator with two int8 inputs."""
-    return lambda made: made.as_bytes(made.add(op, made.floats(0, axes[0]), made.floats(3, axes[1])), 6)
+    return lambda made: made.quantise_outputs(
+        made.add(op, made.dequantised_input(0, axes[0]), made.dequantised_input(3, axes[1])), 6
+    )
 
 
 def single(op: str) -> Callable[..., None]:
     """Make a converter of an operator with one int8 input."""
 
     def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
-        floats = made.floats(0, channels_last=channels_last)
-        made.as_bytes(made.add(op, floats, **attributes), 3, channels_last)
+        x = made.dequantised_input(0, channels_last=channels_last)
+        made.quantise_outputs(made.add(op, x, **attributes), 3, channels_last)
 
     return apply
 
@@ -114,21 +118,21 @@ def softmax(made: Builder, opset: int, axis: int = -1) -> None:
     """Softmax of an int8 tensor; before opset 13, over all axes from `axis` on."""
     y = made.reader.fresh(f"{made.node.outputs[0]}.Softmax")
     axis = -1 if axis + 1 == made.reader.rank(made.input(0)) else axis
-    node = Node("Softmax", (made.floats(0),), (y,), {"axis": axis}, made.node.origin)
+    node = Node("Softmax", (made.dequantised_input(0),), (y,), {"axis": axis}, made.node.origin)
     made.nodes += flattened(made.reader, node) if opset < 13 else [node]
-    made.as_bytes(y, 3)
+    made.quantise_outputs(y, 3)
 
 
 def where(made: Builder) -> None:
     """Where of two int8 tensors."""
-    made.as_bytes(made.add("Where", made.input(0), made.floats(1), made.floats(4)), 7)
+    made.quantise_outputs(made.add("Where", made.input(0), made.dequantised_input(1), made.dequantised_input(4)), 7)
 
 
 def mean(made: Builder, axes: Sequence[int] | None = None, keepdims: int = 1) -> None:
     """Mean of an int8 tensor over axes."""
-    floats = made.floats(0)
+    x = made.dequantised_input(0)
     chosen = "" if axes is None else made.reader.constant(axes, f"{made.node.outputs[0]}.axes")
-    made.as_bytes(made.add("ReduceMean", floats, chosen, keepdims=keepdims), 3)
+    made.quantise_outputs(made.add("ReduceMean", x, chosen, keepdims=keepdims), 3)
 
 
 def concatenation(made: Builder, axis: int) -> None:
@@ -136,5 +140,5 @@ def concatenation(made: Builder, axis: int) -> None:
     count = len(made.node.inputs)
     if count % 3 != 2:
         raise ArgumentError(must("inputs", "a scale, a zero point, and three for each tensor", count))
-    floats = [made.floats(at) for at in range(2, count, 3)]
-    made.as_bytes(made.add("Concat", *floats, axis=axis), 0)
+    inputs = [made.dequantised_input(at) for at in range(2, count, 3)]
+    made.quantise_outputs(made.add("Concat", *inputs, axis=axis), 0)

@@ -14,12 +14,12 @@ onnx = pytest.importorskip("onnx")
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.processor import Processor  # noqa: E402
 from cpuconv.network.precision.choosing import Bound, Rounding, mixture  # noqa: E402
-from cpuconv.quantizing.choosing import Choice, Mixed  # noqa: E402
-from cpuconv.quantizing.graphs.building import with_bytes  # noqa: E402
-from cpuconv.quantizing.graphs.placing import Placed, Places  # noqa: E402
+from cpuconv.quantizing.choosing import Choice, Int8Mixtures  # noqa: E402
+from cpuconv.quantizing.graphs.assignment import Assignment, Assignments  # noqa: E402
+from cpuconv.quantizing.graphs.building import insert_quantization  # noqa: E402
 from cpuconv.quantizing.graphs.plan import plan_of  # noqa: E402
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared  # noqa: E402
-from cpuconv.quantizing.graphs.products import Product, products_of  # noqa: E402
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of  # noqa: E402
 from cpuconv.quantizing.scales import scale_of, weights_of  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -42,13 +42,13 @@ def network(lines: Sequence[str], output: str = "y") -> Prepared:
 def drawn(seed: int) -> Prepared:
     """A random network: convolutions, and what lies between them."""
     rng = np.random.default_rng(seed)
-    lines, names, products = [], ["x"], 0
-    while products < 4:
+    lines, names, layers = [], ["x"], 0
+    while layers < 4:
         one, other = (names[-1 - int(rng.geometric(0.5) - 1) % len(names)] for _ in range(2))
         name, kind = f"t{len(names)}", rng.choice(["Conv", "Conv", "Conv", "Add", "MaxPool", "Sigmoid", "Exp", "Relu"])
         if kind == "Conv":
-            lines.append(f"{name} = Conv({one}, w{products})")
-            products += 1
+            lines.append(f"{name} = Conv({one}, w{layers})")
+            layers += 1
         elif kind == "Add":
             lines.append(f"{name} = Add({one}, {other})")
         elif kind == "MaxPool":
@@ -63,53 +63,53 @@ def drawn(seed: int) -> Prepared:
     return network([*lines, f"y = Tanh({total})"])
 
 
-def places(given: Prepared, *, joined: bool) -> Places:
-    return Places(given.graph, given.known, products_of(given.graph), joined, Processor(current(), 1))
+def assignments(given: Prepared, *, fuse_adds: bool) -> Assignments:
+    return Assignments(given.graph, given.known, layers_of(given.graph), fuse_adds, Processor(current(), 1))
 
 
 def subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
     return itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_the_places_are_those_of_the_least_sum(joined):
+@pytest.mark.parametrize("fuse_adds", [False, True])
+def test_the_places_are_those_of_the_least_sum(fuse_adds):
     kinds = set()
     for seed in SEEDS:
         given, rng = drawn(seed), np.random.default_rng(seed)
-        names = [product.name for product in products_of(given.graph)]
+        names = [layer.name for layer in layers_of(given.graph)]
         prices = {name: 1e-5 * rng.uniform(-2, 1) for name in names}
-        made = places(given, joined=joined)
-        best = made.placed(prices)
-        each = {some: made.placed({name: prices[name] for name in some}, forced=True) for some in subsets(names)}
-        assert all({product.name for product in found.products} == {*some} for some, found in each.items())
+        made = assignments(given, fuse_adds=fuse_adds)
+        best = made.fastest(prices)
+        each = {some: made.fastest({name: prices[name] for name in some}, forced=True) for some in subsets(names)}
+        assert all({layer.name for layer in found.layers} == {*some} for some, found in each.items())
         assert best.seconds == pytest.approx(min(found.seconds for found in each.values()), rel=1e-9, abs=1e-12)
-        chosen = tuple(product.name for product in best.products)
+        chosen = tuple(layer.name for layer in best.layers)
         assert each[chosen].seconds == pytest.approx(best.seconds, rel=1e-9, abs=1e-12)
         kinds.add("none" if not chosen else "all" if len(chosen) == len(names) else "some")
     assert "some" in kinds
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_a_mixture_is_never_predicted_to_be_slower_than_floats_and_beats_a_ranking_of_layers(joined):
+@pytest.mark.parametrize("fuse_adds", [False, True])
+def test_a_mixture_is_never_predicted_to_be_slower_than_floats_and_beats_a_ranking_of_layers(fuse_adds):
     gained = 0.0
     for seed in SEEDS:
         given, rng = drawn(seed), np.random.default_rng(100 + seed)
-        products = products_of(given.graph)
-        names = [product.name for product in products]
+        layers = layers_of(given.graph)
+        names = [layer.name for layer in layers]
         choice = Choice(
-            floats={name: 1e-5 for name in names},
-            bytes={name: 1e-5 * rng.uniform(0, 0.8) for name in names},
+            float32_seconds={name: 1e-5 for name in names},
+            int8_seconds={name: 1e-5 * rng.uniform(0, 0.8) for name in names},
             alone={name: rng.uniform(0.2, 1.0) for name in names},
         )
 
-        def whole(some: Sequence[Product], alone=choice.alone) -> float:
-            return float(np.sqrt(sum(alone[product.name] ** 2 for product in some)))
+        def whole(some: Sequence[QuantizableLayer], alone=choice.alone) -> float:
+            return float(np.sqrt(sum(alone[layer.name] ** 2 for layer in some)))
 
-        made = places(given, joined=joined)
-        trials = Mixed(SimpleNamespace(placed=made.placed), products, choice, whole)
-        tolerance = rng.uniform(0.3, 0.9) * whole(products)
+        made = assignments(given, fuse_adds=fuse_adds)
+        trials = Int8Mixtures(SimpleNamespace(fastest_assignment=made.fastest), layers, choice, whole)
+        tolerance = rng.uniform(0.3, 0.9) * whole(layers)
         mixed = mixture(trials, Bound(trials, tolerance, 0.0))
-        ranked = sorted(range(len(products)), key=lambda at: choice.cost(products[at]))
+        ranked = sorted(range(len(layers)), key=lambda at: choice.cost(layers[at]))
         by_rank = max(
             (Rounding(ranked[:count]) for count in range(5)), key=lambda some: within(trials, some, tolerance)
         )
@@ -119,21 +119,21 @@ def test_a_mixture_is_never_predicted_to_be_slower_than_floats_and_beats_a_ranki
     assert gained > 0
 
 
-def within(trials: Mixed, some: Rounding, tolerance: float) -> float:
+def within(trials: Int8Mixtures, some: Rounding, tolerance: float) -> float:
     """How many it has, if they are within the tolerance."""
     return len(some) if trials.error(some) <= tolerance else -1.0
 
 
-def quantized(given: Prepared, names: Sequence[str], *, joined: bool) -> tuple[Placed, dict[str, list[str]]]:
-    """Places of bytes where these multiply bytes, and of each node by output the operators that it reads from."""
-    found = places(given, joined=joined).placed(dict.fromkeys(names, 0.0), forced=True)
+def quantized(given: Prepared, names: Sequence[str], *, fuse_adds: bool) -> tuple[Assignment, dict[str, list[str]]]:
+    """Assignment in which these layers are int8, and by output the operators that each node reads from."""
+    found = assignments(given, fuse_adds=fuse_adds).fastest(dict.fromkeys(names, 0.0), forced=True)
     plan = plan_of(given.graph, found)
     scale = scale_of(-1.0, 1.0, np.dtype(np.uint8))
     weights = {
-        product.node.outputs[0]: weights_of(product.weight, product.axis, product.bias, scale.scale, False)
-        for product in plan.products
+        layer.node.outputs[0]: weights_of(layer.weight, layer.axis, layer.bias, scale.scale, False)
+        for layer in plan.layers
     }
-    graph = with_bytes(given.graph, plan, dict.fromkeys(plan.roots.values(), scale), weights)
+    graph = insert_quantization(given.graph, plan, dict.fromkeys(plan.roots.values(), scale), weights)
     read = {}
     for node in graph.nodes:
         sources = [graph.producer(name) for name in node.inputs if name not in graph.constants]
@@ -146,28 +146,28 @@ END = "y = Exp(f)"
 
 
 def test_sums_of_floats_stay_floats_whatever_is_of_bytes_behind():
-    found, read = quantized(network([*TWO, END]), ["f"], joined=False)
+    found, read = quantized(network([*TWO, END]), ["f"], fuse_adds=False)
     assert found.tensors == ("e", "f")
     assert read["d"] == ["Conv", "x"] and read["f"][0] == "DequantizeLinear" and read["y"] == ["DequantizeLinear"]
 
 
 def test_floats_are_read_where_floats_are_written():
     lines = [*TWO, "g = Conv(e, w3)", "h = Add(f, g)", "y = Exp(h)"]
-    for joined in (False, True):
-        found, read = quantized(network(lines), ["f"], joined=joined)
+    for fuse_adds in (False, True):
+        found, read = quantized(network(lines), ["f"], fuse_adds=fuse_adds)
         assert read["f"][0] == "DequantizeLinear" and read["g"] == ["Relu"] and "e" not in found.written
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_sums_between_bytes_are_of_bytes(joined):
-    found, read = quantized(network([*TWO, END]), ["a", "c", "f"], joined=joined)
-    assert ("c" in found.tensors) == (not joined) and {"x", "b", "e"} <= {*found.tensors}
-    assert read["d"] == ["Conv" if joined else "DequantizeLinear", "DequantizeLinear"]
-    assert ("f" in found.tensors) == (not joined)  # floats are read behind
+@pytest.mark.parametrize("fuse_adds", [False, True])
+def test_sums_between_bytes_are_of_bytes(fuse_adds):
+    found, read = quantized(network([*TWO, END]), ["a", "c", "f"], fuse_adds=fuse_adds)
+    assert ("c" in found.tensors) == (not fuse_adds) and {"x", "b", "e"} <= {*found.tensors}
+    assert read["d"] == ["Conv" if fuse_adds else "DequantizeLinear", "DequantizeLinear"]
+    assert ("f" in found.tensors) == (not fuse_adds)  # floats are read behind
 
 
 def test_what_a_convolution_of_bytes_gives_to_floats_is_not_rounded_where_all_of_it_is_ours():
-    _, read = quantized(network([*TWO, END]), ["a"], joined=True)
+    _, read = quantized(network([*TWO, END]), ["a"], fuse_adds=True)
     assert read["c"] == ["Relu"]
-    _, read = quantized(network([*TWO, END]), ["a"], joined=False)
+    _, read = quantized(network([*TWO, END]), ["a"], fuse_adds=False)
     assert read["c"] == ["DequantizeLinear"]

@@ -11,11 +11,17 @@ import numpy as np
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.integers import describe
-from cpuconv.problem.quantization import BYTES, Quantization, bounds
+from cpuconv.problem.quantization import INT8_TYPES, Quantization, bounds
 from cpuconv.problem.types import ALL_F32, Types, sums_of
 
 _RESULT = (F32, BF16, F16, U8, S8, S32)
-_WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # supported weight types
+_WEIGHTS = {
+    F32: (F32,),
+    BF16: (BF16,),
+    F16: (F16,),
+    U8: INT8_TYPES[::-1],
+    S8: INT8_TYPES[::-1],
+}  # supported weight types
 INPUTS = tuple(_WEIGHTS)
 _ALIASES = {"f32": F32, "fp32": F32, "bf16": BF16, "f16": F16, "fp16": F16}
 _RESULTS = {  # result types of an input type, the default first
@@ -105,7 +111,7 @@ def _types(x: Element, w: Element, y: Element | None, quantized: bool, y_scaled:
     if not quantized and y != S32:
         expected = f"a cpuconv.Quantization, as 'x' is of {x.label} (only y_dtype='int32' needs none)"
         raise ArgumentError(must("quantization", expected, "None"))
-    if y in BYTES and not y_scaled:
+    if y in INT8_TYPES and not y_scaled:
         raise ArgumentError(must("quantization", f"one with a y_scale, as 'y_dtype' is {y.label}", "one without"))
     return Types(x, S8, sums_of(x, S8), y or (x if y_scaled else F32))
 

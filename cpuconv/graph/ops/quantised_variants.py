@@ -19,7 +19,7 @@ SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQU
 """Scale and zero point of the first input and of the output, and the type of the output."""
 
 
-def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
+def quantised_variant(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
     """Make the row of an operator on dequantised values, with the result quantised once; either may be float32 instead.
 
     `lower` may leave any values in padding channels; they are zeroed afterwards.
@@ -47,7 +47,7 @@ def of_bytes(op: Op, offers: Offers, lower: Lower, signature: str) -> Op:
     return Op(f"Quantized{op.name}", infer, reference, attributes, op.parameters, **row)
 
 
-def line(node: Node) -> tuple[float, float]:
+def affine_map(node: Node) -> tuple[float, float]:
     """Coefficients (a, b): the input integer q corresponds to a q + b in the output's scale."""
     factor = node["x_scale"] / node["y_scale"]
     return factor, node["y_zero_point"] - node["x_zero_point"] * factor

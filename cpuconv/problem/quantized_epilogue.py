@@ -7,7 +7,7 @@ import numpy as np
 from cpuconv.elements import F32, S32
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.quantization import BYTES, Quantization, bounds
+from cpuconv.problem.quantization import INT8_TYPES, Quantization, bounds
 
 _CLAMPS = (None, "relu", "clip")  # activations that only narrow the clamp
 _EXACT = (*_CLAMPS, "relu6", "leaky_relu")  # activations that kernels compute bit-exactly
@@ -20,7 +20,7 @@ def is_exact(problem: ConvProblem) -> bool:
     return problem.types.sum.integer and _name(problem) in _EXACT
 
 
-def ended(
+def apply_epilogue(
     sums: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None, scales: Quantization
 ) -> np.ndarray:
     """Apply the epilogue to accumulators.
@@ -52,10 +52,10 @@ def ended(
     if y == S32:
         return total
     with np.errstate(over="ignore"):
-        if y in BYTES and residual is None and _name(problem) in _CLAMPS:
-            whole = _short(total.astype(np.float32), problem, scales)
+        if y in INT8_TYPES and residual is None and _name(problem) in _CLAMPS:
+            whole = _requantised(total.astype(np.float32), problem, scales)
         else:
-            number = _long(total.astype(np.float32), problem, scales, shift, residual)
+            number = _dequantised(total.astype(np.float32), problem, scales, shift, residual)
             if y == F32:
                 return number
             whole = np.rint(number / _one(scales.y_scale or 1)) + _one(scales.y_zero_point)
@@ -77,7 +77,7 @@ def _rounded(bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return np.clip(np.rint(bias / scale).astype(np.float64), *bounds(S32)).astype(np.int64)
 
 
-def _short(total: np.ndarray, problem: ConvProblem, scales: Quantization) -> np.ndarray:
+def _requantised(total: np.ndarray, problem: ConvProblem, scales: Quantization) -> np.ndarray:
     """Requantise by one multiplication, with a clamp as the only activation; not yet clamped to the type."""
     unit, point = _one(scales.y_scale or 1), _one(scales.y_zero_point)
     whole = np.rint(total * _each(scales.ratio())) + point
@@ -87,7 +87,7 @@ def _short(total: np.ndarray, problem: ConvProblem, scales: Quantization) -> np.
     return np.minimum(np.maximum(whole, np.rint(_one(low) / unit) + point), np.rint(_one(high) / unit) + point)
 
 
-def _long(
+def _dequantised(
     total: np.ndarray,
     problem: ConvProblem,
     scales: Quantization,

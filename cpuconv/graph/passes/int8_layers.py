@@ -15,7 +15,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.convolution import quantization
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
-from cpuconv.graph.passes.scaled import BYTES, Scaled, dequantised, stored
+from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, stored
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.paired.matmul_int8 import MOST
 
@@ -23,14 +23,14 @@ _WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
 _FINE = 1.9  # maximum intermediate scale relative to the result's: rounding once differs by at most one unit
 
 
-def of_floats(node: Node | None) -> bool:
+def has_float32_result(node: Node | None) -> bool:
     """Whether a quantised layer or MatMul has a float32 result."""
     return node is not None and node.op in (*_WITH_WEIGHTS, "QuantizedMatMul") and node["y"] == FLOAT32
 
 
-def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
+def convert_matmul(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
     """Convert MatMul of two dequantised activations to QuantizedMatMul."""
-    if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*BYTES}:
+    if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*INT8_DTYPES}:
         return None
     with np.errstate(all="ignore"):
         unit = float((a.scale * b.scale)[0])
@@ -44,7 +44,7 @@ def product(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
     return maker.done()
 
 
-def product_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
+def fuse_quantize(node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Fuse QuantizeLinear into a QuantizedMatMul."""
     with np.errstate(over="ignore"):
         factor = np.float32(source["a_scale"]) * np.float32(source["b_scale"]) / y.scale
@@ -55,11 +55,11 @@ def product_ending(node: Node, source: Node, y: Scaled) -> Rewrite | None:
     )
 
 
-def added(graph: Graph, node: Node) -> Rewrite | None:
+def fuse_bias(graph: Graph, node: Node) -> Rewrite | None:
     """Fuse an Add of one number per channel into an int8 layer as its bias."""
     for own, other in (node.inputs, node.inputs[::-1]):
         source, array = graph.producer(own), constant(graph, other)
-        if source is None or array is None or not of_floats(source) or not _takes_bias(graph, source, own):
+        if source is None or array is None or not has_float32_result(source) or not _takes_bias(graph, source, own):
             continue
         each = per_channel(array, shape_of(graph, own), _channels(source, shape_of(graph, own)))
         if each is not None and np.isfinite(each).all():
@@ -70,26 +70,26 @@ def added(graph: Graph, node: Node) -> Rewrite | None:
     return None
 
 
-def rounded_between(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
+def fuse_rounded_bias(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
     """Fuse bias and QuantizeLinear into an int8 layer if the model rounds to int8 between them; clamp per channel."""
     for own, other in (source.inputs, source.inputs[::-1]):
         x, array, between = dequantised(graph, own), constant(graph, other), graph.producer(own)
-        product = None if x is None else graph.producer(x.name)
-        if x is None or array is None or product is None or between is None or not _takes_bias(graph, product, x.name):
+        layer = None if x is None else graph.producer(x.name)
+        if x is None or array is None or layer is None or between is None or not _takes_bias(graph, layer, x.name):
             continue
-        each = per_channel(array, shape_of(graph, own), _channels(product, shape_of(graph, own)))
-        if each is None or sole_reader(graph, own) is None or product["y"] not in BYTES or not x.one:
+        each = per_channel(array, shape_of(graph, own), _channels(layer, shape_of(graph, own)))
+        if each is None or sole_reader(graph, own) is None or layer["y"] not in INT8_DTYPES or not x.one:
             continue
         if not np.isfinite(each).all() or x.scale[0] > _FINE * y.scale[0]:
             continue
-        ends = np.array([np.iinfo(product["y"]).min, np.iinfo(product["y"]).max], np.float32)[:, None]
+        ends = np.array([np.iinfo(layer["y"]).min, np.iinfo(layer["y"]).max], np.float32)[:, None]
         with np.errstate(over="ignore"):
             known = np.rint(((ends - x.zero) * x.scale + each) / y.scale) + y.zero
         limits = np.clip(known, np.iinfo(y.zero.dtype).min, np.iinfo(y.zero.dtype).max).astype(int)
-        maker = Maker(graph, product, between, source, node)
-        inputs = (*product.inputs[:2], maker.constant(each.astype(np.float32), "bias"))
-        given = {**product.attributes, **stored(y), "y_least": limits[0], "y_most": limits[1]}
-        maker.new = [replace(product, inputs=inputs, outputs=node.outputs, attributes=given)]
+        maker = Maker(graph, layer, between, source, node)
+        inputs = (*layer.inputs[:2], maker.constant(each.astype(np.float32), "bias"))
+        given = {**layer.attributes, **stored(y), "y_least": limits[0], "y_most": limits[1]}
+        maker.new = [replace(layer, inputs=inputs, outputs=node.outputs, attributes=given)]
         return maker.done() if np.isfinite(quantization(maker.new[0]).ratio()).all() else None
     return None
 
@@ -101,6 +101,6 @@ def _takes_bias(graph: Graph, node: Node, y: str) -> bool:
     return not (operand(node, 2) or operand(node, 3) or node["activation"])
 
 
-def _channels(product: Node, shape: tuple[int, ...]) -> int:
+def _channels(layer: Node, shape: tuple[int, ...]) -> int:
     """Channel axis of a layer's result."""
-    return 1 if product.op == "QuantizedConv" else len(shape) - 1
+    return 1 if layer.op == "QuantizedConv" else len(shape) - 1

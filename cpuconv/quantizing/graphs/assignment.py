@@ -20,15 +20,15 @@ from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.quantizing.graphs.products import Product
-from cpuconv.quantizing.graphs.units import Unit, Units, is_given
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.units import Unit, Units, is_network_output
 
-_FLOAT, _BYTE = 4, 1  # bytes per element
+_FLOAT32, _INT8 = 4, 1  # bytes per element
 _CALL = 1e-6  # overhead of a conversion in seconds, in addition to memory traffic
 _NEARLY_FREE = 1e-6  # factor of conversion costs
 
 
-class _Way(NamedTuple):
+class _Candidate(NamedTuple):
     """Candidate of a unit: whether it reads int8, whether it writes int8, and its additional seconds."""
 
     reads: bool
@@ -51,12 +51,12 @@ _FORMS = [_Form(written, both) for written in (False, True) for both in (False, 
 
 
 @dataclass(frozen=True)
-class Placed:
+class Assignment:
     """Result of the assignment.
 
     Attributes
     ----------
-    products : tuple of Product
+    layers : tuple of QuantizableLayer
         Int8 layers.
     tensors : tuple of str
         Tensors that exist as int8.
@@ -68,14 +68,14 @@ class Placed:
         Total modelled cost.
     """
 
-    products: tuple[Product, ...] = ()
+    layers: tuple[QuantizableLayer, ...] = ()
     tensors: tuple[str, ...] = ()
     readers: frozenset[int] = frozenset()
     written: frozenset[str] = frozenset()
     seconds: float = 0.0
 
 
-class Places:
+class Assignments:
     """Assignments of int8 that are possible in a network.
 
     Attributes
@@ -89,9 +89,9 @@ class Places:
         Result of `prepared`.
     known : mapping of str to Value
         Dtypes and sizes of its values.
-    products : collection of Product
+    layers : collection of QuantizableLayer
         Layers that may be int8.
-    joined : bool
+    fuse_adds : bool
         Whether int8 convolutions give float32 if that is faster, and fuse a following addition. False: their results
         are quantised first, as other engines require.
     processor : Processor
@@ -102,12 +102,12 @@ class Places:
         self,
         graph: Graph,
         known: Mapping[str, Value],
-        products: Collection[Product],
-        joined: bool,
+        layers: Collection[QuantizableLayer],
+        fuse_adds: bool,
         processor: Processor,
     ) -> None:
-        self._graph, self._known, self._joined, self._processor = graph, known, joined, processor
-        self._units = Units(graph, known, joined).of({id(product.node): product for product in products})
+        self._graph, self._known, self._fuse_adds, self._processor = graph, known, fuse_adds, processor
+        self._units = Units(graph, known, fuse_adds).of({id(layer.node): layer for layer in layers})
         self._writers = {name: at for at, unit in enumerate(self._units) for name in unit.outputs}
         self._readers: dict[str, list[int]] = {}
         for at, unit in enumerate(self._units):
@@ -115,14 +115,14 @@ class Places:
                 self._readers.setdefault(name, []).append(at)
         self.tensors = tuple(dict.fromkeys([*self._readers, *self._writers]))
         members = {id(node): at for at, unit in enumerate(self._units) for node in unit.nodes}
-        self._floats = {  # tensors with a reader that only supports float32
+        self._float32_only = {  # tensors with a reader that only supports float32
             name
             for name in self.tensors
-            if graph.gives(name)
+            if graph.is_output(name)
             or any(members.get(id(node), -1) not in self._readers.get(name, ()) for node in graph.users(name))
         }
 
-    def placed(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Placed:
+    def fastest(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Assignment:
         """Select the fastest assignment.
 
         Parameters
@@ -135,67 +135,78 @@ class Places:
             Whether conversions are assumed to be nearly free.
         """
         if not self._units:
-            return Placed()
+            return Assignment()
         part = _NEARLY_FREE if free else 1.0
-        ways = [[*self._ways(unit, prices, forced, part)] for unit in self._units]
-        costs = [np.array([way.seconds for way in each]) for each in ways]
+        candidates = [[*self._candidates(unit, prices, forced, part)] for unit in self._units]
+        costs = [np.array([candidate.seconds for candidate in each]) for each in candidates]
         links: list[layouts.Link] = []
-        for at, name in enumerate(self.tensors, len(ways)):
-            links += self._links(name, ways, at)
+        for at, name in enumerate(self.tensors, len(candidates)):
+            links += self._links(name, candidates, at)
             costs.append(part * self._conversions(name))
         picked, seconds, _ = layouts.solve(costs, links)
-        taken = [each[at] for each, at in zip(ways, picked, strict=False)]
+        taken = [each[at] for each, at in zip(candidates, picked, strict=False)]
         pairs = [*zip(self._units, taken, strict=True)]
-        written = {name for unit, way in pairs if way.writes for name in unit.outputs}
-        read = {name for unit, way in pairs for name in unit.inputs if True in _asked(unit, way, name)}
-        return Placed(
-            tuple(unit.product for unit, way in pairs if unit.product is not None and way.reads),
+        written = {name for unit, candidate in pairs if candidate.writes for name in unit.outputs}
+        read = {name for unit, candidate in pairs for name in unit.inputs if True in _asked(unit, candidate, name)}
+        return Assignment(
+            tuple(unit.layer for unit, candidate in pairs if unit.layer is not None and candidate.reads),
             tuple(name for name in self.tensors if name in read or name in written),
-            frozenset(id(node) for unit, way in pairs if way.reads for node in unit.nodes[: None if way.writes else 1]),
+            frozenset(
+                id(node)
+                for unit, candidate in pairs
+                if candidate.reads
+                for node in unit.nodes[: None if candidate.writes else 1]
+            ),
             frozenset(written),
             seconds,
         )
 
-    def _ways(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Way]:
+    def _candidates(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Candidate]:
         """Candidates of a unit, and their costs."""
-        kept = not unit.outputs or any(is_given(self._graph, name) for name in unit.outputs)  # needed as float32
+        kept = not unit.outputs or any(
+            is_network_output(self._graph, name) for name in unit.outputs
+        )  # needed as float32
         op = traits_of(unit.nodes[0])
         read, written = (self._elements(names) for names in (unit.inputs, unit.outputs))
-        if unit.product is not None:
-            more = prices.get(unit.product.name)
+        if unit.layer is not None:
+            more = prices.get(unit.layer.name)
             if more is None or not forced:
-                yield _Way(False, False, 0.0)
+                yield _Candidate(False, False, 0.0)
             if more is not None and not kept:
-                yield _Way(True, True, more)
-            if more is not None and (kept or self._joined or not op.convolution):
-                yield _Way(True, False, more + part * self._moving((_FLOAT - _BYTE) * written))
+                yield _Candidate(True, True, more)
+            if more is not None and (kept or self._fuse_adds or not op.convolution):
+                yield _Candidate(True, False, more + part * self._moving((_FLOAT32 - _INT8) * written))
             return
         free = 0.0 if op.movement is Movement.IN_ORDER else part
-        joined = op.int8 is Int8.RESCALED and any(map(self._is_sum, unit.inputs))  # fused into the convolution
-        yield _Way(False, False, 0.0 if joined else free * self._moving(_FLOAT * (read + written)))
+        fused = op.int8 is Int8.RESCALED and any(map(self._is_sum, unit.inputs))  # fused into the convolution
+        yield _Candidate(False, False, 0.0 if fused else free * self._moving(_FLOAT32 * (read + written)))
         if not kept:
-            yield _Way(True, True, free * self._moving(_BYTE * (read + written)))
+            yield _Candidate(True, True, free * self._moving(_INT8 * (read + written)))
         if op.int8 is Int8.RESCALED:
-            yield _Way(True, False, free * self._moving(_BYTE * read + _FLOAT * written))
+            yield _Candidate(True, False, free * self._moving(_INT8 * read + _FLOAT32 * written))
 
     def _is_sum(self, name: str) -> bool:
         """Whether a tensor is the output of a convolution and has a single reader."""
         node = self._graph.producer(name)
         return node is not None and traits_of(node).convolution and sole_reader(self._graph, name) is not None
 
-    def _links(self, name: str, ways: Sequence[Sequence[_Way]], index: int) -> Iterator[layouts.Link]:
+    def _links(self, name: str, candidates: Sequence[Sequence[_Candidate]], index: int) -> Iterator[layouts.Link]:
         """Compatibility of a tensor's types with the candidates of its writer and readers."""
         if name in self._writers:
             at = self._writers[name]
-            yield at, index, _allowed([[way.writes == form.written for form in _FORMS] for way in ways[at]])
+            yield (
+                at,
+                index,
+                _allowed([[candidate.writes == form.written for form in _FORMS] for candidate in candidates[at]]),
+            )
         for at in self._readers.get(name, ()):
-            asked = [_asked(self._units[at], way, name) for way in ways[at]]
+            asked = [_asked(self._units[at], candidate, name) for candidate in candidates[at]]
             yield index, at, _allowed([[form.serves(each) for each in asked] for form in _FORMS])
 
     def _conversions(self, name: str) -> np.ndarray:
         """Conversion cost of each combination of a tensor's types."""
-        seconds = _CALL + self._moving((_FLOAT + _BYTE) * self._elements((name,)))
-        asked = {False} if name in self._floats else set()
+        seconds = _CALL + self._moving((_FLOAT32 + _INT8) * self._elements((name,)))
+        asked = {False} if name in self._float32_only else set()
         possible = (form.serves(asked) and (name in self._writers or not form.written) for form in _FORMS)
         return np.array([seconds * form.both if can else np.inf for form, can in zip(_FORMS, possible, strict=True)])
 
@@ -208,10 +219,10 @@ class Places:
         return self._processor.moving(float(size))
 
 
-def _asked(unit: Unit, way: _Way, name: str) -> set[bool]:
+def _asked(unit: Unit, candidate: _Candidate, name: str) -> set[bool]:
     """Types in which a unit reads a tensor (True: int8); the addend of a float32 result is float32."""
-    added = way.writes or unit.product is None
-    return {way.reads and (at == 0 or added) for at, each in enumerate(unit.inputs) if each == name}
+    added = candidate.writes or unit.layer is None
+    return {candidate.reads and (at == 0 or added) for at, each in enumerate(unit.inputs) if each == name}
 
 
 def _allowed(pairs: Sequence[Sequence[bool]]) -> np.ndarray:

@@ -15,16 +15,16 @@ from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.problem.quantization import Quantization
 
-_LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts
-_BF16_LIES = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # form to read
+_PLAIN_FORMS = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts
+_PLAIN_BF16_FORMS = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # form to read
 
 
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """Make an offer for operands in the order of Conv: input, weights, bias, residual (in the form of the output)."""
     types = way.problem.types
-    first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
-    added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
-    first = _BF16_LIES.get(way.problem.in_layout, BLOCKED_BF16) if types.x == BF16 else first
+    first, _ = _PLAIN_FORMS.get(way.problem.in_layout, (BLOCKED, BLOCKED))
+    added, result = _PLAIN_FORMS.get(way.problem.out_layout, (BLOCKED, BLOCKED))
+    first = _PLAIN_BF16_FORMS.get(way.problem.in_layout, BLOCKED_BF16) if types.x == BF16 else first
     added, result = (BLOCKED_BF16, BLOCKED_BF16) if types.y == BF16 else (added, result)
     forms = (first, "", "", added if way.problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)
