@@ -26,19 +26,19 @@ _OF_CREATION = {"__dict__", "__weakref__"}
 _FIELD = "_FIELD"  # the library's type of a regular field
 _OF_LIBRARY = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__replace__")
 
-_FEW = 16  # instances created without a compiled `__init__`, in a few microseconds each
-_NAME = "__later__"  # class attribute with the `_Later` object
+_UNCOMPILED_INSTANCES = 16  # instances created without a compiled `__init__`, in a few microseconds each
+_NAME = "__lazy_parts__"  # class attribute with the `_LazyParts` object
 _making = Lock(brief=False)  # a compiling thread takes it, so a fork that held it would wait for that thread
 
 
-class _Left:
+class _FactoryDefault:
     """Placeholder in a signature for a default that a factory makes."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_LEFT_OUT = _Left()
+_FACTORY_DEFAULT = _FactoryDefault()
 
 
 def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
@@ -46,7 +46,7 @@ def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
     if cls is None:
         return lambda each: _dataclass(each, **options)
     if options.get("frozen") and options.keys() <= _OPTIONS and _is_usual(cls):
-        _Later(cls, options).put()
+        _LazyParts(cls, options).put()
         return cls
     return dataclasses.dataclass(cls, **options)
 
@@ -64,7 +64,7 @@ def _is_usual(cls: type) -> bool:
     )
 
 
-class _Later:
+class _LazyParts:
     """Creates the parts of a class on demand."""
 
     def __init__(self, cls: Any, options: dict[str, Any]) -> None:
@@ -92,11 +92,11 @@ class _Later:
         for name in (name for name, is_asked in asked.items() if is_asked):
             self._put.add(name)
             setattr(cls, name, self._named(name, self._first() if name == "__init__" else self._stand_in(name)))
-        cls.__signature__ = _Asked(self, "__signature__")
+        cls.__signature__ = _LazyAttribute(self, "__signature__")
         for name in _OF_LIBRARY:
             if name not in was and (name != "__replace__" or hasattr(dataclasses, "_replace")):
                 self._put.add(name)
-                setattr(cls, name, _Asked(self, name))
+                setattr(cls, name, _LazyAttribute(self, name))
         for name, method in _refusals(cls).items():
             setattr(cls, name, self._named(name, method))
 
@@ -112,7 +112,7 @@ class _Later:
 
     def _first(self) -> Callable[..., None]:
         """Return the `__init__` of the first instances; it passes unusual arguments to the compiled one."""
-        left, put, ends = _FEW, object.__setattr__, hasattr(self._cls, "__post_init__")
+        left, put, ends = _UNCOMPILED_INSTANCES, object.__setattr__, hasattr(self._cls, "__post_init__")
 
         def __init__(self_: Any, /, *given: Any, **named: Any) -> None:
             nonlocal left
@@ -200,9 +200,9 @@ class _Later:
         if self._known is None:
             found: dict[str, tuple[str, Field[Any]]] = {}
             for base in self._cls.__mro__[-1:0:-1]:
-                later: _Later | None = vars(base).get(_NAME)
-                if later is not None:
-                    found |= later.fields()
+                lazy_parts: _LazyParts | None = vars(base).get(_NAME)
+                if lazy_parts is not None:
+                    found |= lazy_parts.fields()
                 elif "__dataclass_fields__" in vars(base):
                     found |= {name: (field.type, field) for name, field in base.__dataclass_fields__.items()}
             for name, told in self._cls.__annotations__.items():
@@ -217,7 +217,7 @@ class _Later:
     def _init(self) -> Callable[..., None]:
         """Return a compiled `__init__`, for `replace` and all later instances."""
         cls = self._cls
-        names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _LEFT_OUT}
+        names: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "__left": _FACTORY_DEFAULT}
         positional, named, lines = ["__self"], list[str](), list[str]()
         for name, (_, field) in self.fields().items():
             parameters, value = named if field.kw_only else positional, name
@@ -276,13 +276,18 @@ def field_names(instance: object) -> list[str] | None:
 
     The standard library's `fields` would create more parts of the class.
     """
-    later: _Later | None = vars(type(instance)).get(_NAME)
-    if later is not None:
-        return [*later.fields()]
+    lazy_parts: _LazyParts | None = vars(type(instance)).get(_NAME)
+    if lazy_parts is not None:
+        return [*lazy_parts.fields()]
     return [field.name for field in dataclasses.fields(instance)] if dataclasses.is_dataclass(instance) else None
 
 
-_MAKERS = {"__init__": _Later._init, "__repr__": _Later._repr, "__eq__": _Later._eq, "__hash__": _Later._hash}
+_MAKERS = {
+    "__init__": _LazyParts._init,
+    "__repr__": _LazyParts._repr,
+    "__eq__": _LazyParts._eq,
+    "__hash__": _LazyParts._hash,
+}
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -292,18 +297,18 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda of: tuple([getattr(of, name) for name in names])
 
 
-class _Asked:
+class _LazyAttribute:
     """A class attribute that is created at the first access."""
 
-    def __init__(self, later: _Later, name: str) -> None:
-        self._later, self._name = later, name
+    def __init__(self, lazy_parts: _LazyParts, name: str) -> None:
+        self._lazy_parts, self._name = lazy_parts, name
 
     def __get__(self, instance: object, owner: type) -> Any:
         if self._name == "__signature__":
             if instance is None:
-                return self._later.signature(owner)
+                return self._lazy_parts.signature(owner)
             raise AttributeError(f"{owner.__name__!r} object has no attribute '__signature__'")
-        self._later.made(self._name)
+        self._lazy_parts.made(self._name)
         return getattr(owner if instance is None else instance, self._name)
 
 

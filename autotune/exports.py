@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotune.collecting import resting
+from autotune.gc_pause import gc_paused
 
 
 def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str, Any]) -> Callable[[str], Any]:
@@ -25,7 +25,7 @@ def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str
     def find(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with resting():
+        with gc_paused():
             value = namespace[name] = getattr(importlib.import_module(modules[name]), name)
         return value
 

@@ -72,7 +72,7 @@ def check_regular(path: str | os.PathLike[str], status: os.stat_result, *, cache
         raise OSError(errno.ELOOP, _LINK, name)
     if not stat.S_ISREG(status.st_mode):
         number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-        raise OSError(number, "it is no regular file", name)
+        raise OSError(number, "it is not a regular file", name)
     if cached and not is_ours(status):
         raise PermissionError(errno.EPERM, "another user may have written it", name)
 

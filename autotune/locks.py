@@ -89,8 +89,8 @@ def _after_fork_in_child() -> None:
             each._at_fork_reinit()
     if late:
         warnings.warn(
-            f"this process was forked while another thread was compiling, for more than {FORK_SECONDS:.0f} s: what is "
-            "compiled here may fail (the start method 'spawn' has no such trouble)",
+            f"this process was forked while another thread was compiling, for more than {FORK_SECONDS:.0f} s: kernels "
+            "compiled here may fail (the start method 'spawn' avoids this)",
             RuntimeWarning,
             stacklevel=2,
         )

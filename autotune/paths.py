@@ -27,7 +27,7 @@ def cache_folder() -> Path:
     except (RuntimeError, OSError) as error:
         raise NoFolderError(_TROUBLE.format(error)) from error
     if not folder.is_absolute():  # older versions of platformdirs return "~/..." without a home folder
-        raise NoFolderError(_TROUBLE.format(f"'{folder}' is no absolute path"))
+        raise NoFolderError(_TROUBLE.format(f"'{folder}' is not an absolute path"))
     try:
         found = fault(folder)
     except OSError:  # it is created later, or opening a file in it reports the error
@@ -56,4 +56,4 @@ def _users() -> Path:
     return Path(platformdirs.user_cache_dir("cpuconv"))
 
 
-_TROUBLE = f"there is no folder to keep things in ({{}}); name one in {VARIABLE}"
+_TROUBLE = f"there is no usable cache folder ({{}}); name one in {VARIABLE}"

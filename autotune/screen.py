@@ -11,7 +11,7 @@ from autotune.data_classes import dataclass
 from autotune.locks import lazy
 
 _GAP = 2  # spaces between columns
-_LEAST_WIDTH = 40  # min. width of a screen in characters; narrower ones wrap lines
+_MIN_WIDTH = 40  # min. width of a screen in characters; narrower ones wrap lines
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def terminal_width() -> int | None:
         is_terminal = sys.stdout.isatty()
     except (AttributeError, ValueError):  # standard output is missing or closed
         return None
-    return max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else None
+    return max(_MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else None
 
 
 def as_text(blocks: Iterator[str | Table], width: int | None, wide: str) -> str:

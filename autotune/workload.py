@@ -227,7 +227,7 @@ class Workload(Searchable, Protocol):
         """Return the candidate for a problem without current rows, and the deciding source, such as "model".
 
         `older` are the candidates that were best with older sources, best first. The first one that the workload's
-        model agrees with decides, as `tiers.OLDER`.
+        model agrees with decides, as `tiers.OLDER_KERNELS`.
         """
 
     def work(self, key: str, name: str) -> Work | None:

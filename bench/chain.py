@@ -102,7 +102,7 @@ def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]], samples: S
     return Result(tuned, sampled, float(calls.sum()), timed)
 
 
-class Chain:
+class LayerChain:
     """Plans of convolutions, each with its own weights; they read and write two buffers in turn."""
 
     def __init__(self, chosen: Iterable[tuple[ConvProblem, str]]) -> None:
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = workload.load(str(options.model or model()), Reading(layouts=names, threads=options.threads))
     layers = tune(problems, options.effort)
     chosen = [(problem.key, layer.algorithm, layer.count) for problem, layer in zip(problems, layers, strict=True)]
-    chain = Chain((ConvProblem.parse(key), name) for key, name, count in chosen for _ in range(count))
+    chain = LayerChain((ConvProblem.parse(key), name) for key, name, count in chosen for _ in range(count))
     trials = [workload.prepare(key, name, COLD) for key, name, _ in chosen]
     entrants = [calibrate(trial.run, trial.move, SUMMARY[COLD]) for trial in trials]
     rounds = [(chain.run(), [each.sample() for each in entrants]) for _ in range(FIRST + options.rounds)]
@@ -196,10 +196,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.chain", description=__doc__.splitlines()[0])
     p.add_argument("--model", type=Path, help="an ONNX file (ResNet-50 of the package onnx)")
-    p.add_argument("--threads", type=int, default=1, help="of the convolutions (1)")
-    p.add_argument("--layouts", default="auto,auto", help="in and out (auto,auto)")
-    p.add_argument("--effort", choices=EFFORTS, default="quick", help="of the tuner (quick)")
-    p.add_argument("--rounds", type=int, default=ROUNDS, help=f"of a pass and a sample of each layer ({ROUNDS})")
+    p.add_argument("--threads", type=int, default=1, help="threads of the convolutions (1)")
+    p.add_argument("--layouts", default="auto,auto", help="layouts of input and output (auto,auto)")
+    p.add_argument("--effort", choices=EFFORTS, default="quick", help="effort of the tuner (quick)")
+    p.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of a pass and a sample per layer ({ROUNDS})")
     p.add_argument("--json", action="store_true", help="print JSON")
     return p
 

@@ -21,7 +21,7 @@ from bench.networks import Network, Shapes
 OPSET = 17
 
 
-class Chain(NamedTuple):
+class Case(NamedTuple):
     """A small network with the output y."""
 
     name: str
@@ -72,7 +72,7 @@ Reshape back together y
 _WINDOWS = _ATTENTION.replace("MatMul qs kt s", "MatMul qs kt raw\nAdd raw table s")
 
 
-def _heads(batch: int, tokens: int, heads: int, size: int) -> Chain:
+def _heads(batch: int, tokens: int, heads: int, size: int) -> Case:
     constants = {
         "sizes": _long(batch, tokens, 3, heads, size),
         "ones": _long(1, 1, 1),
@@ -83,71 +83,71 @@ def _heads(batch: int, tokens: int, heads: int, size: int) -> Chain:
     name, nodes = f"Attention {batch}x{tokens}, {heads} heads of {size}", _ATTENTION
     if batch > 1:
         nodes, constants = _WINDOWS, {**constants, "table": _weights(heads, tokens, tokens)}
-    return Chain(name, {"x": (batch, tokens, 3 * heads * size)}, nodes, constants)
+    return Case(name, {"x": (batch, tokens, 3 * heads * size)}, nodes, constants)
 
 
 CHAINS = (
     *(_heads(*sizes) for sizes in ((1, 197, 12, 64), (1, 577, 12, 64), (64, 49, 3, 32), (4, 49, 24, 32))),
-    Chain("MatMul 64x3x49x32 by transposed", {"a": (64, 3, 49, 32), "b": (64, 3, 32, 49)}, "MatMul a b y"),
-    Chain("MatMul 12x577x64 by 12x64x577", {"a": (12, 577, 64), "b": (12, 64, 577)}, "MatMul a b y"),
-    Chain("MatMul 12x577x577 by 12x577x64", {"a": (12, 577, 577), "b": (12, 577, 64)}, "MatMul a b y"),
-    Chain("MatMul 2x12x197x64 by 2x12x64x197", {"a": (2, 12, 197, 64), "b": (2, 12, 64, 197)}, "MatMul a b y"),
-    Chain("MatMul 1x197x768 by 768x3072", _TOKENS, "MatMul x w y", {"w": _weights(3072, 768).T.copy()}),
-    Chain("MatMul 1x1024x64 by 64x1024", {"a": (1, 1024, 64), "b": (1, 64, 1024)}, "MatMul a b y"),
-    Chain("Transpose 1x197x768", _TOKENS, "Transpose x y perm=[0,2,1]"),
-    Chain("Transpose 1000x1000", {"x": (1000, 1000)}, "Transpose x y perm=[1,0]"),
-    Chain("Transpose heads 1x197x12x64", {"x": (1, 197, 12, 64)}, "Transpose x y perm=[0,2,1,3]"),
-    Chain("Transpose 1x3x224x224 to NHWC", {"x": (1, 3, 224, 224)}, "Transpose x y perm=[0,2,3,1]"),
-    Chain("SpaceToDepth 1x64x56x56", _IMAGE, "SpaceToDepth x y blocksize=2"),
-    Chain("DepthToSpace 1x256x28x28", {"x": (1, 256, 28, 28)}, "DepthToSpace x y blocksize=2"),
-    Chain(
+    Case("MatMul 64x3x49x32 by transposed", {"a": (64, 3, 49, 32), "b": (64, 3, 32, 49)}, "MatMul a b y"),
+    Case("MatMul 12x577x64 by 12x64x577", {"a": (12, 577, 64), "b": (12, 64, 577)}, "MatMul a b y"),
+    Case("MatMul 12x577x577 by 12x577x64", {"a": (12, 577, 577), "b": (12, 577, 64)}, "MatMul a b y"),
+    Case("MatMul 2x12x197x64 by 2x12x64x197", {"a": (2, 12, 197, 64), "b": (2, 12, 64, 197)}, "MatMul a b y"),
+    Case("MatMul 1x197x768 by 768x3072", _TOKENS, "MatMul x w y", {"w": _weights(3072, 768).T.copy()}),
+    Case("MatMul 1x1024x64 by 64x1024", {"a": (1, 1024, 64), "b": (1, 64, 1024)}, "MatMul a b y"),
+    Case("Transpose 1x197x768", _TOKENS, "Transpose x y perm=[0,2,1]"),
+    Case("Transpose 1000x1000", {"x": (1000, 1000)}, "Transpose x y perm=[1,0]"),
+    Case("Transpose heads 1x197x12x64", {"x": (1, 197, 12, 64)}, "Transpose x y perm=[0,2,1,3]"),
+    Case("Transpose 1x3x224x224 to NHWC", {"x": (1, 3, 224, 224)}, "Transpose x y perm=[0,2,3,1]"),
+    Case("SpaceToDepth 1x64x56x56", _IMAGE, "SpaceToDepth x y blocksize=2"),
+    Case("DepthToSpace 1x256x28x28", {"x": (1, 256, 28, 28)}, "DepthToSpace x y blocksize=2"),
+    Case(
         "Resize nearest 1x64x56x56 by 2",
         _IMAGE,
         "Resize x _ f y mode='nearest' coordinate_transformation_mode='asymmetric' nearest_mode='floor'",
         {"f": _float(1, 1, 2, 2)},
     ),
-    Chain(
+    Case(
         "Resize linear 1x64x56x56 by 2",
         _IMAGE,
         "Resize x _ f y mode='linear' coordinate_transformation_mode='half_pixel'",
         {"f": _float(1, 1, 2, 2)},
     ),
-    Chain(
+    Case(
         "Resize linear 1x21x28x28 by 8",
         {"x": (1, 21, 28, 28)},
         "Resize x _ f y mode='linear' coordinate_transformation_mode='align_corners'",
         {"f": _float(1, 1, 8, 8)},
     ),
-    Chain(
+    Case(
         "Resize cubic 1x3x112x112 by 2",
         {"x": (1, 3, 112, 112)},
         "Resize x _ f y mode='cubic' coordinate_transformation_mode='half_pixel' cubic_coeff_a=-0.75",
         {"f": _float(1, 1, 2, 2)},
     ),
-    Chain("MaxPool 3x3 s2 1x64x112x112", {"x": (1, 64, 112, 112)}, "MaxPool x y " + _POOL.format(3, 2, 1)),
-    Chain("MaxPool 2x2 s2 1x64x56x56", _IMAGE, "MaxPool x y " + _POOL.format(2, 2, 0)),
-    Chain("MaxPool 5x5 s1 1x256x20x20", {"x": (1, 256, 20, 20)}, "MaxPool x y " + _POOL.format(5, 1, 2)),
-    Chain(
+    Case("MaxPool 3x3 s2 1x64x112x112", {"x": (1, 64, 112, 112)}, "MaxPool x y " + _POOL.format(3, 2, 1)),
+    Case("MaxPool 2x2 s2 1x64x56x56", _IMAGE, "MaxPool x y " + _POOL.format(2, 2, 0)),
+    Case("MaxPool 5x5 s1 1x256x20x20", {"x": (1, 256, 20, 20)}, "MaxPool x y " + _POOL.format(5, 1, 2)),
+    Case(
         "AveragePool 3x3 s1 with pads 1x64x56x56",
         _IMAGE,
         "AveragePool x y count_include_pad=1 " + _POOL.format(3, 1, 1),
     ),
-    Chain("AveragePool 2x2 s2 1x64x56x56", _IMAGE, "AveragePool x y " + _POOL.format(2, 2, 0)),
-    Chain("GlobalAveragePool 1x2048x7x7", {"x": (1, 2048, 7, 7)}, "GlobalAveragePool x y"),
-    Chain("GlobalAveragePool 1x64x56x56", _IMAGE, "GlobalAveragePool x y"),
-    Chain("ReduceMean 1x64x56x56 over 2, 3", _IMAGE, "ReduceMean x y axes=[2,3]"),
-    Chain("ReduceMean 1x64x56x56 over 1", _IMAGE, "ReduceMean x y axes=[1]"),
-    Chain("ReduceMean 1x197x768 over 1", _TOKENS, "ReduceMean x y axes=[1] keepdims=0"),
-    Chain("ReduceMean 1x197x768 over 2", _TOKENS, "ReduceMean x y axes=[-1]"),
-    Chain("ReduceMax 1x64x56x56 over 1", _IMAGE, "ReduceMax x y axes=[1]"),
-    Chain("ReduceL2 1x64x56x56 over 1", _IMAGE, "ReduceL2 x y axes=[1]"),
-    Chain("ArgMax 1x21x224x224 over 1", {"x": (1, 21, 224, 224)}, "ArgMax x y axis=1 keepdims=0"),
-    Chain("ArgMax 40x6625 over 1", {"x": (40, 6625)}, "ArgMax x y axis=1 keepdims=0"),
-    Chain("TopK 300 of 1x8400", {"x": (1, 8400)}, "TopK x k y,i axis=-1", {"k": _long(300)}),
-    Chain("TopK 5 of 8x1000", {"x": (8, 1000)}, "TopK x k y,i axis=-1", {"k": _long(5)}),
-    Chain("CumSum 1x100x256 over 1", {"x": (1, 100, 256)}, "CumSum x k y", {"k": np.array(1, np.int64)}),
-    Chain("InstanceNormalization 1x64x56x56", _IMAGE, "InstanceNormalization x scale bias y", _NORM),
-    Chain(
+    Case("AveragePool 2x2 s2 1x64x56x56", _IMAGE, "AveragePool x y " + _POOL.format(2, 2, 0)),
+    Case("GlobalAveragePool 1x2048x7x7", {"x": (1, 2048, 7, 7)}, "GlobalAveragePool x y"),
+    Case("GlobalAveragePool 1x64x56x56", _IMAGE, "GlobalAveragePool x y"),
+    Case("ReduceMean 1x64x56x56 over 2, 3", _IMAGE, "ReduceMean x y axes=[2,3]"),
+    Case("ReduceMean 1x64x56x56 over 1", _IMAGE, "ReduceMean x y axes=[1]"),
+    Case("ReduceMean 1x197x768 over 1", _TOKENS, "ReduceMean x y axes=[1] keepdims=0"),
+    Case("ReduceMean 1x197x768 over 2", _TOKENS, "ReduceMean x y axes=[-1]"),
+    Case("ReduceMax 1x64x56x56 over 1", _IMAGE, "ReduceMax x y axes=[1]"),
+    Case("ReduceL2 1x64x56x56 over 1", _IMAGE, "ReduceL2 x y axes=[1]"),
+    Case("ArgMax 1x21x224x224 over 1", {"x": (1, 21, 224, 224)}, "ArgMax x y axis=1 keepdims=0"),
+    Case("ArgMax 40x6625 over 1", {"x": (40, 6625)}, "ArgMax x y axis=1 keepdims=0"),
+    Case("TopK 300 of 1x8400", {"x": (1, 8400)}, "TopK x k y,i axis=-1", {"k": _long(300)}),
+    Case("TopK 5 of 8x1000", {"x": (8, 1000)}, "TopK x k y,i axis=-1", {"k": _long(5)}),
+    Case("CumSum 1x100x256 over 1", {"x": (1, 100, 256)}, "CumSum x k y", {"k": np.array(1, np.int64)}),
+    Case("InstanceNormalization 1x64x56x56", _IMAGE, "InstanceNormalization x scale bias y", _NORM),
+    Case(
         "GroupNorm 32 groups 1x256x14x14",
         _DEEP,
         "Reshape x groups g\nInstanceNormalization g ones zeros n\nReshape n image r\nMul r scale m\nAdd m bias y",
@@ -160,70 +160,70 @@ CHAINS = (
             "bias": _weights(256).reshape(256, 1, 1),
         },
     ),
-    Chain("BatchNormalization 1x64x56x56", _IMAGE, "BatchNormalization x s b m v y", {
+    Case("BatchNormalization 1x64x56x56", _IMAGE, "BatchNormalization x s b m v y", {
         "s": _scales(64), "b": _weights(64), "m": _weights(64), "v": _scales(64)}),
-    Chain("LRN 5 1x64x56x56", _IMAGE, "LRN x y size=5 alpha=0.0001 beta=0.75"),
-    Chain("Softmax 1x21x56x56 over 1", {"x": (1, 21, 56, 56)}, "Softmax x y axis=1"),
-    Chain("Softmax 1x1000", {"x": (1, 1000)}, "Softmax x y axis=-1"),
-    Chain("LogSoftmax 8x1000", {"x": (8, 1000)}, "LogSoftmax x y axis=-1"),
-    Chain("Concat 2 of 1x64x56x56 over 1", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Concat a b y axis=1"),
-    Chain("Concat 3 of 1x8400x1, 4, 80 over 2", {"a": (1, 8400, 1), "b": (1, 8400, 4), "c": (1, 8400, 80)},
+    Case("LRN 5 1x64x56x56", _IMAGE, "LRN x y size=5 alpha=0.0001 beta=0.75"),
+    Case("Softmax 1x21x56x56 over 1", {"x": (1, 21, 56, 56)}, "Softmax x y axis=1"),
+    Case("Softmax 1x1000", {"x": (1, 1000)}, "Softmax x y axis=-1"),
+    Case("LogSoftmax 8x1000", {"x": (8, 1000)}, "LogSoftmax x y axis=-1"),
+    Case("Concat 2 of 1x64x56x56 over 1", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Concat a b y axis=1"),
+    Case("Concat 3 of 1x8400x1, 4, 80 over 2", {"a": (1, 8400, 1), "b": (1, 8400, 4), "c": (1, 8400, 80)},
         "Concat a b c y axis=2"),
-    Chain("Slice 1x64x56x56 over 3", _IMAGE, "Slice x s e a y", {"s": _long(3), "e": _long(40), "a": _long(3)}),
-    Chain("Slice 1x3x640x640 by 2", {"x": (1, 3, 640, 640)}, "Slice x s e a t y",
+    Case("Slice 1x64x56x56 over 3", _IMAGE, "Slice x s e a y", {"s": _long(3), "e": _long(40), "a": _long(3)}),
+    Case("Slice 1x3x640x640 by 2", {"x": (1, 3, 640, 640)}, "Slice x s e a t y",
         {"s": _long(0, 1), "e": _long(640, 640), "a": _long(2, 3), "t": _long(2, 2)}),
-    Chain("Split 1x197x2304 in 3", {"x": (1, 197, 2304)}, "Split x p a,b,y axis=-1", {"p": _long(768, 768, 768)}),
-    Chain("Gather 2401 of 169x3", {"x": (169, 3)}, "Gather x i y axis=0", {"i": np.arange(2401) % 169}),
-    Chain("Gather 1x197x768 over 2", _TOKENS, "Gather x i y axis=2", {"i": np.arange(0, 768, 3)}),
-    Chain("Pad 1x64x56x56 by 1", _IMAGE, "Pad x p y", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
-    Chain("Pad reflect 1x64x56x56 by 1", _IMAGE, "Pad x p y mode='reflect'", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
-    Chain("Roll 1x56x56x96 by 3", {"x": (1, 56, 56, 96)},
+    Case("Split 1x197x2304 in 3", {"x": (1, 197, 2304)}, "Split x p a,b,y axis=-1", {"p": _long(768, 768, 768)}),
+    Case("Gather 2401 of 169x3", {"x": (169, 3)}, "Gather x i y axis=0", {"i": np.arange(2401) % 169}),
+    Case("Gather 1x197x768 over 2", _TOKENS, "Gather x i y axis=2", {"i": np.arange(0, 768, 3)}),
+    Case("Pad 1x64x56x56 by 1", _IMAGE, "Pad x p y", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
+    Case("Pad reflect 1x64x56x56 by 1", _IMAGE, "Pad x p y mode='reflect'", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
+    Case("Roll 1x56x56x96 by 3", {"x": (1, 56, 56, 96)},
         "Slice x three end axis a\nSlice x zero three axis b\nConcat a b y axis=1",
         {"three": _long(3), "end": _long(56), "axis": _long(1), "zero": _long(0)}),
-    Chain("Windows 1x56x56x96 of 7x7", {"x": (1, 56, 56, 96)},
+    Case("Windows 1x56x56x96 of 7x7", {"x": (1, 56, 56, 96)},
         "Reshape x parts p\nTranspose p t perm=[0,1,3,2,4,5]\nReshape t windows y",
         {"parts": _long(1, 8, 7, 8, 7, 96), "windows": _long(64, 49, 96)}),
-    Chain("Shuffle 2 groups 1x116x28x28", {"x": (1, 116, 28, 28)},
+    Case("Shuffle 2 groups 1x116x28x28", {"x": (1, 116, 28, 28)},
         "Reshape x parts p\nTranspose p t perm=[0,2,1,3,4]\nReshape t image y",
         {"parts": _long(1, 2, 58, 28, 28), "image": _long(1, 116, 28, 28)}),
-    Chain("GridSample 1x32x56x56", {"x": (1, 32, 56, 56), "g": (1, 56, 56, 2)}, "GridSample x g y"),
-    *(Chain(f"{op} 1x64x56x56", _IMAGE, f"{op} x y") for op in (
+    Case("GridSample 1x32x56x56", {"x": (1, 32, 56, 56), "g": (1, 56, 56, 2)}, "GridSample x g y"),
+    *(Case(f"{op} 1x64x56x56", _IMAGE, f"{op} x y") for op in (
         "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Selu", "Softplus", "Erf", "Exp",
         "Sqrt", "Abs", "Floor", "Neg", "Reciprocal", "Log", "Sin")),
-    Chain("Clip 1x64x56x56", _IMAGE, "Clip x low high y", {"low": _float(0.0), "high": _float(6.0)}),
-    Chain("PRelu 1x64x56x56", _IMAGE, "PRelu x slope y", {"slope": _scales(64).reshape(64, 1, 1)}),
-    Chain("Pow 2 1x64x56x56", _IMAGE, "Pow x two y", {"two": _float(2.0)}),
-    Chain("Pow 2.2 1x64x56x56", {"x": (1, 64, 56, 56)}, "Abs x a\nPow a two y", {"two": _float(2.2)}),
-    Chain("SiLU 1x64x56x56", _IMAGE, "Sigmoid x s\nMul x s y"),
-    Chain("Mish 1x64x56x56", _IMAGE, "Softplus x s\nTanh s t\nMul x t y"),
-    Chain("Gelu by tanh 197x3072", {"x": (197, 3072)},
+    Case("Clip 1x64x56x56", _IMAGE, "Clip x low high y", {"low": _float(0.0), "high": _float(6.0)}),
+    Case("PRelu 1x64x56x56", _IMAGE, "PRelu x slope y", {"slope": _scales(64).reshape(64, 1, 1)}),
+    Case("Pow 2 1x64x56x56", _IMAGE, "Pow x two y", {"two": _float(2.0)}),
+    Case("Pow 2.2 1x64x56x56", {"x": (1, 64, 56, 56)}, "Abs x a\nPow a two y", {"two": _float(2.2)}),
+    Case("SiLU 1x64x56x56", _IMAGE, "Sigmoid x s\nMul x s y"),
+    Case("Mish 1x64x56x56", _IMAGE, "Softplus x s\nTanh s t\nMul x t y"),
+    Case("Gelu by tanh 197x3072", {"x": (197, 3072)},
         "Pow x three c\nMul c k d\nAdd x d e\nMul e r f\nTanh f t\nAdd t one u\nMul x u v\nMul v half y",
         {"three": _float(3.0), "k": _float(0.044715), "r": _float(math.sqrt(2 / math.pi)), **_HALF}),
-    Chain("LayerNorm by parts 197x768", {"x": (197, 768)},
+    Case("LayerNorm by parts 197x768", {"x": (197, 768)},
         "ReduceMean x m axes=[-1]\nSub x m d\nPow d two s\nReduceMean s v axes=[-1]\nAdd v eps e\nSqrt e r\nDiv d r n\n"
         "Mul n w o\nAdd o b y",
         {"two": _float(2.0), "eps": _float(1e-5), "w": _scales(768), "b": _weights(768)}),
-    Chain("Where 1x64x56x56", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Greater a b c\nWhere c a b y"),
-    Chain("Add 1x64x56x56", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Add a b y"),
-    Chain("Add 1x64x56x56 by channel", {"a": (1, 64, 56, 56), "b": (1, 64, 1, 1)}, "Add a b y"),
-    Chain("Mul 1x64x56x56 by pixel", {"a": (1, 64, 56, 56), "b": (1, 1, 56, 56)}, "Mul a b y"),
-    Chain("Expand 1x64x1x1 to 56x56", {"x": (1, 64, 1, 1)}, "Expand x s y", {"s": _long(1, 64, 56, 56)}),
-    Chain("Tile 1x64x28x28 by 2x2", {"x": (1, 64, 28, 28)}, "Tile x r y", {"r": _long(1, 1, 2, 2)}),
-    Chain("Conv 1d 3 1x128x500", {"x": (1, 128, 500)}, "Conv x w y pads=[1,1]", {"w": _weights(128, 128, 3)}),
-    Chain("Conv 1d 3 depthwise 1x256x500", {"x": (1, 256, 500)}, "Conv x w y pads=[1,1] group=256",
+    Case("Where 1x64x56x56", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Greater a b c\nWhere c a b y"),
+    Case("Add 1x64x56x56", {"a": (1, 64, 56, 56), "b": (1, 64, 56, 56)}, "Add a b y"),
+    Case("Add 1x64x56x56 by channel", {"a": (1, 64, 56, 56), "b": (1, 64, 1, 1)}, "Add a b y"),
+    Case("Mul 1x64x56x56 by pixel", {"a": (1, 64, 56, 56), "b": (1, 1, 56, 56)}, "Mul a b y"),
+    Case("Expand 1x64x1x1 to 56x56", {"x": (1, 64, 1, 1)}, "Expand x s y", {"s": _long(1, 64, 56, 56)}),
+    Case("Tile 1x64x28x28 by 2x2", {"x": (1, 64, 28, 28)}, "Tile x r y", {"r": _long(1, 1, 2, 2)}),
+    Case("Conv 1d 3 1x128x500", {"x": (1, 128, 500)}, "Conv x w y pads=[1,1]", {"w": _weights(128, 128, 3)}),
+    Case("Conv 1d 3 depthwise 1x256x500", {"x": (1, 256, 500)}, "Conv x w y pads=[1,1] group=256",
         {"w": _weights(256, 1, 3)}),
-    Chain("Conv 3d 3x3x3 1x16x16x28x28", {"x": (1, 16, 16, 28, 28)}, "Conv x w y pads=[1,1,1,1,1,1]",
+    Case("Conv 3d 3x3x3 1x16x16x28x28", {"x": (1, 16, 16, 28, 28)}, "Conv x w y pads=[1,1,1,1,1,1]",
         {"w": _weights(16, 16, 3, 3, 3)}),
-    Chain("Conv 16x16 s16 1x3x224x224", {"x": (1, 3, 224, 224)}, "Conv x w y strides=[16,16]",
+    Case("Conv 16x16 s16 1x3x224x224", {"x": (1, 3, 224, 224)}, "Conv x w y strides=[16,16]",
         {"w": _weights(768, 3, 16, 16)}),
-    Chain("Conv 4x4 s4 1x3x224x224", {"x": (1, 3, 224, 224)}, "Conv x w y strides=[4,4]", {"w": _weights(96, 3, 4, 4)}),
-    Chain("ConvTranspose 2x2 s2 1x128x28x28", {"x": (1, 128, 28, 28)}, "ConvTranspose x w y strides=[2,2]",
+    Case("Conv 4x4 s4 1x3x224x224", {"x": (1, 3, 224, 224)}, "Conv x w y strides=[4,4]", {"w": _weights(96, 3, 4, 4)}),
+    Case("ConvTranspose 2x2 s2 1x128x28x28", {"x": (1, 128, 28, 28)}, "ConvTranspose x w y strides=[2,2]",
         {"w": _weights(128, 64, 2, 2)}),
-    Chain("ConvTranspose 4x4 s2 1x64x28x28", {"x": (1, 64, 28, 28)}, "ConvTranspose x w y strides=[2,2] pads=[1,1,1,1]",
+    Case("ConvTranspose 4x4 s2 1x64x28x28", {"x": (1, 64, 28, 28)}, "ConvTranspose x w y strides=[2,2] pads=[1,1,1,1]",
         {"w": _weights(64, 64, 4, 4)}),
-    Chain("ConvTranspose 16x16 s8 1x21x28x28", {"x": (1, 21, 28, 28)},
+    Case("ConvTranspose 16x16 s8 1x21x28x28", {"x": (1, 21, 28, 28)},
         "ConvTranspose x w y strides=[8,8] pads=[4,4,4,4]", {"w": _weights(21, 21, 16, 16)}),
-    Chain("Einsum bhwc,hkc->bhwk", {"x": (12, 14, 14, 64), "r": (14, 14, 64)},
+    Case("Einsum bhwc,hkc->bhwk", {"x": (12, 14, 14, 64), "r": (14, 14, 64)},
         "Einsum x r y equation='bhwc,hkc->bhwk'"),
 )  # fmt: skip
 
@@ -234,7 +234,7 @@ def chains() -> Iterator[Network]:
         yield Network(chain.name, chain.inputs, partial(_chained, chain), {})
 
 
-def _chained(chain: Chain, inputs: Shapes) -> onnx.ModelProto:
+def _chained(chain: Case, inputs: Shapes) -> onnx.ModelProto:
     nodes = [_node(line) for line in chain.nodes.strip().splitlines()]
     return made(nodes, chain.constants, inputs)
 

@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from autotune.files import write_whole
 from bench.models import Data
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from bench.report import NOTHING, replaced
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,12 +70,12 @@ class Series:
 
 
 SERIES = (
-    Series("cpuconv", OURS, ("float32",), True),
+    Series("cpuconv", CPUCONV, ("float32",), True),
     Series("ONNX Runtime", "onnxruntime", ("float32",)),
     Series("OpenVINO, float32", "openvino", ("float32",)),
     Series("MNN", "mnn", ("float32",)),
     Series("PyTorch", "torch", ("float32",)),
-    Series("cpuconv, bfloat16", OURS, ("bf16",), True),
+    Series("cpuconv, bfloat16", CPUCONV, ("bf16",), True),
     Series("OpenVINO, default", "openvino", ("default", "bf16")),
 )
 
@@ -219,10 +219,10 @@ def summary(runs: Sequence[Data], folder: str) -> str:
     """Return the chart with its caption: measurements and caveats."""
     held = _run(runs, SERIES[0])
     assert held is not None, "a run of float32 on one thread"
-    peers = _listed([engine["name"] for key, engine in held["engines"].items() if key != OURS], "and")
+    peers = _listed([engine["name"] for key, engine in held["engines"].items() if key != CPUCONV], "and")
     worst = min(held["lines"], key=lambda line: line["ratio"]["median"] if line["ratio"] else math.inf)
     versions = ", ".join(
-        f"{engine['name']} {engine['version']}" for key, engine in held["engines"].items() if key != OURS
+        f"{engine['name']} {engine['version']}" for key, engine in held["engines"].items() if key != CPUCONV
     )
     texts = [
         f'<img src="{folder}{CHART.name}" width="480" alt="Milliseconds of networks by engine; the figures are in '
@@ -237,7 +237,7 @@ def summary(runs: Sequence[Data], folder: str) -> str:
 def _caveat(runs: Sequence[Data]) -> Iterator[str]:
     """Compare the defaults: OpenVINO's is bfloat16 if the CPU has instructions for it."""
     low, default = (next((run for run in runs if _is(run, precision)), None) for precision in ("bf16", "default"))
-    unasked, key = (default, OURS) if default else (low, OWN_F32)
+    unasked, key = (default, CPUCONV) if default else (low, OWN_F32)
     if unasked is None or low is None:
         return
     speed = _mean(unasked, key, "openvino")
@@ -245,7 +245,7 @@ def _caveat(runs: Sequence[Data]) -> Iterator[str]:
     yield (
         "**At default settings OpenVINO computes in bfloat16 on this CPU, with fewer digits, and is "
         f'{compared} cpuconv, whose default is float32.** With `precision="bfloat16"` cpuconv is '
-        f"{_mean(low, 'openvino', OURS):.2f} times as fast as OpenVINO (geometric means of "
+        f"{_mean(low, 'openvino', CPUCONV):.2f} times as fast as OpenVINO (geometric means of "
         f"{len(low['lines'])} networks)."
     )
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         lines = shapes.load(args.shapes, args.lines, args.batch, args.types)
     race = Race(lines, asked, console)
-    race.go()
+    race.measure_all()
     if race.results:
         publish(race.results, race.run, args)
     else:
@@ -65,16 +65,16 @@ def parser() -> argparse.ArgumentParser:
     add_measuring(p)
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--types", type=types, default=ALL_F32, help="f32, bf16, int8, or x:w:y as in u8:s8:f32 (f32)")
-    p.add_argument("--weight-bits", type=bits, default=typed.W_BITS, help="of weights that are integers (%(default)s)")
-    p.add_argument("--draw", type=positive, metavar="N", help="N lines drawn at random in place of those of a file")
-    p.add_argument("--seed", type=int, default=0, help="of --draw (0)")
-    p.add_argument("--batch", type=positive, metavar="N", help="images of every line, in place of its own")
+    p.add_argument("--weight-bits", type=bits, default=typed.W_BITS, help="bits of integer weights (%(default)s)")
+    p.add_argument("--draw", type=positive, metavar="N", help="N random lines instead of those of a file")
+    p.add_argument("--seed", type=int, default=0, help="seed of --draw (0)")
+    p.add_argument("--batch", type=positive, metavar="N", help="batch size of every line, instead of its own")
     p.add_argument("--layouts", default="auto", help="layouts of cpuconv, comma-separated: auto, nchw, ... (auto)")
     p.add_argument("--call", default=CALLS[0], choices=CALLS, help="a plan, or conv2d with writable weights (plan)")
-    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv")
+    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="strategy of cpuconv")
     groups = "; ".join(f"{name}: {', '.join(group)}" for name, group in GROUPS.items())
     p.add_argument("--groups", default="", help=f"columns of the best of a group, comma-separated ({groups})")
-    p.add_argument("--targets", action="store_true", help="say which targets are met")
+    p.add_argument("--targets", action="store_true", help="print which targets are met")
     p.add_argument("--details", action="store_true", help="print roofs, milliseconds, forms and errors")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     p.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
@@ -83,12 +83,12 @@ def parser() -> argparse.ArgumentParser:
 
 def add_measuring(p: argparse.ArgumentParser) -> None:
     """Add the options that say what to measure and how."""
-    p.add_argument("--runs", type=positive, default=1, help="whole runs; figures are medians over them (1)")
-    p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per line (5)")
-    p.add_argument("--seconds-per-sample", type=float, default=0.2, help="time spent at each asking (0.2)")
+    p.add_argument("--runs", type=positive, default=1, help="repetitions; figures are medians over them (1)")
+    p.add_argument("--rounds", type=positive, default=5, help="timings of each engine per line (5)")
+    p.add_argument("--seconds-per-sample", type=float, default=0.2, help="seconds per timing (0.2)")
     p.add_argument("--peers", default=",".join(GROUPS[ALL]), help="comma-separated (%(default)s)")
     p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
-    p.add_argument("--timeout", type=float, default=600.0, help="seconds before an engine is given up (600)")
+    p.add_argument("--timeout", type=float, default=600.0, help="timeout per engine, in seconds (600)")
 
 
 def positive(text: str) -> int:

@@ -55,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.dynamic", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
     p.add_argument("--threads", type=counts, default=(1,), help="as 1,2 (1)")
-    p.add_argument("--rounds", type=positive, default=7, help="turns (7)")
-    p.add_argument("--seconds", type=float, default=0.1, help="time spent on each in a turn (0.1)")
+    p.add_argument("--rounds", type=positive, default=7, help="rounds (7)")
+    p.add_argument("--seconds", type=float, default=0.1, help="seconds per timing (0.1)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 

@@ -29,7 +29,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
-LEAST_RUNS = 3
+MIN_RUNS = 3
 LOADING = ("load and run", "run")  # the parts that `load` times
 MEMORY = ("most", "kept")  # the figures of `memory`: peak, and after the last run
 SETTLE = 0.2  # share of a sample's time for warm-up runs that do not count
@@ -299,7 +299,7 @@ def sample(run: Callable[[], object], seconds: float) -> list[float]:
         run()
     times: list[float] = []
     end = clock() + seconds
-    while len(times) < LEAST_RUNS or clock() < end:
+    while len(times) < MIN_RUNS or clock() < end:
         before = clock()
         run()
         times.append(clock() - before)

@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.errors", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
     p.add_argument("--feeds", type=positive, default=8, help="random inputs of each network (%(default)s)")
-    p.add_argument("--threads", type=positive, default=1, help="of each engine (%(default)s)")
+    p.add_argument("--threads", type=positive, default=1, help="threads of each engine (%(default)s)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 

@@ -121,12 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.many_cores", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where networks are, or are put")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder of the networks; missing ones are written to it")
     p.add_argument("--networks", default="", metavar="NAMES", help=f"comma-separated ({','.join(NETWORKS)})")
     p.add_argument("--threads", type=_counts, default=_powers(maximum_threads()), help="as 1,2,4 (powers of 2)")
-    p.add_argument("--minutes", type=float, default=8.0, help="after which nothing more is begun (8)")
-    p.add_argument("--rounds", type=positive, default=3, help="times that each engine is asked (3)")
-    p.add_argument("--seconds", type=float, default=0.1, help="time spent at each asking (0.1)")
+    p.add_argument("--minutes", type=float, default=8.0, help="time limit for starting measurements (8)")
+    p.add_argument("--rounds", type=positive, default=3, help="timings of each engine (3)")
+    p.add_argument("--seconds", type=float, default=0.1, help="seconds per timing (0.1)")
     p.add_argument("--peers", default=",".join(PEERS), help="comma-separated (%(default)s)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured, after each table")
     p.add_argument("--page", type=Path, metavar="FILE", help="write the page, in Markdown")
@@ -222,7 +222,7 @@ def table(stage: Stage, args: argparse.Namespace, paths: Mapping[str, Path]) -> 
     if stage.kind == "layers":
         lines = shapes.load(pattern=LAYERS)
         race = Race(lines, Settings(**common, peers=peers), Console(stderr=True, quiet=True))
-        race.go()
+        race.measure_all()
         return {**to_dict(race.results, race.run), **asdict(stage)}
     settings = Settings(
         **common,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.results import geomean
 
 Table = Mapping[str, Any]
@@ -79,7 +79,7 @@ def _scaling(tables: Sequence[Table], kind: str, precision: str, batch: int) -> 
             {name: base[name] / time / one["threads"] for name, time in _medians(one, engine).items() if name in base}
             for one in many
         ]
-        for label in base if engine == OURS else ():
+        for label in base if engine == CPUCONV else ():
             rows.append((label, told["name"], *(f"{each[label]:.0%}" if label in each else "" for each in figures)))
         means = (f"{geomean(each.values()):.0%}" if each else "" for each in figures)
         rows.append(("geometric mean", told["name"], *means))

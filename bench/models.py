@@ -26,7 +26,7 @@ from autotune.files import write_whole
 from bench.compare import INTERRUPTED, STRATEGIES, positive
 from bench.engine import LOADING, MEMORY, EngineError
 from bench.networks.problem import NetworkProblem, asked, problems
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from bench.precisions import TABLE
 from bench.race import Race, started
 from bench.report import NOTHING, timing_dict
@@ -65,16 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.models", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
     p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
     p.add_argument("--peers", default=",".join(PEERS), help="comma-separated, also torch (%(default)s)")
     p.add_argument("--precision", default="float32", choices=TABLE, help="default: each engine's own (%(default)s)")
-    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv (cached)")
-    p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per network (5)")
-    p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
-    p.add_argument("--timeout", type=float, default=600.0, help="seconds before an engine is given up (600)")
+    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="strategy of cpuconv (cached)")
+    p.add_argument("--rounds", type=positive, default=5, help="timings of each engine per network (5)")
+    p.add_argument("--seconds", type=float, default=0.3, help="seconds per timing (0.3)")
+    p.add_argument("--timeout", type=float, default=600.0, help="timeout per engine, in seconds (600)")
     other = p.add_mutually_exclusive_group()
     for part, help in (
         ("load", f"time loading instead, of {LOADED} where none is named"),
@@ -115,7 +115,7 @@ def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
 def raced(found: Mapping[str, NetworkProblem], run: Settings) -> tuple[dict[str, Any], int]:
     """Time networks; return the figures and the command's exit code so far."""
     race = Race([Line(problem, name, "") for name, problem in found.items()], run, Console(stderr=True))
-    race.go()
+    race.measure_all()
     return to_dict(race.results, race.run), INTERRUPTED if race.interrupted else int(not race.results)
 
 
@@ -221,13 +221,13 @@ def memory_table(data: Data) -> str:
             for key in data["engines"]
         ]
         shares = [
-            f"{most[OURS] / most[key]:.2f}" if {OURS, key} <= most.keys() else NOTHING
+            f"{most[CPUCONV] / most[key]:.2f}" if {CPUCONV, key} <= most.keys() else NOTHING
             for key in data["engines"]
-            if key != OURS
+            if key != CPUCONV
         ]
         rows.append([line["label"], *cells, *shares])
     names = {key: engine["name"] for key, engine in data["engines"].items()}
-    headers = ["network", *names.values(), *(f"÷ {name}" for key, name in names.items() if key != OURS)]
+    headers = ["network", *names.values(), *(f"÷ {name}" for key, name in names.items() if key != CPUCONV)]
     return _table(data, rows, headers, "1e6 bytes resident beyond what imports take: most (in the end)")
 
 

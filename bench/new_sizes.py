@@ -32,7 +32,7 @@ from bench.compare import INTERRUPTED, positive
 from bench.models import counts
 from bench.settings import machine_name, words
 from bench.sizes import caches
-from bench.sizes.engines import ENGINES, OURS
+from bench.sizes.engines import CPUCONV, ENGINES
 from bench.sizes.inputs import SizedNetwork, ocr_networks, open_network
 from bench.sizes.measuring import Job, ask, largest_errors, least
 
@@ -96,10 +96,10 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--clock", default=CLOCKS[0], choices=CLOCKS, help="times in the table (%(default)s)")
     p.add_argument("--count", type=positive, help="inputs (200 of the recogniser, 40 of others)")
-    p.add_argument("--again", type=positive, default=1, help="later passes, of which the shortest times count (1)")
+    p.add_argument("--again", type=positive, default=1, help="further passes; the shortest times count (1)")
     p.add_argument("--seed", type=int, default=1, help="seed of sizes and elements (1)")
     p.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="run other sizes for so long before the first pass"
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="run other sizes for this time before the first pass"
     )
     p.add_argument("--base", default="1,3,640,640", metavar="SIZES", help="shape of a file's input (1,3,640,640)")
     p.add_argument("--axes", default="2,3", metavar="AXES", help="axes of a file's input whose sizes are drawn (2,3)")
@@ -108,9 +108,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--step", type=positive, default=32, help="sizes are multiples of it (32)")
     p.add_argument("--memory", action="store_true", help="measure memory instead of time")
     p.add_argument("--runs", type=positive, default=600, help="runs for --memory (600)")
-    p.add_argument("--batches", type=positive, default=4, help="most images of a run for --memory (4)")
+    p.add_argument("--batches", type=positive, default=4, help="max. batch size for --memory (4)")
     p.add_argument("--compare", type=int, default=20, metavar="N", help="inputs whose outputs are compared (20)")
-    p.add_argument("--timeout", type=float, default=1800.0, help="seconds before a process is ended (1800)")
+    p.add_argument("--timeout", type=float, default=1800.0, help="timeout per process, in seconds (1800)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 
@@ -132,13 +132,13 @@ def measured(args: argparse.Namespace, key: str, threads: int, network: SizedNet
     with caches.environment(args.cache) as variables:
         before = caches.kernel_files(variables)
         figures = ask(job, variables, args.timeout)
-        return figures | ({"cached": caches.kernel_files(variables) - before} if key == OURS else {})
+        return figures | ({"cached": caches.kernel_files(variables) - before} if key == CPUCONV else {})
 
 
 def compared(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, float]:
     """Return the largest difference of other engines' outputs from cpuconv's, by key."""
     files = {key: str(folder / f"{key}.npz") for key in figures if "wall" in figures[key]}
-    return largest_errors(files, OURS) if OURS in files else {}
+    return largest_errors(files, CPUCONV) if CPUCONV in files else {}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def times_table(data: Mapping[str, Any]) -> str:
         found = {k: summary(each, data["clock"]) for k, each in line["engines"].items() if data["clock"] in each}
         for key, each in found.items():
             whole = line["engines"][key]
-            compiled = f"{sum(whole['compiled'])} ({whole['cached']})" if key == OURS else ""
+            compiled = f"{sum(whole['compiled'])} ({whole['cached']})" if key == CPUCONV else ""
             times = [f"{each[a]:.1f} ({each[b]:.1f})" for a, b in (("new", "worst"), ("again", "again_worst"))]
             cost = f"{each['cost']:.2f} ({each['cost_worst']:.1f})"
             rows.append([line["network"], line["threads"], ENGINES[key].name, *times, cost, compiled])
-        peers = [each for key, each in found.items() if key != OURS]
-        if OURS in found and peers:
-            ratios = [f"{min(each[name] for each in peers) / found[OURS][name]:.2f}" for name in ("new", "again")]
+        peers = [each for key, each in found.items() if key != CPUCONV]
+        if CPUCONV in found and peers:
+            ratios = [f"{min(each[name] for each in peers) / found[CPUCONV][name]:.2f}" for name in ("new", "again")]
             rows.append([line["network"], line["threads"], "best peer ÷ cpuconv", *ratios, "", ""])
     headers = ["network", "threads", "engine", "new", "again", "cost of a new size", "compiled"]
     title = f"ms of {data['clock']} time; sizes of {_sizes(data)}"

@@ -28,7 +28,7 @@ _ANY = 2**31 - 1  # the package's value for an unbounded number of inputs or out
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the table; return 0."""
     parser = argparse.ArgumentParser(prog="bench.onnx_operators", description=__doc__)
-    parser.add_argument("--file", type=Path, default=TABLE, help="where it goes (the package's own)")
+    parser.add_argument("--file", type=Path, default=TABLE, help="output file (the package's own)")
     write_whole({parser.parse_args(argv).file: text(made())})
     return 0
 

@@ -107,12 +107,12 @@ def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: Any) -> onnx.
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table for each number of threads; return 1 if nothing was measured."""
     p = argparse.ArgumentParser(prog="bench.operators", description=__doc__)
-    p.add_argument("names", nargs="*", default=["*"], metavar="PATTERN", help="of names, as 'LSTM*' (all)")
+    p.add_argument("names", nargs="*", default=["*"], metavar="PATTERN", help="patterns of names, as 'LSTM*' (all)")
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
     p.add_argument("--dynamic", choices=WEIGHTS, help="dynamic quantisation, with weights of int8 or uint8")
     p.add_argument("--peers", default="onnxruntime,openvino", help="comma-separated (%(default)s)")
-    p.add_argument("--rounds", type=int, default=3, help="times that each engine is asked (%(default)s)")
-    p.add_argument("--seconds", type=float, default=0.05, help="time spent at each asking (%(default)s)")
+    p.add_argument("--rounds", type=int, default=3, help="timings of each engine (%(default)s)")
+    p.add_argument("--seconds", type=float, default=0.05, help="seconds per timing (%(default)s)")
     args = p.parse_args(argv)
     chosen = {each.name: each for each in operators() if any(fnmatch(each.name, name) for name in args.names)}
     if not chosen:

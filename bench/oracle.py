@@ -10,7 +10,7 @@ from cpuconv.problem.problem import ConvProblem
 
 # Largest errors relative to the output's largest value. cpuconv must keep its accuracy class. A peer only has to be
 # roughly right (one of them runs Winograd tiles large enough to lose three digits); its worst error is reported.
-OUR_TOLERANCE = 1e-4
+CPUCONV_TOLERANCE = 1e-4
 PEER_TOLERANCE = 5e-3
 
 

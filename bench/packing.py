@@ -34,7 +34,7 @@ from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE, why_not
 
 SECONDS = 0.02  # time for the runs of packing a form, and for those of copying
-LEAST, MOST = 5, 100  # bounds of the runs of either
+MIN_RUNS, MAX_RUNS = 5, 100  # bounds of the runs of either
 LARGE = 1 << 20  # bytes read and written; with fewer, the overhead of a call is visible
 MODELS = ("resnet50", "vgg19")
 PLAN_ROUNDS = 3
@@ -175,7 +175,7 @@ def in_turn(*calls: Callable[[], object]) -> list[float]:
     for call in calls:
         call()
     begun = clock()
-    while len(times[0]) < LEAST or (len(times[0]) < MOST and clock() - begun < SECONDS * len(calls)):
+    while len(times[0]) < MIN_RUNS or (len(times[0]) < MAX_RUNS and clock() - begun < SECONDS * len(calls)):
         for call, taken in zip(calls, times, strict=True):
             start = clock()
             call()

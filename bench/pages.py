@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.pages", description=__doc__)
-    p.add_argument("files", nargs="*", metavar="IMAGE", help="pages to read (some that are drawn)")
-    p.add_argument("--pages", type=positive, default=15, help="pages that are drawn (15)")
+    p.add_argument("files", nargs="*", metavar="IMAGE", help="images of pages (default: generated pages)")
+    p.add_argument("--pages", type=positive, default=15, help="number of generated pages (15)")
     p.add_argument("--seed", type=int, default=1, help="seed of sizes and words (1)")
     p.add_argument("--threads", type=positive, help="threads of each engine (its default)")
     p.add_argument("--cache", default="empty", choices=caches.CACHES, help="kernels of cpuconv (%(default)s)")

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 PLANNED, UNTUNED = "planned", "untuned"
 WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # plans to compare with: untuned, and by other rules
 PRODUCTS = ("Linear", "Gemm", "MatMul")
-RUNS, MOST = 15, 6  # runs of an operator alone; kinds of operators that are listed
-SAME = "same"  # mark of a way whose plan is the selected one
+RUNS, MAX_KINDS = 15, 6  # runs of an operator alone; kinds of operators that are listed
+SELECTED_PLAN = "same"  # mark of a way whose plan is the selected one
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,11 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.plans", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
     p.add_argument("--threads", type=counts, default=(1,), help="as 1,2 (1)")
     p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
-    p.add_argument("--ways", default=",".join(WAYS), help="comma-separated, beside the plan (%(default)s)")
+    p.add_argument("--ways", default=",".join(WAYS), help="comma-separated, in addition to the plan (%(default)s)")
     p.add_argument("--seconds", type=float, default=1.5, help="time spent on the rounds of a network (1.5)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
@@ -115,7 +115,7 @@ def compared(
     return {
         "plan": network_plans[PLANNED].plan,
         "seconds": took,
-        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in network_plans else SAME for way in ways},
+        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in network_plans else SELECTED_PLAN for way in ways},
         "layers": layers and took / layers,
         "others": others(programs[PLANNED], [feed[name] for name in programs[PLANNED].inputs], runs[PLANNED].outputs),
     }
@@ -131,7 +131,7 @@ def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[
         if problem_of(work.node_plan) is None:
             op = work.node_plan.node.op
             took[op] = took.get(op, 0.0) + float(time)
-    return sorted(took.items(), key=lambda each: -each[1])[:MOST]
+    return sorted(took.items(), key=lambda each: -each[1])[:MAX_KINDS]
 
 
 def problem_of(node_plan: NodePlan) -> ConvProblem | None:
@@ -176,7 +176,7 @@ def table(found: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> str:
     heads = ("network", "images", "threads", "plan", "ms", *(f"{way} ÷ plan" for way in ways), "plan ÷ layers alone")
     means = []
     for way in ways:
-        centres = [1.0 if line["ways"][way] == SAME else line["ways"][way][0] for line in found]
+        centres = [1.0 if line["ways"][way] == SELECTED_PLAN else line["ways"][way][0] for line in found]
         means.append(f"{way} ÷ plan: geometric mean {statistics.geometric_mean(centres):.3f}, least {min(centres):.3f}")
     return "\n".join((tabulate(lines, heads, disable_numparse=True), "", *means))
 

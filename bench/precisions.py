@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.oracle import OUR_TOLERANCE
-from bench.peers import OURS, OWN_F32
+from bench.oracle import CPUCONV_TOLERANCE
+from bench.peers import CPUCONV, OWN_F32
 
 PEER_TOLERANCE = 1e-3  # for float32, relative to the largest value
 ROUNDED = 0.5  # the same for low precision: with random weights, rounding alone may cause such errors
@@ -36,11 +36,11 @@ class Precision:
     own_float32: bool = False
     quantized: bool = False
     tolerance: float = PEER_TOLERANCE
-    own_tolerance: float = OUR_TOLERANCE
+    own_tolerance: float = CPUCONV_TOLERANCE
 
     def options(self) -> dict[str, Options]:
         """Return the keyword arguments of all engines, by key."""
-        return {OURS: self.ours, **self.peers}
+        return {CPUCONV: self.ours, **self.peers}
 
     def asked(self, peers: tuple[str, ...]) -> tuple[str, ...]:
         """Return the peers that support it, after cpuconv in float32 if `own_float32`."""

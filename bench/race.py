@@ -11,17 +11,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from autotune.machine.roofline import Roofs
 from bench import typed
 from bench.engine import Engine, EngineError
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.results import LineResult, Measurement, Timing, mean_ratio
 from bench.settings import OWN, Run, Settings
 from bench.shapes import Line
 from cpuconv.problem.types import ALL_F32
 
-HOPELESS = 2.0  # a form that is this many times slower than its engine's best in the first round is not timed again
+MAX_SLOWDOWN = 2.0  # a form that is this many times slower than its engine's best in the first round is not timed again
 
 
 class Race:
-    """A comparison of engines on some lines; `go` fills `results` and `run`."""
+    """A comparison of engines on some lines; `measure_all` fills `results` and `run`."""
 
     def __init__(self, lines: Sequence[Line], settings: Settings, console: Console) -> None:
         self.lines, self.settings, self.console = lines, settings, console
@@ -29,7 +29,7 @@ class Race:
         self.run = Run({}, {}, settings)
         self.interrupted = False
 
-    def go(self) -> None:
+    def measure_all(self) -> None:
         """Do all runs, with a progress bar. On Ctrl-C complete runs remain, or the partial first one."""
         self.results = [LineResult(line) for line in self.lines]
         steps = len(self.lines) * self.settings.rounds
@@ -55,7 +55,7 @@ class Race:
     def _one_run(self, found: list[Measurement], first: bool, show: Callable[..., None]) -> None:
         with started(self.settings, self.console.print if first else lambda *_, **__: None) as engines:
             if first:
-                names, versions = ({engine.key: getattr(engine, part) for engine in engines} for part in _TOLD)
+                names, versions = ({engine.key: getattr(engine, part) for engine in engines} for part in _ENGINE_FIELDS)
                 self.run = Run(names, versions, self.settings)
             before = self._roofs(engines)
             for line in self.lines:
@@ -70,7 +70,7 @@ class Race:
 
     def _roofs(self, engines: Sequence[Engine]) -> Roofs | None:
         """Measure the roofs in cpuconv's process while the others are stopped; None without cpuconv or if disabled."""
-        ours = next((engine for engine in engines if engine.key == OURS and self.settings.roofs), None)
+        ours = next((engine for engine in engines if engine.key == CPUCONV and self.settings.roofs), None)
         try:
             return ours.roofs() if ours else None
         except EngineError as error:
@@ -78,7 +78,7 @@ class Race:
             return None
 
 
-_TOLD = ("name", "version")
+_ENGINE_FIELDS = ("name", "version")
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engin
     own = {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}
     engines: list[Engine] = []
     try:
-        for key in (OURS, *(key for key in settings.peers if key != OURS)):
+        for key in (CPUCONV, *(key for key in settings.peers if key != CPUCONV)):
             try:
                 options = {**(own if key in OWN else {}), **settings.options.get(key, {})}
                 engines.append(Engine(key, settings.threads, options, settings.timeout))
@@ -128,14 +128,14 @@ def measure(
 def _limit(key: str, settings: Settings) -> float:
     """Return the largest error with which an engine's figure counts."""
     if settings.types != ALL_F32:
-        return typed.limit(settings.types, key, key == OURS)
+        return typed.limit(settings.types, key, key == CPUCONV)
     return settings.own_tolerance if key in OWN else settings.tolerance
 
 
 def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:
     if turn == 0:
         return forms
-    limit = HOPELESS * min((form.median for form in forms if form.rounds), default=0.0)
+    limit = MAX_SLOWDOWN * min((form.median for form in forms if form.rounds), default=0.0)
     return [form for form in forms if len(form.rounds) == turn and form.median <= limit]
 
 

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--calls", type=int, default=CALLS, help=f"of a small reorder in a sample ({CALLS})")
     p.add_argument("--shapes", type=shape, nargs="+", help="as 1x64x28x28, in place of the built-in list")
     p.add_argument("--element", choices=TABLE, default="f32", help="type of the elements (f32)")
-    p.add_argument("--to", choices=TABLE, help="type that they become, if another")
+    p.add_argument("--to", choices=TABLE, help="type of the results, if another")
     p.add_argument("--all", action="store_true", help="print every pair and shape")
     p.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     return p

@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from autotune.machine.device import fingerprint
 from bench import targets
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from bench.results import LineResult, Ratio, Timing, mean_ratio
 from bench.settings import PLAIN, Run, machine_name
 from cpuconv.problem.types import ALL_F32
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NOTHING = "–"
 FLOAT32 = "fp32"
 Data = Mapping[str, Any]  # the result of `to_dict`, also as read from JSON
-MOST_SHARE = 1.03  # largest plausible share of a roof: 1, plus the noise of measurements
+MAX_SHARE = 1.03  # largest plausible share of a roof: 1, plus the noise of measurements
 
 
 def lines_table(data: Data, style: str = "pipe") -> str:
@@ -77,7 +77,7 @@ def roofs_table(data: Data, style: str = "pipe") -> str:
     titles = list(data["geomean"])
     rows = []
     for line in data["lines"]:
-        if ours := line["engines"].get(OURS):
+        if ours := line["engines"].get(CPUCONV):
             roof, share = next(iter(line["shares"].items()), (NOTHING, None))
             ratios = [line["ratios"].get(title) for title in titles]
             figures = [f"{ours['median'] * 1e3:.3f}", roof, NOTHING if share is None else f"{share:.0%}"]
@@ -96,8 +96,8 @@ def roofs_text(data: Data) -> str:
         texts.append(f"FMA {roofs['fma_gflops']:.0f}{peaks} GFLOP/s, {levels}, stores {roofs['store_gbs']:.0f} GB/s")
     if not texts:
         return ""
-    above = [line["label"] for line in data["lines"] if max(line["shares"].values(), default=0.0) > MOST_SHARE]
-    doubt = f" The machine was busy while they were measured: {', '.join(above)} pass them." if above else ""
+    above = [line["label"] for line in data["lines"] if max(line["shares"].values(), default=0.0) > MAX_SHARE]
+    doubt = f" The machine was busy while they were measured: {', '.join(above)} exceed them." if above else ""
     return f"Roofs measured in the same run: {'; '.join(texts)}.{doubt}"
 
 
@@ -107,19 +107,19 @@ def targets_table(results: Sequence[LineResult], run: Run, style: str = "pipe") 
         [v.name, v.wanted, v.reached, "met" if v.met else "not met", "; ".join(v.short)]
         for v in targets.check(results, run)
     ]
-    return _table(rows, ["target", "at least", "lowest", "", "short of it"], style)
+    return _table(rows, ["target", "required", "lowest", "", "lines below"], style)
 
 
 def caption(data: Data) -> str:
     """Describe the machine, the engines and the method in one paragraph."""
     engines = ", ".join(f"{engine['name']} {engine['version']}" for engine in data["engines"].values())
-    forms = "form that takes and gives NCHW" if set(data["layouts"]) == {PLAIN} else "form"
+    forms = "layout with NCHW input and output" if set(data["layouts"]) == {PLAIN} else "form"
     types = f", {FLOAT32}" if data.get("types", FLOAT32) == FLOAT32 else ""
     text = (
         f"{data['cpu']}, {data['title']}{types}; {engines}. Median of {data['rounds']} rounds of "
-        f"{data['seconds_per_sample']:g} s, each engine in its own process and best {forms}, asked in turn; strategy "
-        f"{data['strategy']}. A ratio is the peer's time over ours (above 1 ours is faster): the median of the rounds' "
-        "ratios, and in brackets the ratio of the fastest runs."
+        f"{data['seconds_per_sample']:g} s, each engine in its own process and best {forms}, timed alternately; "
+        f"strategy {data['strategy']}. A ratio is the peer's time divided by cpuconv's (above 1 cpuconv is faster): "
+        "the median of the rounds' ratios, and in brackets the ratio of the fastest runs."
     )
     return text if data["runs"] == 1 else f"{text} Every figure is the median of {data['runs']} whole runs."
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from autotune.machine.roofline import Roofs
 from bench import roofs
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.shapes import Line
 
 
@@ -66,7 +66,7 @@ class Measurement:
 
     def ratio(self, engines: Sequence[str]) -> Ratio | None:
         """Return the ratio of cpuconv to the best of some engines; above 1, cpuconv is faster."""
-        ours, theirs = self.of(OURS), [timing for key in engines if key != OURS and (timing := self.of(key))]
+        ours, theirs = self.of(CPUCONV), [timing for key in engines if key != CPUCONV and (timing := self.of(key))]
         if ours is None or not theirs:
             return None
         rival = min(theirs, key=lambda timing: timing.median)
@@ -93,7 +93,7 @@ class LineResult:
 
     def rival(self, engines: Iterable[str]) -> str | None:
         """Return the fastest of some engines by median, except cpuconv; None if none has a figure."""
-        timed = {engine: timing for engine in engines if engine != OURS and (timing := self.of(engine))}
+        timed = {engine: timing for engine in engines if engine != CPUCONV and (timing := self.of(engine))}
         return min(timed, key=lambda engine: timed[engine].median, default=None)
 
     def ratio(self, engines: Sequence[str]) -> Ratio | None:
@@ -109,7 +109,7 @@ class LineResult:
         """Return cpuconv's share of each roof by name, the binding one (largest share) first; empty without cpuconv."""
         found: dict[str, list[float]] = {}
         for run in self.runs:
-            ours = run.of(OURS)
+            ours = run.of(CPUCONV)
             if ours is not None and ours.algorithm and run.roofs is not None:
                 reached = roofs.shares(self.line.problem, ours.algorithm, run.roofs, ours.median)
                 for name, share in reached.items():

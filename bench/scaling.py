@@ -53,7 +53,7 @@ from cpuconv.reading.onnx_reader import read
 
 WORKERS = (4, 8, 16, 32, 64)
 MEMORY_CORES = 4
-LEAST = {8: 0.75, 16: 0.55}  # minimum balance of each convolution, by workers
+MIN_BALANCE = {8: 0.75, 16: 0.55}  # minimum balance of each convolution, by workers
 
 
 @dataclass(frozen=True)
@@ -159,23 +159,27 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.scaling", description=__doc__)
     p.add_argument(
-        "folder", nargs="?", type=Path, metavar="DIR", help="where bench.networks put files (none: lines only)"
+        "folder", nargs="?", type=Path, metavar="DIR", help="folder with the files of bench.networks (none: lines only)"
     )
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
     p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--workers", type=lambda text: tuple(map(int, text.split(","))), default=WORKERS, help="as 4,8,16")
     p.add_argument(
-        "--memory-cores", type=int, default=MEMORY_CORES, metavar="N", help="that memory keeps busy (%(default)s)"
+        "--memory-cores",
+        type=int,
+        default=MEMORY_CORES,
+        metavar="N",
+        help="cores that saturate memory bandwidth (%(default)s)",
     )
-    p.add_argument("--check", action="store_true", help=f"fail where a convolution's balance is under {LEAST}")
+    p.add_argument("--check", action="store_true", help=f"fail where a convolution's balance is under {MIN_BALANCE}")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything computed")
     return p
 
 
 def too_short(each: Predicted) -> bool:
     """Whether a convolution on several workers is less balanced than required."""
-    return each.barriers > 0 and each.balance < LEAST.get(each.workers, 0.0)
+    return each.barriers > 0 and each.balance < MIN_BALANCE.get(each.workers, 0.0)
 
 
 def one_core() -> Roofs:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from autotune.machine.device import fingerprint
-from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
-from bench.peers import OURS, OWN_F32, PEERS
+from bench.oracle import CPUCONV_TOLERANCE, PEER_TOLERANCE
+from bench.peers import CPUCONV, OWN_F32, PEERS
 from bench.typed import W_BITS
 from cpuconv.problem.types import ALL_F32, Types
 
 ALL = "all-five"
-OWN = (OURS, OWN_F32)
+OWN = (CPUCONV, OWN_F32)
 GROUPS: dict[str, tuple[str, ...]] = {  # each has a column: cpuconv against the best of the group
     "main-three": ("torch", "onnxruntime", "openvino"),
     ALL: tuple(key for key in PEERS if key not in OWN),
@@ -84,7 +84,7 @@ class Settings:
     roofs: bool = True
     types: Types = ALL_F32
     w_bits: int = W_BITS
-    own_tolerance: float = OUR_TOLERANCE
+    own_tolerance: float = CPUCONV_TOLERANCE
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
@@ -123,7 +123,7 @@ class Run:
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Engines to compare with, by column title: the selected groups, then each peer; empty without cpuconv."""
-        if OURS not in self.names:
+        if CPUCONV not in self.names:
             return {}
         found: dict[str, tuple[str, ...]] = {}
         for name in self.settings.columns:
@@ -131,7 +131,7 @@ class Run:
             title = "best of all" if name == ALL else "best of " + ", ".join(self.names[key] for key in group)
             if len(group) > 1 and group not in found.values():
                 found[title] = group
-        return found | {self.names[key]: (key,) for key in self.names if key != OURS}
+        return found | {self.names[key]: (key,) for key in self.names if key != CPUCONV}
 
 
 def machine_name() -> str:

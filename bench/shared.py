@@ -26,7 +26,7 @@ from tabulate import tabulate
 from autotune.interpreter import python
 from autotune.machine import cores
 from bench.engine import Engine
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.shapes import load
 from cpuconv.problem.problem import ConvProblem
 
@@ -38,7 +38,7 @@ LINES = (
     "mobilenetv2:dw144",
     "yolov3:32_64s2",
 )
-ENGINES = (OURS, "onnxruntime")
+ENGINES = (CPUCONV, "onnxruntime")
 QUOTA, PERIOD = 1.5, 100_000  # cores; length of the quota's period in µs
 _REST = 3e-6 * PERIOD  # seconds between engines in a group, so that none is throttled for the previous one
 _BUSY = "while True: pass"
@@ -74,9 +74,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.shared", description=__doc__)
     p.add_argument("--lines", default="", help="regular expression of canonical lines (six of them)")
-    p.add_argument("--threads", type=int, default=2, help="threads of the calls beside another process (2)")
+    p.add_argument("--threads", type=int, default=2, help="threads of the calls next to another process (2)")
     p.add_argument("--rounds", type=int, default=4, help="rounds (4)")
-    p.add_argument("--seconds", type=float, default=0.25, help="of each state and engine in a round (0.25)")
+    p.add_argument("--seconds", type=float, default=0.25, help="seconds per state and engine in a round (0.25)")
     p.add_argument("--cgroups", type=Path, default=cores.CGROUP, help="where control groups are (%(default)s)")
     p.add_argument("--json", metavar="FILE", help="write the figures to a file")
     return p
@@ -113,7 +113,7 @@ def under_quota(problem: ConvProblem, group: Path, rounds: int, seconds: float) 
     """Return milliseconds of cpuconv's calls on one thread and on two in a group with a quota."""
     times: dict[int, list[float]] = {1: [], 2: []}
     with contextlib.ExitStack() as stack:
-        engines = {n: stack.enter_context(contextlib.closing(Engine(OURS, n))) for n in times}
+        engines = {n: stack.enter_context(contextlib.closing(Engine(CPUCONV, n))) for n in times}
         forms = {n: engine.prepare(problem)[0].form for n, engine in engines.items()}
         for engine in engines.values():  # after the start: within the group, two threads would be refused
             (group / "cgroup.procs").write_text(str(engine.pid))

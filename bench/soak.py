@@ -35,11 +35,11 @@ from cpuconv.network import interpret
 
 CASES = 16  # feeds per network
 ROUNDS = 20  # memory is measured after each; the minima of the second and the last quarter are compared
-PATIENCE = 60.0  # seconds to wait for the last run of a thread
+JOIN_SECONDS = 60.0  # seconds to wait for the last run of a thread
 STUCK = "a run did not end"
 _SHOWN = 10  # different problems that are printed
 _KINDS, _SHARES = ("plain", "failing", "stopped", "bad"), (0.4, 0.4, 0.1, 0.1)
-_MOST_ASKED = 12  # maximum calls of `stop` before a run is stopped
+_MAX_ASKED = 12  # maximum calls of `stop` before a run is stopped
 
 
 class Injected(MemoryError):
@@ -145,7 +145,7 @@ class Soak:
         self._lock = threading.Lock()
         self.report = Report()
 
-    def run(self, seconds: float, threads: int, patience: float = PATIENCE) -> Report:
+    def run(self, seconds: float, threads: int, patience: float = JOIN_SECONDS) -> Report:
         """Run the networks for `seconds`, and measure memory meanwhile."""
         taken = []
         with self._failures.installed():
@@ -191,7 +191,7 @@ class Soak:
             feed = network.bad(rng)
             self._refused(lambda: model.run(feed), SourceError)
         elif kind == "stopped":
-            asked = itertools.count(int(rng.integers(_MOST_ASKED)) - _MOST_ASKED)
+            asked = itertools.count(int(rng.integers(_MAX_ASKED)) - _MAX_ASKED)
             if not self._ended(at, case, RunStopped, lambda: next(asked) >= 0):
                 kind = "plain"
         elif kind == "failing":
@@ -257,9 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
-    p.add_argument("--minutes", type=float, default=10.0, help="how long (10)")
-    p.add_argument("--threads", type=positive, default=8, help="callers at once (8)")
-    p.add_argument("--seed", type=int, default=0, help="of sizes, elements and what becomes of runs (0)")
+    p.add_argument("--minutes", type=float, default=10.0, help="duration (10)")
+    p.add_argument("--threads", type=positive, default=8, help="concurrent callers (8)")
+    p.add_argument("--seed", type=int, default=0, help="seed of sizes, elements and outcomes of runs (0)")
     return p
 
 

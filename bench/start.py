@@ -54,16 +54,16 @@ class Start(NamedTuple):
     empty: bool = False
 
 
-OURS = ("cpuconv",)
+CPUCONV_ONLY = ("cpuconv",)
 EMPTY = ", empty cache"
 STARTS = {
     "import": Start("import", "import"),
     "model": Start("model", MODEL := "import, compile, run"),
-    "model-empty": Start("model", MODEL + EMPTY, OURS, empty=True),
+    "model-empty": Start("model", MODEL + EMPTY, CPUCONV_ONLY, empty=True),
     "saved": Start("saved", SAVED := "import, load saved, run"),
-    "saved-empty": Start("saved", SAVED + EMPTY, OURS, empty=True),
-    "conv2d": Start("conv2d", CONV2D := "import, conv2d", OURS),
-    "conv2d-empty": Start("conv2d", CONV2D + EMPTY, OURS, empty=True),
+    "saved-empty": Start("saved", SAVED + EMPTY, CPUCONV_ONLY, empty=True),
+    "conv2d": Start("conv2d", CONV2D := "import, conv2d", CPUCONV_ONLY),
+    "conv2d-empty": Start("conv2d", CONV2D + EMPTY, CPUCONV_ONLY, empty=True),
 }
 
 
@@ -103,14 +103,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--starts", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(STARTS)} (all)")
     p.add_argument("--engines", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(NAMES)} (all)")
     p.add_argument("--rounds", type=positive, default=5, help="processes for each start and engine (5)")
-    p.add_argument("--empty-rounds", type=positive, default=5, help="the same with an empty cache (5)")
+    p.add_argument("--empty-rounds", type=positive, default=5, help="processes with an empty cache (5)")
     p.add_argument("--threads", type=positive, default=1, help="threads of each engine (1)")
     p.add_argument(
         "--python",
         metavar="FILE",
         help="interpreter with cpuconv and the others installed (this one, with this checkout)",
     )
-    p.add_argument("--timeout", type=float, default=600.0, help="seconds before a process is given up (600)")
+    p.add_argument("--timeout", type=float, default=600.0, help="timeout per process, in seconds (600)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 

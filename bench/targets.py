@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.machine.roofline import FMA
 from bench import typed
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from bench.results import LineResult, geomean, mean_ratio
 from bench.settings import Run
 from bench.shapes import family
@@ -159,7 +159,7 @@ def _check_lines(target: Lines, results: Sequence[LineResult], run: Run) -> Iter
 def _check_share(target: Share, results: Sequence[LineResult], run: Run) -> Iterator[Verdict]:
     reached = {}
     for result in results:
-        ours, share = result.of(OURS), result.shares().get(FMA)
+        ours, share = result.of(CPUCONV), result.shares().get(FMA)
         if ours is not None and share and ours.algorithm.partition("(")[0] in target.solvers:
             reached[result.line.label] = share
     if reached:

@@ -48,11 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.throughput", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
-    p.add_argument("--callers", type=positive, default=maximum_threads(), help="and threads (%(default)s)")
-    p.add_argument("--rounds", type=positive, default=7, help="times that each way is asked per network (7)")
-    p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
+    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
+    p.add_argument(
+        "--callers", type=positive, default=maximum_threads(), help="number of callers and threads (%(default)s)"
+    )
+    p.add_argument("--rounds", type=positive, default=7, help="timings of each method per network (7)")
+    p.add_argument("--seconds", type=float, default=0.3, help="seconds per timing (0.3)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 

@@ -69,12 +69,12 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="bench.tuner", description=__doc__.splitlines()[0])
     p.add_argument("--parts", metavar="PART,PART", type=_some(PARTS), default=tuple(PARTS), help=f"of {_all(PARTS)}")
     p.add_argument("--shapes", type=int, default=40, help="shapes drawn at random (40)")
-    p.add_argument("--seed", type=int, default=4, help="of what is random (4)")
-    p.add_argument("--threads", type=int, default=1, help="of the shapes (1)")
+    p.add_argument("--seed", type=int, default=4, help="random seed (4)")
+    p.add_argument("--threads", type=int, default=1, help="threads of the shapes (1)")
     p.add_argument(
-        "--efforts", type=_some(EFFORTS), default=("quick", "normal"), help="efforts to judge (quick,normal)"
+        "--efforts", type=_some(EFFORTS), default=("quick", "normal"), help="efforts to evaluate (quick,normal)"
     )
-    p.add_argument("--warmups", type=int, default=3, help="warmups from nothing of an effort (3)")
+    p.add_argument("--warmups", type=int, default=3, help="warmups per effort, with an empty store (3)")
     p.add_argument("--rounds", type=int, default=24, help="rounds when winners are timed again (24) …")
     p.add_argument("--preparations", type=int, default=5, help="… on data that is prepared so many times (5) …")
     p.add_argument("--most", type=int, default=15, help="… or so many, until ratios are known to within 1%% (15)")

@@ -24,7 +24,7 @@ import numpy as np
 Link = tuple[int, int, np.ndarray]  # two nodes, and the cost of each pair of their options
 Table = tuple[tuple[int, ...], np.ndarray]  # nodes in order, and the cost of each combination of their options
 
-MOST = 1 << 16  # max. entries of a table: about 1 ms of work
+MAX_ENTRIES = 1 << 16  # max. entries of a table: about 1 ms of work
 _MANY = 64  # max. neighbours with two options or more, as table axes
 _SWEEPS = 100  # max. sweeps of the local search; only graphs made to hinder it need as many
 
@@ -100,7 +100,7 @@ def _eliminate(options: Sequence[int], tables: Sequence[Table], split: bool = Fa
     paid, exact = sum(left.fix(i, 0) for i, count in enumerate(options) if count == 1), True
     while (i := left.smallest()) is not None:
         groups = None
-        if left.size(i) > MOST:
+        if left.size(i) > MAX_ENTRIES:
             exact = False
             if not split:
                 i = left.busiest()
@@ -247,12 +247,12 @@ def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
 
 
 def _groups(tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]]:
-    """Group tables so that the sum of each group has at most `MOST` entries, unless a single table has more."""
+    """Group tables so that the sum of each group has at most `MAX_ENTRIES` entries, unless a single table has more."""
     groups: list[list[Table]] = []
     around: set[int] = set()  # nodes of the current group
     for table in sorted(tables, key=lambda table: -table[1].size):
         around = around.union(table[0])
-        if groups and math.prod(options[j] for j in around) <= MOST:
+        if groups and math.prod(options[j] for j in around) <= MAX_ENTRIES:
             groups[-1].append(table)
         else:
             groups.append([table])

@@ -59,7 +59,7 @@ settings.load_profile("cpuconv")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kept", type=int, help="how many functions are kept that no program holds (cache.KEPT)")
+    parser.addoption("--kept", type=int, help="functions kept in memory without a program (cache.RECENT_FUNCTIONS)")
     parser.addoption("--sample", type=int, default=1, help="of the cases of a test marked `exhaustive` run every n-th")
 
 
@@ -87,7 +87,7 @@ def pytest_collection_finish() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     kept = config.getoption("--kept")
     if kept is not None:
-        cache.KEPT = kept
+        cache.RECENT_FUNCTIONS = kept
         cache.Entries._latest = collections.deque(maxlen=kept)
 
 
@@ -131,7 +131,7 @@ def no_driver_by_numba() -> Iterator[None]:
 @pytest.fixture(params=machines.MACHINES)
 def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """Each of the described machines in turn; choices are made as on it, and nothing may be compiled or run."""
-    with machines.on(machines.MACHINES[request.param]) as machine:
+    with machines.simulating(machines.MACHINES[request.param]) as machine:
         yield machine
 
 
@@ -243,6 +243,6 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a candidate was timed")
 
-    for name in ("settle", "run_rounds", "calibrate"):
+    for name in ("decide_all", "run_rounds", "calibrate"):
         monkeypatch.setattr(search, name, refuse)
     return refuse

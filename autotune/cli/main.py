@@ -64,7 +64,7 @@ def _table(options: argparse.Namespace) -> int:
     sections = [section for section in sections if section.lines]
     if not sections:
         which = "this device" if options.device is None else f"a device {wanted!r}"
-        return say(f"{store.path} holds nothing for {which}; see 'autotune warmup --help'", FAILED)
+        return say(f"{store.path} has no results for {which}; see 'autotune warmup --help'", FAILED)
     width = terminal_width()
     if options.format is None and options.output is None and width is not None:
         print(report.shown(sections, None if options.wide else width), end="")
@@ -148,7 +148,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="autotune",
-        description="Find the fastest way to compute each problem on this machine, and remember it.",
+        description="Find the fastest algorithm of each problem on this machine, and store it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         made.set_defaults(command=run)
         made.add_argument("--store", metavar="PATH", type=Path, help="store file (default: in the cache folder)")
-        made.add_argument("--workload", metavar="MODULE:ATTR", help="what to tune (default: the installed one)")
+        made.add_argument("--workload", metavar="MODULE:ATTR", help="the workload to tune (default: the installed one)")
         return made
 
     made = command(
@@ -169,16 +169,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     cli_warmup.add_options(made)
 
-    made = command("table", _table, "print the best of every problem of every network, with totals")
+    made = command("table", _table, "print the best candidate of every problem of every network, with totals")
     made.add_argument("--device", metavar="KEY", help=f"one of 'autotune show', or {ALL} (default: this one)")
     made.add_argument(
         "--format", choices=report.FORMATS,
         help=f"default: on a terminal columns that fit its width, else {report.FORMATS[0]}",
     )  # fmt: skip
     add_wide(made)
-    made.add_argument("--output", metavar="FILE", type=Path, help="write to a file, whole or not at all")
+    made.add_argument("--output", metavar="FILE", type=Path, help="write to a file, atomically")
 
-    made = command("show", _show, "say what the store holds")
+    made = command("show", _show, "show the content of the store")
     made.add_argument("--json", action="store_true", help="print as JSON")
     add_wide(made)
 
@@ -188,10 +188,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="print as JSON")
     add_wide(made)
 
-    made = command("doctor", _doctor, "say what is known of this machine and of the store")
-    made.add_argument("--measure", action="store_true", help="measure the roofs, a second or two, and store them")
+    made = command("doctor", _doctor, "show the properties of this machine and the state of the store")
     made.add_argument(
-        "--verbose", action="store_true", help="say all: sources, peaks of each kind of product, versions"
+        "--measure", action="store_true", help="measure the roofs, which takes a second or two, and store them"
+    )
+    made.add_argument(
+        "--verbose", action="store_true", help="show all details: sources, peaks of each instruction type, versions"
     )
     made.add_argument("--json", action="store_true", help="print as JSON")
 

@@ -26,7 +26,7 @@ EPILOG = f"""exit codes:
   {FAILED:3}  failed: nothing to tune or to show, a problem without candidates, or a
        store or workload that cannot be used
   {USAGE:3}  wrong usage, or a source that cannot be read
-  {INTERRUPTED:3}  interrupted; results are kept, and the same command goes on from there
+  {INTERRUPTED:3}  interrupted; results are stored; run the same command to continue
 """
 
 
@@ -57,7 +57,7 @@ def reading(options: argparse.Namespace) -> Reading:
     """Return the settings for reading sources, according to the options."""
     if options.threads != AUTO and options.threads > allowed_cores() and getattr(options, "dask", None) is None:
         cores = count_of(allowed_cores(), "core")
-        say(f"--threads {options.threads} is more than this process may use, {cores}: these are tuned for", OK)
+        say(f"--threads {options.threads} exceeds the allowed number, {cores}, which is used instead", OK)
         options.threads = allowed_cores()  # prevents a second message
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
@@ -109,7 +109,7 @@ def new_file(text: str) -> Path:
 def whole(text: str) -> int:
     """Parse an integer, 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, not {text!r}")
     return int(text)
 
 
@@ -142,7 +142,7 @@ def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: s
         "--layouts",
         metavar="L,L",
         type=layouts,
-        help="layouts of input and output, or auto (default: for models those that the compiled network asks for, for"
+        help="layouts of input and output, or auto (default: for models those of the compiled network, for"
         " lists NCHW,NCHW)",
     )
     made.add_argument(

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     missed = store.missed(fingerprint().key) if options.missed else []
     problems = _varied(workload, load(workload, options.source, options) + _missed(workload, missed), options)
     if not problems:
-        return say("nothing was missed" if options.missed else "the sources hold no problem to tune", FAILED)
+        return say("no problem was missed" if options.missed else "the sources contain no problem to tune", FAILED)
     if options.shard is not None:
         problems = fleet.shard(workload, problems, *options.shard)
     if options.dask is not None:
@@ -77,7 +77,9 @@ def run(options: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         done = len(outcome.tuned) + len(outcome.resumed)
-        return say(f"interrupted: {done} tuned, {len(outcome.left)} left; the same command goes on", INTERRUPTED)
+        return say(
+            f"interrupted: {done} tuned, {len(outcome.left)} left; run the same command to continue", INTERRUPTED
+        )
     finally:
         ended = {problem.key for problem in problems if problem.task not in outcome.left}
         store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
@@ -105,7 +107,7 @@ def _on_cluster(
 ) -> int:
     """Tune on a dask cluster, and store its results in the local store."""
     try:
-        harvest = fleet.tune_on_cluster(
+        results = fleet.tune_on_cluster(
             options.dask,
             workload,
             problems,
@@ -114,13 +116,13 @@ def _on_cluster(
         )
     except ImportError:
         return say("--dask needs the package distributed: pip install 'cpuconv[dask]'", FAILED)
-    exchange.into_store(harvest.wisdom, store)
+    exchange.into_store(results.wisdom, store)
     if options.json:
-        content = {"store": str(store.path), "tuned": harvest.tuned, "failed": harvest.failed}
+        content = {"store": str(store.path), "tuned": results.tuned, "failed": results.failed}
         print(json.dumps(content, indent=2, ensure_ascii=False))
-    counts = ", ".join(f"{len(tasks)} on {device}" for device, tasks in harvest.tuned.items())
-    say(f"tuned: {counts}; {len(harvest.failed)} failed", OK)
-    return FAILED if harvest.failed else OK
+    counts = ", ".join(f"{len(tasks)} on {device}" for device, tasks in results.tuned.items())
+    say(f"tuned: {counts}; {len(results.failed)} failed", OK)
+    return FAILED if results.failed else OK
 
 
 def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Problem]:
@@ -197,11 +199,11 @@ def _tell_outcome(
         print(report.shown(sections, None if options.wide else terminal_width()), end="")
     counts = f"{len(outcome.tuned)} tuned in {seconds:.1f} s, {len(outcome.resumed)} tuned before"
     if outcome.elsewhere:
-        counts += f", {len(outcome.elsewhere)} that another warmup is at"
+        counts += f", {len(outcome.elsewhere)} being tuned by another warmup"
     if late := len(outcome.left) - len(outcome.elsewhere):
-        counts += f", {late} left for want of time"
+        counts += f", {late} skipped for lack of time"
     if outcome.failed:
-        counts += f", {len(outcome.failed)} that no candidate solves (see 'autotune explain')"
+        counts += f", {len(outcome.failed)} without a working candidate (see 'autotune explain')"
     say(counts, OK)
     failed = outcome.failed or not (outcome.tuned or outcome.resumed or outcome.elsewhere)
     return FAILED if failed else OK, lines
@@ -226,13 +228,17 @@ def _sound_lines(
 def add_options(made: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     made.add_argument("source", metavar="SOURCE", nargs="*", help="a model file, a file of problems, or one problem")
-    made.add_argument("--missed", action="store_true", help="tune what programs asked for and was not tuned")
+    made.add_argument(
+        "--missed", action="store_true", help="tune problems that programs requested and that were not tuned"
+    )
     more = "; auto: 1, 2, 4, … up to those, and compare them"
     add_problem_options(made, threads, more)
     efforts = "; ".join(f"{name}: {e.candidates} candidates, {e.seconds:g} s" for name, e in EFFORTS.items())
-    made.add_argument("--effort", choices=EFFORTS, default="quick", help=f"spent on a problem, at most ({efforts})")
-    made.add_argument("--budget", metavar="SECONDS", type=positive(float), help="limit on everything, roofs included")
-    made.add_argument("--shape-limit", metavar="SECONDS", type=positive(float), help="limit on one problem")
+    made.add_argument("--effort", choices=EFFORTS, default="quick", help=f"limits per problem ({efforts})")
+    made.add_argument(
+        "--budget", metavar="SECONDS", type=positive(float), help="limit of the whole warmup, including roofs"
+    )
+    made.add_argument("--shape-limit", metavar="SECONDS", type=positive(float), help="limit per problem")
     made.add_argument(
         "--weights",
         choices=(*WEIGHTS, "both"),
@@ -246,7 +252,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="batch sizes of models that leave the batch open (default: 1)",
     )
     made.add_argument(
-        "--precision", metavar="NAME", default="", help="what models are tuned in, as they will be compiled: bfloat16"
+        "--precision", metavar="NAME", default="", help="precision for which models will be compiled: bfloat16"
     )
     made.add_argument(
         "--input",
@@ -257,7 +263,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="shape of an input that a model leaves open; may be repeated",
     )
     made.add_argument(
-        "--shard", metavar="I/N", type=part, help="tune the I-th of N parts of equal weight: a part for each machine"
+        "--shard", metavar="I/N", type=part, help="tune the I-th of N parts of equal cost, one part per machine"
     )
     made.add_argument(
         "--dask", metavar="ADDRESS", help="tune on each kind of device of a dask cluster, given its scheduler's address"
@@ -266,15 +272,17 @@ def add_options(made: argparse.ArgumentParser) -> None:
         "--no-roofs",
         dest="roofs",
         action="store_false",
-        help="do not measure what this device can reach (about a second for each number of threads, once); tables then"
-        " leave out 'of roof' and 'bound by'",
+        help="do not measure the roofs of this device (about a second per number of threads, once); tables then"
+        " omit 'of roof' and 'bound by'",
     )
     made.add_argument(
         "--no-race",
         dest="race",
         action="store_false",
-        help="do not time the ways to lay a network out against one another (a second or two for each)",
+        help="do not time the alternative plans of a network (a second or two per plan)",
     )
     made.add_argument("--json", action="store_true", help="print the result as JSON")
-    made.add_argument("--html", metavar="FILE", type=new_file, help="write a page too (as well as --json)")
+    made.add_argument(
+        "--html", metavar="FILE", type=new_file, help="also write an HTML page (may be combined with --json)"
+    )
     add_wide(made)

@@ -19,7 +19,7 @@ from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, render
 from autotune.workload import Workload, discover
 
-FILE = "a file of wisdom, or a store"
+FILE = "a wisdom file, or a store"
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def _export(options: argparse.Namespace) -> int:
     wisdom = exchange.from_store(store, wanted)
     missing = sorted(set(wanted or ()) - wisdom.devices.keys())
     if missing or not wisdom.devices:
-        return say(f"{store.path} holds nothing of {', '.join(missing) or 'any device'}", FAILED)
+        return say(f"{store.path} has no results for {', '.join(missing) or 'any device'}", FAILED)
     if options.device_table is None:
         return _put(wisdom, options.file)
     _, workload = discover(options.workload)
@@ -91,7 +91,7 @@ def _diff(options: argparse.Namespace) -> int:
     ]
     headers = ("device", "problem", "weights", "first", "µs", "second", "µs")
     print(tabulate(table, headers, disable_numparse=True))
-    return say(f"{len(differences)} problems have another best candidate", OK)
+    return say(f"{len(differences)} problems have different best candidates", OK)
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def _prune(options: argparse.Namespace) -> int:
         store.shrink()
         if options.json:
             print(json.dumps({"store": str(store.path), "dropped": dropped}, indent=2))
-        return say(f"{sum(dropped.values())} rows dropped from {store.path}", OK)
+        return say(f"{sum(dropped.values())} rows deleted from {store.path}", OK)
 
 
 def _put(wisdom: Wisdom, file: Path | None) -> int:
@@ -118,8 +118,8 @@ def _put(wisdom: Wisdom, file: Path | None) -> int:
 
 def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
     """Add the commands to a parser."""
-    made = command("export", _export, "write what the store holds as a JSON file of wisdom")
-    made.add_argument("file", metavar="FILE", nargs="?", type=Path, help="where to (default: standard output)")
+    made = command("export", _export, "export the store as a wisdom file (JSON)")
+    made.add_argument("file", metavar="FILE", nargs="?", type=Path, help="output file (default: standard output)")
     made.add_argument(
         "--device", metavar="KEY", action="append", help="a device of 'autotune show' (default: this one)"
     )
@@ -129,17 +129,17 @@ def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) ->
         metavar="FOLDER",
         nargs="?",
         const=True,
-        help="write FOLDER/<device>.json with the rows that choices can need, as a package ships them"
+        help="write FOLDER/<device>.json with the rows that selection can use, as a package ships them"
         " (default: the folder that the workload ships)",
     )
 
-    made = command("import", _import, "take a file of wisdom into the store: trusted for an equal device, else seeds")
+    made = command("import", _import, "import a wisdom file: results of an equal device are trusted, others are seeds")
     made.add_argument("file", metavar="FILE", type=Path, help=FILE)
-    made.add_argument("--json", action="store_true", help="print what was taken as JSON")
+    made.add_argument("--json", action="store_true", help="print the imported counts as JSON")
 
-    made = command("merge", _merge, "make one file of wisdom from several; of equal rows the newest counts")
+    made = command("merge", _merge, "merge wisdom files; of equal rows the newest is kept")
     made.add_argument("file", metavar="FILE", nargs="+", type=Path, help=FILE)
-    made.add_argument("--output", metavar="FILE", type=Path, help="where to (default: standard output)")
+    made.add_argument("--output", metavar="FILE", type=Path, help="output file (default: standard output)")
 
     made = command("diff", _diff, "list the problems whose best candidates differ")
     made.add_argument("first", metavar="FIRST", type=Path, help=FILE)
@@ -149,7 +149,9 @@ def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) ->
     made = command(
         "prune",
         _prune,
-        "drop what no choice on this device can use any more: rows of older sources that were measured again",
+        "delete rows that selection on this device no longer uses: rows of older sources that were measured again",
     )
-    made.add_argument("--others", action="store_true", help="drop other devices too, and so the seeds they give")
-    made.add_argument("--json", action="store_true", help="print what was dropped as JSON")
+    made.add_argument(
+        "--others", action="store_true", help="also delete the rows of other devices, which serve as seeds"
+    )
+    made.add_argument("--json", action="store_true", help="print the deleted counts as JSON")

@@ -49,7 +49,7 @@ ISAS = (
 )
 
 # Features that identify the microarchitecture where a virtual machine reports an older CPU's numbers, newest first.
-TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
+MARKER_FEATURES = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
 _WITH_TILES = "rapids"  # substring of LLVM's name of every CPU with these features
 
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
@@ -58,7 +58,7 @@ LLVM_OF = {"0.50.0": "22.1.0"}
 """LLVM's version in the wheels of llvmlite, by llvmlite's release."""
 
 # Fields for the user that run times do not depend on, except through the number of cores.
-UNKEYED = ("affinity", "quota", "release")
+KEY_EXCLUDED = ("affinity", "quota", "release")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Device:
     @lazy
     def key(self) -> str:
         """Short hash of the fields that run times depend on."""
-        fields = {name: value for name, value in asdict(self).items() if name not in UNKEYED}
+        fields = {name: value for name, value in asdict(self).items() if name not in KEY_EXCLUDED}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -105,7 +105,7 @@ class Device:
 def microarchitecture(cpu_name: str, features: str) -> str:
     """Return LLVM's name of a CPU; where a virtual machine hides it, the name derived from its features."""
     there = {feature[1:] for feature in features.split(",") if feature.startswith("+")}
-    told = (name for feature, name in TOLD_BY if feature in there and _WITH_TILES not in cpu_name)
+    told = (name for feature, name in MARKER_FEATURES if feature in there and _WITH_TILES not in cpu_name)
     return next(told, cpu_name)
 
 

@@ -249,7 +249,7 @@ _OF_ARM = {
 }
 
 
-def told_by_linux(cpuinfo: str) -> dict[str, bool]:
+def features_from_cpuinfo(cpuinfo: str) -> dict[str, bool]:
     """Return the features of an Arm CPU that LLVM omits, from the text of /proc/cpuinfo."""
     line = next((line for line in cpuinfo.splitlines() if line.startswith("Features")), "")
     there = set(line.partition(":")[2].split())
@@ -266,7 +266,7 @@ def _by_llvm() -> Host:
         return Host(name, {})
     if sys.platform == "linux" and platform.machine() == "aarch64":
         with contextlib.suppress(OSError):
-            features = {**told_by_linux(CPUINFO.read_text()), **features}
+            features = {**features_from_cpuinfo(CPUINFO.read_text()), **features}
     return Host(name, features)
 
 

@@ -22,7 +22,7 @@ GFLOPS = "_gflops"  # suffix of arithmetic figures
 SHARED = ("L3",)  # caches shared by all cores; other caches are per thread
 MEASURED = "measured"  # name of the time of measurement among the figures, in seconds since 1970
 THREADS = re.compile("[1-9][0-9]{0,5}")
-MOST = 1e12  # max. plausible figure
+MAX_FIGURE = 1e12  # max. plausible figure
 PAST = 1.05  # a larger share of a roof means that the roofs were measured while other programs ran
 EXPLAINED = 0.5  # share of a run's time: if the sum of all bounds is below, no roof limits the run
 
@@ -237,7 +237,7 @@ def newest_roofs(*measured: KeptRoofs) -> dict[str, Mapping[str, float]]:
 
 
 def _is_figure(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= MOST
+    return type(value) in (int, float) and 0 < value <= MAX_FIGURE
 
 
 def _figure(figures: Mapping[str, float], name: str, otherwise: float | None = None) -> float:

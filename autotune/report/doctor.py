@@ -138,13 +138,13 @@ def _roof_lines(roofs: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]
                 continue
             lines.setdefault(what, []).append(f"{text} ({count_of(int(threads), 'thread')})")
     return [(what, ", ".join(texts)) for what, texts in lines.items()] or [
-        ("roofs", "not measured; the first 'autotune warmup' does it, or 'autotune doctor --measure'")
+        ("roofs", "not measured; run 'autotune warmup' or 'autotune doctor --measure'")
     ]
 
 
 def _told(device: Device) -> str:
     known = microarchitecture(device.cpu_name, device.features)
-    return "" if known == device.cpu_name else f", by its features a {known}"
+    return "" if known == device.cpu_name else f", its features match {known}"
 
 
 def as_lines(findings: dict[str, Any], device: Device, *, verbose: bool = True) -> list[tuple[str, str]]:

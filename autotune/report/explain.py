@@ -13,7 +13,7 @@ from autotune.screen import Column, Report, Table
 from autotune.store.rows import COLD, PROVISIONAL, RowLimits
 from autotune.store.store import Store
 from autotune.text import joined, number, size
-from autotune.wisdom.tiers import OLDER, Found, Tiers
+from autotune.wisdom.tiers import OLDER_KERNELS, Found, Tiers
 from autotune.workload import ADMITS, WEIGHTS, Candidate, Rejected, Workload
 
 HEADERS = (
@@ -33,11 +33,11 @@ HEADERS = (
 )
 # Texts for remarks on the deciding row.
 REMARKS = {
-    PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
-    OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
+    PROVISIONAL: "provisional: timed once, by a warmup that did not finish; the next warmup continues",
+    OLDER_KERNELS: "measured with older kernels: used if the cost model agrees, until the problem is tuned again",
 }
-NOTHING_TIMED = "not timed: nothing of this problem is; 'autotune warmup' times"
-ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as does a warmup)"
+NOT_TUNED = "not timed: the problem is not tuned yet (see 'autotune warmup')"
+ROOFS_UNKNOWN = "roofs not measured (run 'autotune doctor --measure' or a warmup)"
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def explain_stored(
     algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
     if best is None or older:
         untuned = workload.untuned(problem, [found.row.candidate for found in older])
-        if best is None or untuned[1] == OLDER:
+        if best is None or untuned[1] == OLDER_KERNELS:
             algorithm, decided_by = untuned
     facts = Facts(
         problem,
@@ -244,7 +244,7 @@ def _order(line: CandidateRow) -> tuple[Any, ...]:
     seconds = line.measured if line.measured is not None else math.inf
     estimate = line.estimate if line.estimate is not None else math.inf
     weights = WEIGHTS.index(line.weights) if line.weights in WEIGHTS else len(WEIGHTS)
-    return not line.chosen, line.left_out not in (None, NOTHING_TIMED), weights, seconds, estimate, line.candidate
+    return not line.chosen, line.left_out not in (None, NOT_TUNED), weights, seconds, estimate, line.candidate
 
 
 def _stored(found: Found, flops: float) -> CandidateRow:
@@ -270,7 +270,7 @@ def _offered(candidate: Candidate, found: Found | None, flops: float, best: floa
     if found is not None:
         line = _stored(found, flops)
     elif best is None:
-        line = CandidateRow(candidate.name, "untimed", left_out=NOTHING_TIMED)
+        line = CandidateRow(candidate.name, "untimed", left_out=NOT_TUNED)
     elif candidate.bound > best:
         reason = f"not timed: at least {candidate.bound * 1e6:.1f} µs, the best takes {best * 1e6:.1f}"
         line = CandidateRow(candidate.name, "untimed", left_out=reason)

@@ -109,7 +109,7 @@ class Connection:
         try:
             return self._attempt(work, otherwise)
         except (database.Unusable, sqlite3.Error, OSError) as error:
-            what = f"{self.path} cannot be read ({error}); nothing is taken from it"
+            what = f"{self.path} cannot be read ({error}); it is ignored"
             database.warn_once(what, database.identity(self.path))
             return otherwise
 

@@ -55,7 +55,7 @@ def open_writable(path: Path) -> sqlite3.Connection:
             # Another process may have replaced the file in the meantime: then try again.
             if seen == identity(path):
                 aside = set_aside(path)
-                warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun", seen)
+                warn_once(f"{path} is {error}; moved to {aside.name}, a new store is created", seen)
     raise OSError("its file keeps changing")
 
 
@@ -89,13 +89,13 @@ def recover(path: Path, error: sqlite3.DatabaseError) -> sqlite3.Connection:
         raise error
     seen = identity(path)
     aside = set_aside(path)
-    warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun", seen)
+    warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is created", seen)
     return open_writable(path)
 
 
 def in_memory(path: Path, why: str) -> sqlite3.Connection:
     """Return a store in memory, with the file's content as far as it is readable; warns once."""
-    warn_once(f"{path} cannot be written ({why}); what is tuned is kept in memory only")
+    warn_once(f"{path} cannot be written ({why}); results are stored in memory only")
     connection = empty()
     with contextlib.suppress(Unusable, sqlite3.Error, OSError):
         if (source := open_readable(path)) is not None:

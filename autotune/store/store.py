@@ -36,8 +36,8 @@ from autotune.workload import Problem
 __all__ = ["WEIGHTS", "Row", "Store", "Use", "shared"]
 
 MISSED = 4096  # max. missed problems per device
-LATE = 1e9  # seconds; above every stored score, to rank stale rows last
-MOST_TEXT = 1 << 20  # max. characters of a device's fields or roofs, as JSON
+STALE_PENALTY = 1e9  # seconds; above every stored score, to rank stale rows last
+MAX_TEXT = 1 << 20  # max. characters of a device's fields or roofs, as JSON
 SEEDS = 8  # max. candidates suggested by other devices
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
@@ -104,7 +104,7 @@ class Store(Connection):
     def _sound(self, values: Sequence[Any]) -> Row | None:
         row = from_values(values)
         if row is None:
-            database.warn_once(f"{self.path} holds rows that are damaged; they are passed over")
+            database.warn_once(f"{self.path} contains damaged rows, which are skipped")
         return row
 
     # -- queries of the tuner
@@ -123,7 +123,7 @@ class Store(Connection):
         For a problem without current rows, it is the best stale candidate.
         """
         query = f"""SELECT problem, candidate,
-                    min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
+                    min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {STALE_PENALTY} END) FROM trials
                     WHERE device = ? AND weights = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
                     GROUP BY problem ORDER BY problem"""
         values = (*sources, device, weights, like)
@@ -336,7 +336,7 @@ def sources_hash(sources: Collection[str]) -> str:
 def _object(text: Any) -> dict[str, Any]:
     """Parse a JSON object; return an empty one if the text is damaged or too long."""
     try:
-        content = json.loads(text) if len(text) <= MOST_TEXT else None
+        content = json.loads(text) if len(text) <= MAX_TEXT else None
     except (TypeError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -364,7 +364,7 @@ def shared(*, read_only: bool = True) -> Store:
             made = _shared.setdefault((wanted[0], False), made)
             store = _shared.setdefault((wanted[0], True), made)
     if store.path == NOWHERE and not read_only:
-        database.warn_once(f"{store.trouble}; what is tuned is kept in memory only")
+        database.warn_once(f"{store.trouble}; results are stored in memory only")
     return store
 
 

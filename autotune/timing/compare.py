@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIDENCE = 0.95  # level of an interval: the usual one; margins of 1% in addition keep chance from deciding
-SAME = 0.01  # margin: slower candidates are dropped, smaller gains are not timed, as they need most rounds
+MARGIN = 0.01  # margin: slower candidates are dropped, smaller gains are not timed, as they need most rounds
 EXACT = 40  # max. rounds for the exact distribution; beyond, the normal approximation is off by at most one rank
 MIN_ROUNDS = 3  # with fewer, chance alone may order two equal candidates
 

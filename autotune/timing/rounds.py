@@ -95,7 +95,7 @@ def run_rounds(
     most: int = VISIT_ROUNDS,
     seconds: float = math.inf,
     least: int = MIN_ROUNDS,
-    judge: Callable[[list[str]], list[str]] = lambda standing: standing,
+    select: Callable[[list[str]], list[str]] = lambda remaining: remaining,
 ) -> None:
     """Run and add rounds of these entrants.
 
@@ -111,11 +111,11 @@ def run_rounds(
         The number of this visit.
     most, seconds, least
         Limits of rounds and seconds; but at least `least` rounds.
-    judge
+    select
         Called with the names that ran, after each round from the `least`-th on. It returns the names for the next
         round; an empty list ends the visit.
     """
-    standing, cost = list(entrants), 0.0
+    remaining, cost = list(entrants), 0.0
     end = time.perf_counter() + seconds
     with quiet():
         before = _look(probe)
@@ -123,12 +123,12 @@ def run_rounds(
             begun = time.perf_counter()
             if number > least and begun + cost > end:
                 break
-            taken = {name: entrants[name].sample() for name in rng.sample(standing, len(standing))}
+            taken = {name: entrants[name].sample() for name in rng.sample(remaining, len(remaining))}
             after = _look(probe)
             rounds.add(Round(visit, taken, (before + after) / 2))
             before = after
             cost = time.perf_counter() - begun
-            if number >= least and not (standing := judge(standing)):
+            if number >= least and not (remaining := select(remaining)):
                 break
 
 

@@ -27,7 +27,7 @@ PARTS = 9  # max. parts of a sample: caches settle within 4 to 8 runs, and more 
 SAMPLE_SECONDS = 12e-3  # max. time of a sample of several long runs: phases of constant speed last some 40 ms
 
 
-def stay() -> None:
+def no_move() -> None:
     """Move no data."""
 
 
@@ -62,17 +62,17 @@ class Entrant:
     parts: int
     loops: int
     seconds: float
-    move: Run = stay
+    move: Run = no_move
     summary: Summary = min
 
     def sample(self) -> float:
         """Return the time of one run in seconds, with data and stack at other addresses than before."""
         self.move()
-        give_way()
+        yield_core()
         return self.summary(with_random_stack_offset(lambda: [clock(self.run, self.loops) for _ in range(self.parts)]))
 
 
-def calibrate(run: Run, move: Run = stay, summary: Summary = min) -> Entrant:
+def calibrate(run: Run, move: Run = no_move, summary: Summary = min) -> Entrant:
     """Choose the number of parts per sample, and of runs per part."""
 
     def least(loops: int) -> float:
@@ -89,7 +89,7 @@ def calibrate(run: Run, move: Run = stay, summary: Summary = min) -> Entrant:
     return Entrant(run, max(1, min(PARTS, round(SAMPLE_SECONDS / seconds))), loops, seconds, move, summary)
 
 
-def give_way() -> None:
+def yield_core() -> None:
     """Yield the core to other programs now rather than in the middle of a sample."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()

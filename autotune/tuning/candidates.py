@@ -8,7 +8,7 @@ from typing import NamedTuple
 from autotune.machine.device import fingerprint
 from autotune.store.rows import DECIDED, WARM, RowLimits
 from autotune.store.store import Row, Store
-from autotune.timing.compare import SAME
+from autotune.timing.compare import MARGIN
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import ADMITS, Candidate, Searchable, Workload
 
@@ -45,11 +45,12 @@ class Timed(NamedTuple):
 def ruled_out(candidate: Candidate, known: Iterable[Timed]) -> Timed | None:
     """Return a timed candidate that makes this one useless, or None.
 
-    It serves every caller that this candidate could serve, and its time is at most `SAME` above this one's lower bound.
+    It serves every caller that this candidate could serve, and its time is at most `MARGIN` above this one's lower
+    bound.
     """
     for timed in known:
         serves = timed.accuracy in ADMITS[candidate.accuracy] and timed.workspace <= candidate.workspace
-        if serves and timed.seconds <= (1 + SAME) * candidate.bound:
+        if serves and timed.seconds <= (1 + MARGIN) * candidate.bound:
             return timed
     return None
 

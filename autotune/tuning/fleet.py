@@ -22,8 +22,8 @@ from autotune.workload import Problem, Workload, discover
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-PATIENCE = 30.0  # timeout in seconds for connecting to the scheduler
-LOOK_SECONDS = 1.0  # seconds between checks whether workers are alive
+CONNECT_SECONDS = 30.0  # timeout in seconds for connecting to the scheduler
+POLL_SECONDS = 1.0  # seconds between checks whether workers are alive
 TRIES = 2  # max. workers that may die on a task
 
 Task = tuple[Problem, ...]  # problems tuned together on one machine: they differ only in their threads
@@ -66,7 +66,7 @@ class Settings:
 
 
 @dataclass
-class Harvest:
+class ClusterResults:
     """Results of a cluster run.
 
     Attributes
@@ -90,7 +90,7 @@ def tune_on_cluster(
     problems: Sequence[Problem],
     settings: Settings,
     report: Callable[[str], None] = lambda line: None,
-) -> Harvest:
+) -> ClusterResults:
     """Tune every problem once per kind of device in a dask cluster; its workers have this package installed.
 
     A worker gets one task at a time. If a worker dies, its task goes to another one of the same device.
@@ -109,7 +109,7 @@ def tune_on_cluster(
     """
     from distributed import Client
 
-    with Client(address, timeout=PATIENCE) as client:
+    with Client(address, timeout=CONNECT_SECONDS) as client:
         devices = client.run(_device_key)
         if not devices:
             raise OSError(f"{address} has no workers")
@@ -152,9 +152,9 @@ class _Harvester:
         self._tries: collections.Counter[tuple[str, Task]] = collections.Counter()
         self._running: dict[Future, tuple[str, Task]] = {}
         self._parts: list[Wisdom] = []
-        self._harvest = Harvest(tuned={device: [] for device in devices.values()})
+        self._results = ClusterResults(tuned={device: [] for device in devices.values()})
 
-    def run(self) -> Harvest:
+    def run(self) -> ClusterResults:
         from distributed import wait
 
         living = set(self._devices)
@@ -165,15 +165,15 @@ class _Harvester:
             if not self._running:
                 break
             with contextlib.suppress(TimeoutError):
-                for future in wait([*self._running], timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done:
+                for future in wait([*self._running], timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done:
                     self._end(future)
             living &= self._client.nthreads().keys()
             self._bury(living)
         for device, tasks in self._waiting.items():
             for task in tasks:
                 self._fail(device, task, "no worker of this device is left")
-        self._harvest.wisdom = exchange.merge(self._parts)
-        return self._harvest
+        self._results.wisdom = exchange.merge(self._parts)
+        return self._results
 
     def _start(self, worker: str) -> None:
         waiting = self._waiting[self._devices[worker]]
@@ -192,7 +192,7 @@ class _Harvester:
         except Exception as error:  # go on with the other tasks after any error
             self._fail(device, task, describe(error))
         else:
-            self._harvest.tuned[device] += [problem.task for problem in task]
+            self._results.tuned[device] += [problem.task for problem in task]
             self._report(f"{task[0].label}: tuned on {device} by {worker}")
 
     def _bury(self, living: Collection[str]) -> None:
@@ -210,5 +210,5 @@ class _Harvester:
 
     def _fail(self, device: str, task: Task, reason: str) -> None:
         for problem in task:
-            self._harvest.failed[f"{device} {problem.task}"] = reason
+            self._results.failed[f"{device} {problem.task}"] = reason
         self._report(f"{task[0].label}: failed on {device}: {reason}")

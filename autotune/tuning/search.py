@@ -12,12 +12,12 @@ from dataclasses import replace
 from autotune.machine.device import fingerprint
 from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM, State, carried
 from autotune.store.store import Row, Store
-from autotune.timing.compare import MIN_ROUNDS, SAME
+from autotune.timing.compare import MARGIN, MIN_ROUNDS
 from autotune.timing.rounds import run_rounds
-from autotune.timing.sample import Entrant, Summary, calibrate, stay
+from autotune.timing.sample import Entrant, Summary, calibrate, no_move
 from autotune.tuning.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.tuning.effort import EFFORTS, Effort
-from autotune.tuning.findings import Findings
+from autotune.tuning.results import CandidateResults
 from autotune.tuning.worker import compile_here, describe
 from autotune.workload import ADMITS, Candidate, Searchable, Verdict, check
 
@@ -34,7 +34,7 @@ Tried = Mapping[str, Verdict]  # results of trial runs, by candidate name
 Watch = Callable[[float], None]  # called with the best time so far, in seconds
 
 
-def settle(
+def decide_all(
     searches: Sequence[Search],
     until: float,
     deadline: float | None = None,
@@ -93,7 +93,7 @@ def profile(
     tried = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
     store.register(fingerprint())
     search = Search(workload, key, chosen, tried, effort=EFFORTS[effort])
-    settle([search], time.monotonic() + EFFORTS[effort].seconds)
+    decide_all([search], time.monotonic() + EFFORTS[effort].seconds)
     return search.save(store)
 
 
@@ -128,8 +128,8 @@ class Search:
         """
         self.workload, self.key, self.candidates = workload, key, candidates
         self.effort, self.weights, self.watch = effort, weights, watch
-        self.findings = Findings(dict(tried))
-        self.rounds = self.findings.rounds
+        self.results = CandidateResults(dict(tried))
+        self.rounds = self.results.rounds
         self.visits = 0
         self.survivors = [each.name for each in candidates if each.name in tried and not tried[each.name].reason]
         self.entry = 0.0  # longest preparation of a candidate, in seconds
@@ -146,34 +146,34 @@ class Search:
         share = VISIT_SHARE if self.visits else FIRST_SHARE
         seconds = self.effort.seconds * share / max(1, len(waiting))
         survivors: list[str] = []
-        heat: dict[str, Entrant] = {}
-        while waiting and not _is_late(deadline, self.entry if heat else 0.0):
-            old = len(heat)
-            while waiting and len(heat) < MAX_ENTRANTS and not (heat and _is_late(deadline, self.entry)):
+        group: dict[str, Entrant] = {}
+        while waiting and not _is_late(deadline, self.entry if group else 0.0):
+            old = len(group)
+            while waiting and len(group) < MAX_ENTRANTS and not (group and _is_late(deadline, self.entry)):
                 candidate = waiting.pop(0)
                 if (entrant := self.enter(candidate)) is not None:
-                    heat[candidate.name] = entrant
-            if len(heat) == old:
+                    group[candidate.name] = entrant
+            if len(group) == old:
                 break
-            standing = self.run(heat, _left(deadline, seconds * len(heat)), MIN_ROUNDS if deadline is None else 1)
-            leader = self.leader(standing)
-            self.findings.rank([*heat], leader)
-            survivors = [name for name in survivors if name not in heat] + standing
-            heat = {leader: heat[leader]}
-            self.watch(min(self.findings.times.values()))
+            remaining = self.run(group, _left(deadline, seconds * len(group)), MIN_ROUNDS if deadline is None else 1)
+            leader = self.leader(remaining)
+            self.results.rank([*group], leader)
+            survivors = [name for name in survivors if name not in group] + remaining
+            group = {leader: group[leader]}
+            self.watch(min(self.results.times.values()))
         self.visits += 1
-        self.survivors = self.nominate(survivors)
+        self.survivors = self.select_survivors(survivors)
 
     def run(self, entrants: Mapping[str, Entrant], seconds: float, least: int) -> list[str]:
         """Run rounds of these; return the candidates that remain at the end."""
-        standing = [*entrants]
+        remaining = [*entrants]
         self.ran |= {*entrants}
 
-        def judge(names: list[str]) -> list[str]:
-            nonlocal standing
+        def select(names: list[str]) -> list[str]:
+            nonlocal remaining
             leader = self.leader(names)
-            standing = [name for name in names if self.rounds.compare(name, leader).low <= 1 + SAME]
-            return standing if self.can_gain(standing) else []
+            remaining = [name for name in names if self.rounds.compare(name, leader).low <= 1 + MARGIN]
+            return remaining if self.can_gain(remaining) else []
 
         try:
             probe = self.workload.speed_probe(self.key)
@@ -187,56 +187,56 @@ class Search:
             visit=self.visits + 1,
             seconds=seconds,
             least=least,
-            judge=judge,
+            select=select,
         )
-        return standing
+        return remaining
 
     def enter(self, candidate: Candidate) -> Entrant | None:
         """Prepare a candidate and check its output; on failure record the reason and return None."""
-        findings, name = self.findings, candidate.name
-        if name not in findings.known and (better := ruled_out(candidate, findings.known.values())) is not None:
+        results, name = self.results, candidate.name
+        if name not in results.known and (better := ruled_out(candidate, results.known.values())) is not None:
             bound, best = candidate.bound * 1e6, better.seconds * 1e6
-            findings.reject(name, f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs")
+            results.reject(name, f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs")
             return None
         entrant = self.ready(name)
         if entrant is not None:
-            findings.known[name] = Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
+            results.known[name] = Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
         return entrant
 
     def ready(self, name: str) -> Entrant | None:
         """Prepare a candidate with its own data; if it fails or is wrong, record the reason and return None."""
-        findings, begun = self.findings, time.monotonic()
+        results, begun = self.results, time.monotonic()
         try:
             trial = self.workload.prepare(self.key, name, self.weights)
-            if math.isnan(findings.verdicts[name].limit):  # not checked by a worker
-                findings.verdicts[name] = check(trial)
-                if findings.verdicts[name].reason:
+            if math.isnan(results.verdicts[name].limit):  # not checked by a worker
+                results.verdicts[name] = check(trial)
+                if results.verdicts[name].reason:
                     return None
             if (known := self._calibrated.get(name)) is None:
                 known = calibrate(trial.run, trial.move, SUMMARY[self.weights])
-                self._calibrated[name] = replace(known, run=stay, move=stay)  # without references to data
+                self._calibrated[name] = replace(known, run=no_move, move=no_move)  # without references to data
             return replace(known, run=trial.run, move=trial.move)
         except Exception as failure:
-            findings.reject(name, f"run: {describe(failure)}")
+            results.reject(name, f"run: {describe(failure)}")
             return None
         finally:
             self.entry = max(self.entry, time.monotonic() - begun)
 
     @property
-    def served(self) -> list[str]:
+    def eligible(self) -> list[str]:
         """Candidates that ran and have default accuracy, or all that ran if none has; the model's choice first."""
-        verdicts = self.findings.verdicts
+        verdicts = self.results.verdicts
         ran = [each for each in self.candidates if each.name in self.ran and not verdicts[each.name].reason]
         return [each.name for each in ran if each.accuracy in ADMITS[ACCURACY]] or [each.name for each in ran]
 
     def leader(self, names: Sequence[str]) -> str:
         """Return the fastest of candidates that ran together, among those of default accuracy if there are any."""
-        served = set(self.served)
-        return self.rounds.fastest([name for name in names if name in served] or names)
+        eligible = set(self.eligible)
+        return self.rounds.fastest([name for name in names if name in eligible] or names)
 
     def is_proven(self, name: str) -> bool:
         """Whether a candidate is the model's choice or may rank before it; until a second visit, by the first alone."""
-        model = self.served[0]
+        model = self.eligible[0]
         ratio = self.rounds.compare(model, name)
         if name == model or ratio.centre < GAIN or ratio.low <= 1.0:
             return name == model
@@ -244,17 +244,17 @@ class Search:
         return won >= min(MIN_VISITS, self.visits)
 
     def can_gain(self, names: Sequence[str]) -> bool:
-        """Whether a candidate may be faster than the current choice by more than `SAME`."""
+        """Whether a candidate may be faster than the current choice by more than `MARGIN`."""
         choice = self.leader([name for name in names if self.is_proven(name)] or names)
-        return any(self.rounds.compare(name, choice).low < 1 - SAME for name in names if name != choice)
+        return any(self.rounds.compare(name, choice).low < 1 - MARGIN for name in names if name != choice)
 
-    def nominate(self, standing: Sequence[str]) -> list[str]:
-        """Return the survivors of a visit: the best of `standing`, and the model's choice until it is beaten."""
-        served = self.served
-        best = sorted((name for name in standing if name in served), key=self.findings.times.__getitem__)
+    def select_survivors(self, remaining: Sequence[str]) -> list[str]:
+        """Return the survivors of a visit: the best of `remaining`, and the model's choice until it is beaten."""
+        eligible = self.eligible
+        best = sorted((name for name in remaining if name in eligible), key=self.results.times.__getitem__)
         best = best[: self.effort.survivors]
         is_beaten = self.visits >= MIN_VISITS and any(map(self.is_proven, best))
-        return best if is_beaten or not served or served[0] in best else [*best, served[0]]
+        return best if is_beaten or not eligible or eligible[0] in best else [*best, eligible[0]]
 
     @property
     def is_open(self) -> bool:
@@ -269,7 +269,7 @@ class Search:
         It may be called again with more results. `provisional` rows will be replaced; they do not replace decided ones.
         """
         blank = Row(fingerprint().key, self.key, "", "", "rejected", weights=self.weights)
-        rows = self.findings.rows(blank, self.candidates, self.workload, self.scores())
+        rows = self.results.rows(blank, self.candidates, self.workload, self.scores())
         stored = timed_rows(self.workload, self.key, store, self.weights)
         if not (provisional and any(row.state == DECIDED for row in stored)):
             state: State = PROVISIONAL if provisional else DECIDED
@@ -282,14 +282,14 @@ class Search:
 
     def scores(self) -> dict[str, float]:
         """Return ranking scores in seconds: none of default accuracy ranks before the fastest proven survivor."""
-        times = self.findings.times
-        served = [name for name in self.served if name in times]
-        if not served:
+        times = self.results.times
+        eligible = [name for name in self.eligible if name in times]
+        if not eligible:
             return dict(times)
-        standing = [name for name in (*self.survivors, served[0]) if name in times]
-        first = min(filter(self.is_proven, standing), key=times.__getitem__)
+        remaining = [name for name in (*self.survivors, eligible[0]) if name in times]
+        first = min(filter(self.is_proven, remaining), key=times.__getitem__)
         least = math.nextafter(times[first], math.inf)
-        return times | {name: max(times[name], least) for name in served if name != first}
+        return times | {name: max(times[name], least) for name in eligible if name != first}
 
 
 def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:

@@ -20,7 +20,7 @@ from autotune.tuning.candidates import choose
 from autotune.tuning.confirm import is_finished
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.progress import Listener, ProgressEstimate
-from autotune.tuning.search import Search, Tried, settle
+from autotune.tuning.search import Search, Tried, decide_all
 from autotune.tuning.threads import compare
 from autotune.tuning.worker import Pool, Task, Workers, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
@@ -28,7 +28,7 @@ from autotune.workload import Candidate, Problem, Verdict, Workload
 FIRST_BATCH = 4  # problems, visited in turn to spread each over time; each batch is twice as large as the one before
 BATCH_SECONDS = 30.0  # max. effort seconds of the problems in one batch
 COMPILE_SHARE = 0.6  # max. share of the remaining time for the next compilations
-LEAST_SHARE = 0.25  # min. share of an effort's seconds per problem, however small the budget
+MIN_SHARE = 0.25  # min. share of an effort's seconds per problem, however small the budget
 ORDER_SHARE = 0.05  # max. share of a budget for ordering problems by value
 
 
@@ -283,7 +283,7 @@ class _Warmup:
                 search.save(self.store, provisional=True)
 
         try:
-            settle(
+            decide_all(
                 [*timings],
                 begun + self.credit,
                 deadline,
@@ -341,6 +341,6 @@ class _Warmup:
 
     def share(self) -> float:
         """Return the seconds for the next problem: an even share of the time left by compiling, with a minimum."""
-        least = LEAST_SHARE * EFFORTS[self.effort].seconds
+        least = MIN_SHARE * EFFORTS[self.effort].seconds
         even = (self.left() - self.progress.compile_left()) / max(1, self.progress.problems - self.progress.done)
         return min(self.left(), max(even, least))

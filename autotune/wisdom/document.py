@@ -24,13 +24,13 @@ from autotune.workload import ADMITS
 
 FORMAT = "autotune-wisdom"
 VERSION = 1
-MOST_BYTES = 32 << 20  # max. file size: 150 times a table that the package ships
-MOST_ROWS = 500_000
-MOST_TEXT = 2048
-MOST_ROOFS = 256
-MOST_SECONDS = 1e6
+MAX_BYTES = 32 << 20  # max. file size: 150 times a table that the package ships
+MAX_ROWS = 500_000
+MAX_TEXT = 2048
+MAX_ROOFS = 256
+MAX_SECONDS = 1e6
 _TIMES, _SMALL = 8, 1 << 16  # limit of decoded memory: factor of the text (usually 3), plus bytes
-MOST_NUMBER = 1 << 53  # largest integer that all JSON readers represent exactly
+MAX_NUMBER = 1 << 53  # largest integer that all JSON readers represent exactly
 
 Problem = tuple[str, str, str]  # device, problem key, weights
 
@@ -73,8 +73,8 @@ def _is_number(value: Any, least: float, most: float) -> bool:
 
 def _text(least: int = 0) -> Rule:
     return (
-        f"a printable text of {least} to {MOST_TEXT} characters",
-        lambda value: isinstance(value, str) and least <= len(value) <= MOST_TEXT and value.isprintable(),
+        f"a printable text of {least} to {MAX_TEXT} characters",
+        lambda value: isinstance(value, str) and least <= len(value) <= MAX_TEXT and value.isprintable(),
     )
 
 
@@ -82,7 +82,7 @@ def _one_of(names: Sequence[str]) -> Rule:
     return f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names
 
 
-def _count(most: int = MOST_NUMBER) -> Rule:
+def _count(most: int = MAX_NUMBER) -> Rule:
     return f"an integer from 0 to {most}", lambda value: type(value) is int and 0 <= value <= most
 
 
@@ -97,16 +97,16 @@ ROW_RULES: dict[str, Rule] = {
     "sources": _text(1),
     "state": _one_of((*TIMED, "rejected")),
     "reason": _text(),
-    "median": _real(MOST_SECONDS),
-    "spread": _real(MOST_SECONDS),
+    "median": _real(MAX_SECONDS),
+    "spread": _real(MAX_SECONDS),
     "count": _count(),
-    "score": _real(MOST_SECONDS),
+    "score": _real(MAX_SECONDS),
     "error": _real(1e300),
     "error_limit": _real(1e300),
     "workspace": _count(),
     "accuracy": _one_of(tuple(ADMITS)),
-    "bound": _real(MOST_SECONDS),
-    "estimate": _real(MOST_SECONDS),
+    "bound": _real(MAX_SECONDS),
+    "estimate": _real(MAX_SECONDS),
     "created": _real(1e12, unknown=False),
     "weights": _one_of(WEIGHTS),
     "threads_fraction": _real(1.0),
@@ -159,7 +159,7 @@ assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {colu
 # -- reading
 
 
-def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
+def read(path: Path, max_bytes: int = MAX_BYTES) -> Wisdom:
     """Read a file of wisdom.
 
     Raises
@@ -170,42 +170,44 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
         The file cannot be read.
     """
     try:
-        return parse(read_regular(path, most_bytes))
+        return parse(read_regular(path, max_bytes))
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise WisdomError(f"{path} is refused: it is larger than {most_bytes >> 20} MiB") from None
+            raise WisdomError(f"{path} is refused: it is larger than {max_bytes >> 20} MiB") from None
         if error.errno in (errno.EINVAL, errno.EISDIR):
-            raise WisdomError(f"{path} is refused: it is no regular file") from None
+            raise WisdomError(f"{path} is refused: it is not a regular file") from None
         raise
     except WisdomError as error:
         raise WisdomError(f"{path} is refused: {error}") from None
 
 
-def parse(content: bytes, most_rows: int = MOST_ROWS) -> Wisdom:
-    """Parse a file's content, with at most `most_rows` rows per table; raises WisdomError."""
-    if len(content) > MOST_BYTES:
-        raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
+def parse(content: bytes, max_rows: int = MAX_ROWS) -> Wisdom:
+    """Parse a file's content, with at most `max_rows` rows per table; raises WisdomError."""
+    if len(content) > MAX_BYTES:
+        raise WisdomError(f"it is larger than {MAX_BYTES >> 20} MiB")
     if (taken := decoded_bytes(content)) > _SMALL + _TIMES * len(content):
-        raise WisdomError(f"it is no JSON as wisdom is (it would take {taken} bytes of memory, and has {len(content)})")
+        raise WisdomError(
+            f"it is not a wisdom file (decoding its {len(content)} bytes of JSON would take {taken} bytes of memory)"
+        )
     try:
         document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise WisdomError(f"it is no JSON as wisdom is ({error})") from None
+        raise WisdomError(f"it is not valid JSON ({error})") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise WisdomError("it is not of the format " + FORMAT)
+        raise WisdomError("its format is not " + FORMAT)
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise WisdomError(f"its version must be {VERSION}, not {document.get('version')!r:.20}")
     _keys(document, TOP, "the file")
     if document["sha256"] != digest(document):
-        raise WisdomError("it is damaged: its sha256 is another")
+        raise WisdomError("it is damaged: its sha256 does not match")
     if document["columns"] not in (COLUMNS, FORMER_COLUMNS):
         raise WisdomError(f"columns must be those of version {VERSION}")
-    return _wisdom(document, most_rows)
+    return _wisdom(document, max_rows)
 
 
-def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
+def _wisdom(document: dict[str, Any], max_rows: int) -> Wisdom:
     wisdom = Wisdom()
-    left = most_rows
+    left = max_rows
     columns = document["columns"]["rows"]
     rules = {name: ROW_RULES[name] for name in columns}
     for at, entry in enumerate(_list(document["devices"], "devices", 4096)):
@@ -213,7 +215,7 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
         _keys(entry, DEVICE, where)
         device = device_of(entry["fields"], f"{where}.fields")
         if device.key in wisdom.devices:
-            raise WisdomError(f"{where} must differ from the devices before it")
+            raise WisdomError(f"{where} duplicates an earlier device")
         wisdom.devices[device.key] = device
         wisdom.roofs[device.key] = _roofs(entry["roofs"], f"{where}.roofs")
         rows = _rows(device.key, columns, _table(entry["rows"], rules, f"{where}.rows", left))
@@ -224,9 +226,9 @@ def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
                 )
         wisdom.add(rows)
         left -= len(rows)
-        finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", most_rows)
+        finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", max_rows)
         wisdom.finished += [Finished(device.key, **dict(zip(FINISHED_RULES, each, strict=True))) for each in finished]
-    uses = _table(document["uses"], USE_RULES, "uses", most_rows)
+    uses = _table(document["uses"], USE_RULES, "uses", max_rows)
     wisdom.uses = [Use(**dict(zip(USE_RULES, each, strict=True))) for each in uses]
     return wisdom
 
@@ -253,9 +255,9 @@ def device_of(fields: Any, where: str) -> Device:
 
 
 def _roofs(roofs: Any, where: str) -> KeptRoofs:
-    sound = isinstance(roofs, dict) and len(roofs) <= MOST_ROOFS and sound_roofs(roofs) == roofs
+    sound = isinstance(roofs, dict) and len(roofs) <= MAX_ROOFS and sound_roofs(roofs) == roofs
     is_name = _text(1)[1]
-    if not sound or not all(len(figures) <= MOST_ROOFS and all(map(is_name, figures)) for figures in roofs.values()):
+    if not sound or not all(len(figures) <= MAX_ROOFS and all(map(is_name, figures)) for figures in roofs.values()):
         raise WisdomError(f"{where} must be numbers by name, by the number of threads")
     return roofs
 
@@ -305,7 +307,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 # -- writing

@@ -23,7 +23,7 @@ from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # environment variable that names a wisdom file
 TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")
-OLDER = "older kernels"  # remark on a row that is not current
+OLDER_KERNELS = "older kernels"  # remark on a row that is not current
 
 
 class Found(NamedTuple):
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     def remark(self) -> str | None:
         """Return a remark on the row for readers, or None."""
         if not self.current:
-            return OLDER
+            return OLDER_KERNELS
         return PROVISIONAL if self.row.state == PROVISIONAL else None
 
 
@@ -56,7 +56,7 @@ class Tier(Protocol):
     def tuned(self, device: str) -> list[tuple[str, str]]: ...
 
 
-class Book:
+class WisdomFile:
     """The wisdom of one file; read on demand, and again when `version` finds the file changed."""
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Book:
         try:
             wisdom = read(self.path)
         except (WisdomError, OSError) as error:
-            database.warn_once(f"{error}; nothing is taken from it")
+            database.warn_once(f"{error}; it is ignored")
             return Wisdom()
         for rows in wisdom.rows.values():
             rows.sort(key=lambda row: row.rank)
@@ -151,12 +151,12 @@ class Tiers:
     ----------
     recheck_seconds : float
         Interval in seconds between checks for other processes' results or another pinned file.
-    most_answers : int
+    max_answers : int
         Max. cached results.
     """
 
     recheck_seconds = 1.0
-    most_answers = 4096
+    max_answers = 4096
 
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
         """Use these tiers.
@@ -170,7 +170,7 @@ class Tiers:
         """
         self._tables = tables
         self._kept = kept
-        self._books: dict[Path, Book] = {}
+        self._files: dict[Path, WisdomFile] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
 
     def know(self, device: str, *, read_only: bool = True) -> bool:
@@ -272,16 +272,16 @@ class Tiers:
 
     def _make(self, device: str, read_only: bool) -> Iterator[tuple[str, Tier]]:
         if pinned := os.environ.get(PINNED):
-            yield PINNED_TIER, self._book(Path(pinned))
+            yield PINNED_TIER, self._file(Path(pinned))
         yield STORE_TIER, self._kept or store.shared(read_only=read_only)
         if self._tables is not None and (table := self._tables / f"{device}.json").exists():
-            yield SHIPPED_TIER, self._book(table)
+            yield SHIPPED_TIER, self._file(table)
 
-    def _book(self, path: Path) -> Book:
-        return self._books.setdefault(path, Book(path))
+    def _file(self, path: Path) -> WisdomFile:
+        return self._files.setdefault(path, WisdomFile(path))
 
     def _make_room(self, answers: dict[Any, Any]) -> None:
-        if len(answers) >= self.most_answers:
+        if len(answers) >= self.max_answers:
             answers.clear()
 
 

@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.networks", description=__doc__)
-    p.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="where the files go; without it, a list")
-    p.add_argument("--only", default="", metavar="NAMES", help="some networks, comma-separated")
-    p.add_argument("--again", action="store_true", help="make files that are there, too")
+    p.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="output folder; without it, print a list")
+    p.add_argument("--only", default="", metavar="NAMES", help="comma-separated subset of the networks")
+    p.add_argument("--again", action="store_true", help="also rewrite existing files")
     return p
 
 

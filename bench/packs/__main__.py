@@ -1,8 +1,8 @@
 """Build kernel packs, one file per architecture for all its classes of CPUs: `python -m bench.packs --help`.
 
-Code is compiled and not run (`bench.packs.dry`), so any x86-64 machine can build all classes, Arm included. Compiled
-kernels are stored, and an interrupted build continues where it stopped. Equal sources, versions of Numba and networks
-give equal bytes on any machine.
+Code is compiled and not run (`bench.packs.dry_run`), so any x86-64 machine can build all classes, Arm included.
+Compiled kernels are stored, and an interrupted build continues where it stopped. Equal sources, versions of Numba and
+networks give equal bytes on any machine.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from autotune.interpreter import python
 from autotune.machine.cores import allowed_cores
 from autotune.paths import VARIABLE
 from bench.compare import positive
+from bench.packs.contents import CLOSED, TYPES
 from bench.packs.features import lacking
 from bench.packs.variables import environment
-from bench.packs.wanted import CLOSED, TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.kernel_body import KernelBody
-from cpuconv.runtime.code.packs import packing, serving
+from cpuconv.runtime.code.packs import active_pack, packing
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.code.sources import parsed, stamp
@@ -38,7 +38,7 @@ from cpuconv.runtime.target import target
 NATIVE = "native"  # instead of the name of a class
 SHAPES, NETWORKS = 20, 80
 PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed")  # options of the compiling process
-MOST_BYTES = 18_000_000  # maximum size of all packs, for a wheel of 20 MB at most
+MAX_BYTES = 18_000_000  # maximum size of all packs, for a wheel of 20 MB at most
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,13 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             parts.setdefault(cpu.machine, {})[cpu.name] = kernels
     options.output.mkdir(parents=True, exist_ok=True)
     for machine, found in parts.items():
-        packing.write(options.output / f"{machine}{serving.SUFFIX}", found)
+        packing.write(options.output / f"{machine}{active_pack.SUFFIX}", found)
     parsed.ship((path.read_bytes() for path in stamp.files().values()), options.output / parsed.NAME)
     total = sum(path.stat().st_size for path in options.output.iterdir())
     print(f"{options.output}: {total / 1e6:.2f} MB", file=sys.stderr)
-    if total > MOST_BYTES:
+    if total > MAX_BYTES:
         failed = True
-        print(f"that is more than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
+        print(f"that is more than {MAX_BYTES / 1e6:.0f} MB", file=sys.stderr)
     return int(failed)
 
 
@@ -84,25 +84,25 @@ def parser() -> argparse.ArgumentParser:
     names = f"comma-separated, of {', '.join(BY_NAME)}; or {NATIVE}, the one that serves this CPU best (all)"
     p.add_argument("--classes", default="", metavar="NAMES", help=names)
     p.add_argument("--lines", type=Path, default=CANONICAL, metavar="FILE", help=f"convolutions ({CANONICAL.name})")
-    p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
+    p.add_argument(
+        "--types", default=",".join(TYPES), metavar="NAMES", help=f"types of convolutions ({','.join(TYPES)})"
+    )
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
     p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random ({NETWORKS})")
     closed = ",".join(CLOSED)
     p.add_argument("--closed", default=closed, metavar="NAMES", help=f"types of the closed kernel set ({closed})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
-    p.add_argument("--run", action="store_true", help="what was compiled, too: for classes that this CPU can run")
-    p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")
-    p.add_argument(
-        "--jobs", type=positive, default=allowed_cores(), help="classes at a time (the cores that there are)"
-    )
-    p.add_argument("-o", "--output", type=Path, default=serving.FOLDER, metavar="DIR", help="(the package's folder)")
+    p.add_argument("--run", action="store_true", help="also run the compiled kernels of classes that this CPU supports")
+    p.add_argument("--kept", type=Path, metavar="DIR", help="cache of kernels between builds (none)")
+    p.add_argument("--jobs", type=positive, default=allowed_cores(), help="classes in parallel (number of cores)")
+    p.add_argument("-o", "--output", type=Path, default=active_pack.FOLDER, metavar="DIR", help="(the package's)")
     return p
 
 
 def classes(names: str) -> list[CpuClass]:
     """Return the classes that the option `--classes` names; empty for "native" if no class serves this CPU."""
     if names == NATIVE:
-        return serving.fitting()[:1]
+        return active_pack.fitting()[:1]
     return [BY_NAME[name] for name in words(names, BY_NAME, "--classes") or BY_NAME]
 
 

@@ -23,7 +23,7 @@ from cpuconv.kernels.copies.strip_steps import COPIED
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation
-from cpuconv.runtime.code.together import Wanted
+from cpuconv.runtime.code.parallel_compile import Wanted
 from cpuconv.solvers import winograd
 from cpuconv.solvers.shared.lanes import lane_set
 

@@ -22,8 +22,8 @@ import numpy as np
 
 import cpuconv
 from autotune.machine import device
-from bench import described
-from bench.packs import closed_sets, dry, orders, wanted
+from bench import simulated_machine
+from bench.packs import closed_sets, contents, dry_run, orders
 from cpuconv.cli.feeds import drawn
 from cpuconv.conv import session
 from cpuconv.conv.recipe import Candidate, assemble
@@ -33,7 +33,7 @@ from cpuconv.kernels.binding.machine import Machine
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.code.cache import recording_names
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
 _STRATEGY: Any = "heuristic"  # independent of tuned results on the building machine
@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--drawn", type=int, required=True)
     parser.add_argument("--closed", required=True)
     parser.add_argument("--networks", type=Path)
-    parser.add_argument("--run", action="store_true", help="what was compiled, on a CPU that can")
+    parser.add_argument("--run", action="store_true", help="also run the compiled kernels, on a CPU that supports them")
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     if not options.run:
-        dry.begin(BY_NAME[options.cpu])
+        dry_run.begin(BY_NAME[options.cpu])
     orders.begin(BY_NAME[options.cpu])
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     vars(device)["caches_of"] = lambda: levels  # caches of the class, not of the building machine
@@ -65,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     calls += [partial(kernel.entry, tile) for kernel, tile in closed_sets.drivers(current()) if closed_types]
     calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
     calls += _drawn(options.drawn, features) if options.drawn else ()
-    closed = wanted.closed_strips(closed_types, features)
+    closed = contents.closed_strips(closed_types, features)
     calls += [partial(closed_strip.entry, tile) for tile in closed]
     said = 0.0
-    with noting() as names:
+    with recording_names() as names:
         for number, call in enumerate(calls):
             call()
             if time.monotonic() > said + _SAY_SECONDS:
@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[Callable[[], None]]:
-    types = [wanted.TYPES[name] for name in options.types.split(",") if wanted.computes(name, features)]
-    for problem, candidate in wanted.convolutions(options.lines, options.shapes, types):
+    types = [contents.TYPES[name] for name in options.types.split(",") if contents.computes(name, features)]
+    for problem, candidate in contents.convolutions(options.lines, options.shapes, types):
         yield partial(_assembled, problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
             yield partial(_called, problem, _STRATEGY)
-            for key, machine in wanted.devices().items():
+            for key, machine in contents.devices().items():
                 yield partial(_on, key, machine, partial(_called, problem))
 
 
@@ -98,7 +98,7 @@ def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
     """Make a call as on a device with a shipped table, which then decides."""
     here, session.current = session.current, session.Session(attended=False, device=key)
     try:
-        with described.on(machine):
+        with simulated_machine.simulating(machine):
             call()
     finally:
         session.current = here
@@ -114,12 +114,12 @@ def _called(problem: ConvProblem, strategy: Any = "cached") -> None:
 
 
 def _networks(folder: Path, features: Set[str]) -> Iterator[Callable[[], None]]:
-    precisions = [each for each in wanted.PRECISIONS if wanted.computes(each, features)]
-    for path in wanted.networks(folder):
+    precisions = [each for each in contents.PRECISIONS if contents.computes(each, features)]
+    for path in contents.networks(folder):
         for precision in precisions if ".int8" not in path.suffixes else precisions[:1]:
-            for threads in wanted.threads():
+            for threads in contents.threads():
                 yield partial(_network, path, precision, threads)
-                for key, machine in wanted.devices().items():
+                for key, machine in contents.devices().items():
                     yield partial(_on, key, machine, partial(_tabled_network, path, precision, threads))
 
 
@@ -144,10 +144,10 @@ def _network(path: Path, precision: Any, threads: int) -> None:
 
 def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
     """Yield random networks: by the model, by shipped tables, and every other one in each supported narrow type."""
-    narrow = [each for each in wanted.NARROW if wanted.computes(each, features)]
+    narrow = [each for each in contents.NARROW if contents.computes(each, features)]
     for number in range(count):
         yield partial(_drawn_network, number, strategy=_STRATEGY)
-        for key, machine in wanted.devices().items():
+        for key, machine in contents.devices().items():
             yield partial(_on, key, machine, partial(_drawn_network, number))
         for precision in narrow if number % 2 == 0 else ():
             yield partial(_drawn_network, number, precision, _STRATEGY)
@@ -156,7 +156,7 @@ def _drawn(count: int, features: Set[str]) -> Iterator[Callable[[], None]]:
 def _drawn_network(number: int, precision: Any = "float32", strategy: Any = "cached") -> None:
     from bench.packs import quantised_networks, random_networks  # imported here: they need the package onnx
 
-    model = random_networks.drawn(number, wanted.SEED)
+    model = random_networks.drawn(number, contents.SEED)
     if precision == "int8":
         model, precision = quantised_networks.quantised(model), "float32"
     cpuconv.compile(model, threads=1, strategy=strategy, precision=precision)

@@ -30,7 +30,7 @@ KERNELS = (3, 3, 3, 5, 7)  # kernel sizes of depthwise convolutions
 CLASSES = (10, 100, 365, 1000, 1000)
 _DEPTH = (1, 3)  # range of the blocks per stage
 _STAGES = (3, 4)
-_MOST_CHANNELS = 1024
+_MAX_CHANNELS = 1024
 
 
 def drawn(number: int, seed: int) -> onnx.ModelProto:
@@ -63,7 +63,7 @@ class _Drawing:
         if first == 7 or rng.random() < 0.3:
             value = self.pool(value)
         for stage in range(rng.randint(*_STAGES)):
-            channels = min(_MOST_CHANNELS, _eight(width * 2**stage * rng.choice((1, 1, 1, 1.5))))
+            channels = min(_MAX_CHANNELS, _eight(width * 2**stage * rng.choice((1, 1, 1, 1.5))))
             value = block(self, value, channels, 2 if stage else 1)
             for _ in range(rng.randint(*_DEPTH) - 1):
                 value = block(self, value, channels, 1)
@@ -182,7 +182,7 @@ def _bottleneck(net: _Drawing, x: str, k: int, stride: int) -> str:
 
 
 def _inverted(net: _Drawing, x: str, k: int, stride: int) -> str:
-    wide = min(_MOST_CHANNELS, _eight(net.channels[x] * net.rng.choice((1, 3, 4, 6))))
+    wide = min(_MAX_CHANNELS, _eight(net.channels[x] * net.rng.choice((1, 3, 4, 6))))
     value = net.conv(x, wide, 1)
     value = net.conv(value, wide, net.rng.choice(KERNELS[:4]), stride=stride, groups=wide)
     value = net.gate(value) if net.rng.random() < 0.4 else value

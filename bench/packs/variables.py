@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from autotune.wisdom.tiers import PINNED
+from bench.packs.contents import THREADS
 from bench.packs.features import stated
-from bench.packs.wanted import THREADS
-from cpuconv.runtime.code import together
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code import parallel_compile
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 # No packs, no wisdom, no helper processes; a fixed number of threads, whatever the user's environment says.
 _ALONE = {
-    serving.VARIABLE: serving.OFF,
+    active_pack.VARIABLE: active_pack.OFF,
     PINNED: "",
-    together.VARIABLE: "1",
+    parallel_compile.VARIABLE: "1",
     "NUMBA_NUM_THREADS": str(max(THREADS)),
 }
 

@@ -6,11 +6,11 @@ import importlib
 
 from bench.peers.base import Peer
 
-OURS = "cpuconv"
+CPUCONV = "cpuconv"
 OWN_F32 = "own-fp32"  # cpuconv in float32, in comparisons of other types: not a peer, but with its own ratio
 
 PEERS = {
-    OURS: "bench.peers.cpuconv_peer:CpuconvPeer",
+    CPUCONV: "bench.peers.cpuconv_peer:CpuconvPeer",
     OWN_F32: "bench.peers.cpuconv_peer:OwnFloat32Peer",
     "torch": "bench.peers.torch_peer:TorchPeer",
     "onnxruntime": "bench.peers.onnxruntime_peer:OnnxRuntimePeer",

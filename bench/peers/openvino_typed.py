@@ -22,7 +22,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 
 BFLOAT16 = Types(BF16, BF16, y=BF16)
-SETTLING, FEWEST, MOST = 10, 10, 100  # runs of a newly compiled model: warm-up, and bounds of the counted ones
+WARMUP_RUNS, MIN_RUNS, MAX_RUNS = 10, 10, 100  # runs of a newly compiled model: warm-up, and bounds of the counted ones
 CHANNELS_FIRST = (0, 3, 1, 2)
 KINDS = ("Convolution", "GroupConvolution")
 HALF = 0.5e-6  # seconds; average error of a mean that is truncated to microseconds
@@ -104,9 +104,9 @@ class _Layer:
         end = clock() + seconds
         while not found or clock() < end:
             request = self.request(profiled=True)
-            before, _ = counted(request, SETTLING)
-            runs = int(min(MOST, max(FEWEST, seconds / 2 / max(before / SETTLING, 1e-6))))
-            after, _ = counted(request, runs, SETTLING)
+            before, _ = counted(request, WARMUP_RUNS)
+            runs = int(min(MAX_RUNS, max(MIN_RUNS, seconds / 2 / max(before / WARMUP_RUNS, 1e-6))))
+            after, _ = counted(request, runs, WARMUP_RUNS)
             found.append(max(after - before, 1e-7 * runs) / runs)
         return found
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.paths import VARIABLE, cache_folder
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 
 CACHES = {
     "empty": "the package's packs and an empty cache, as after installing a wheel",
@@ -25,7 +25,7 @@ def environment(cache: str) -> Iterator[dict[str, str]]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path}
     if cache == "none":
-        variables[serving.VARIABLE] = serving.OFF
+        variables[active_pack.VARIABLE] = active_pack.OFF
     if cache == "own":
         yield variables
         return
@@ -41,5 +41,5 @@ def kernel_files(variables: dict[str, str]) -> int:
 
 def pack_title() -> str:
     """Describe the pack of this machine, or why there is none."""
-    served = serving.served()
+    served = active_pack.current()
     return f"pack of {served.cpu}" if served.part is not None else f"no pack: {served.why}"

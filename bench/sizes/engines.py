@@ -79,9 +79,9 @@ class Engine(NamedTuple):
         return importlib.util.find_spec(self.module) is None
 
 
-OURS = "cpuconv"
+CPUCONV = "cpuconv"
 ENGINES = {
-    OURS: Engine("cpuconv", "cpuconv", load_cpuconv),
+    CPUCONV: Engine("cpuconv", "cpuconv", load_cpuconv),
     "onnxruntime": Engine("ONNX Runtime", "onnxruntime", load_onnxruntime),
     "openvino": Engine("OpenVINO float32", "openvino", load_openvino),
 }

@@ -21,7 +21,7 @@ from rich.console import Console
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from bench import report
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.race import Race
 from bench.settings import Settings
 from bench.shapes import Line
@@ -71,10 +71,10 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
         If it was interrupted, or cpuconv has no figure on a line.
     """
     race = Race(lines, asked, console)
-    race.go()
+    race.measure_all()
     if race.interrupted:
         raise Incomplete("interrupted", interrupted=True)
-    found = {result.line.label for result in race.results if result.of(OURS) and len(result.runs) == asked.runs}
+    found = {result.line.label for result in race.results if result.of(CPUCONV) and len(result.runs) == asked.runs}
     if missing := [line.label for line in lines if line.label not in found]:
         raise Incomplete(f"cpuconv has no figure on {', '.join(missing)}")
     return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)

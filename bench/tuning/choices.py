@@ -12,7 +12,7 @@ from bench.tuning import session as warmups
 from bench.tuning.figures import Figure
 from bench.tuning.session import ACCURACY, EXHAUSTIVE, Session
 
-SAME = 0.03  # relative difference of winners within which warmups agree
+MAX_DIFFERENCE = 0.03  # relative difference of winners within which warmups agree
 SECONDS = {"quick": 1.5, "normal": 6.0}  # targets: seconds per shape, by effort
 
 
@@ -62,8 +62,8 @@ def repeat(session: Session) -> Iterator[Figure]:
             return None if None in rows else [row.candidate for row in rows if row is not None]
 
         spreads = [times.spread() for _, times in session.against(f"repeat, {effort}", rivals)]
-        alike = sum(spread <= SAME for spread in spreads) / max(1, len(spreads))
-        name = f"{effort}: shapes on which {len(stores)} warmups are within {SAME:.0%}"
+        alike = sum(spread <= MAX_DIFFERENCE for spread in spreads) / max(1, len(spreads))
+        name = f"{effort}: shapes on which {len(stores)} warmups are within {MAX_DIFFERENCE:.0%}"
         yield Figure("repeat", name, 100 * alike, "%", 90.0, most=False)
 
 

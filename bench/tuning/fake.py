@@ -18,7 +18,7 @@ from autotune.machine.roofline import Work
 from autotune.store.rows import Row
 from autotune.timing import rounds, sample
 from autotune.tuning import progress, search, warmup
-from autotune.wisdom.tiers import OLDER
+from autotune.wisdom.tiers import OLDER_KERNELS
 from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
 
 US = 1e-6
@@ -57,7 +57,7 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
     """Run the tuner on the clock, independent of the machine's load; `replace` sets an attribute."""
     for module in (rounds, sample, progress, search, warmup):
         replace(module, "time", clock)
-    replace(sample, "give_way", lambda: None)
+    replace(sample, "yield_core", lambda: None)
     return clock
 
 
@@ -66,7 +66,7 @@ if os.environ.get("FAKE_CLOCK"):
 
 
 @dataclass(frozen=True)
-class Way:
+class Behaviour:
     """Behaviour of a candidate.
 
     Attributes
@@ -92,46 +92,51 @@ class Way:
     serial: float = 0.0  # serial fraction of the time
 
 
-GOOD = {"model": Way(300 * US), "fast": Way(100 * US, workspace=4096), "slow": Way(1000 * US)}
+GOOD = {"model": Behaviour(300 * US), "fast": Behaviour(100 * US, workspace=4096), "slow": Behaviour(1000 * US)}
 
 # Candidates by the first word of a problem's key, the model's selection first.
-WAYS: dict[str, dict[str, Way]] = {
+BEHAVIOURS: dict[str, dict[str, Behaviour]] = {
     "good": GOOD,
-    "close": {"model": Way(120 * US), "a": Way(110 * US), "best": Way(100 * US), "b": Way(115 * US)},
-    "tie": {"model": Way(100 * US), "rival": Way(100 * US)},
+    "close": {
+        "model": Behaviour(120 * US),
+        "a": Behaviour(110 * US),
+        "best": Behaviour(100 * US),
+        "b": Behaviour(115 * US),
+    },
+    "tie": {"model": Behaviour(100 * US), "rival": Behaviour(100 * US)},
     "bad": {
-        "model": Way(200 * US),
-        "wrong": Way(10 * US, error=0.5),
-        "nan": Way(10 * US, error=float("nan")),
-        "raises": Way(10 * US, compile="raises"),
-        "dies": Way(10 * US, compile="dies"),
-        "hangs": Way(10 * US, compile="hangs"),
-        "unready": Way(10 * US, compile="unready"),
-        "right": Way(100 * US),
+        "model": Behaviour(200 * US),
+        "wrong": Behaviour(10 * US, error=0.5),
+        "nan": Behaviour(10 * US, error=float("nan")),
+        "raises": Behaviour(10 * US, compile="raises"),
+        "dies": Behaviour(10 * US, compile="dies"),
+        "hangs": Behaviour(10 * US, compile="hangs"),
+        "unready": Behaviour(10 * US, compile="unready"),
+        "right": Behaviour(100 * US),
     },
     "unfit": {
-        "model": Way(200 * US),
-        "crashes": Way(10 * US, run="crashes"),
-        "stuck": Way(10 * US, run="hangs"),
-        "fails": Way(10 * US, run="raises"),
-        "right": Way(100 * US),
+        "model": Behaviour(200 * US),
+        "crashes": Behaviour(10 * US, run="crashes"),
+        "stuck": Behaviour(10 * US, run="hangs"),
+        "fails": Behaviour(10 * US, run="raises"),
+        "right": Behaviour(100 * US),
     },
-    "bounded": {"model": Way(50 * US), "hopeless": Way(2000 * US, bound=1000 * US)},
+    "bounded": {"model": Behaviour(50 * US), "hopeless": Behaviour(2000 * US, bound=1000 * US)},
     "classes": {
-        "model": Way(50 * US, accuracy="fast"),
-        "plain": Way(400 * US, bound=300 * US),
-        "good": Way(200 * US, accuracy="standard", workspace=100),
+        "model": Behaviour(50 * US, accuracy="fast"),
+        "plain": Behaviour(400 * US, bound=300 * US),
+        "good": Behaviour(200 * US, accuracy="standard", workspace=100),
     },
-    "many": {f"way{n}": Way((100 + 10 * ((7 * n) % 40)) * US) for n in range(40)},
-    "hidden": {f"way{n}": Way((300 - 5 * n) * US) for n in range(40)},  # the last in the model's ranking wins
-    "none": {"wrong": Way(10 * US, error=1.0)},
-    "weights": {"model": Way(100 * US, cold=3.0), "lean": Way(120 * US)},
-    "shared": {"model": Way(400 * US, serial=0.1), "other": Way(500 * US)},
-    "serial": {"model": Way(40 * US, serial=1.2)},
-    "near": {"model": Way(101 * US), "other": Way(100.5 * US, bound=100 * US)},
-    "fatal": {"model": Way(100 * US, listing="dies")},
-    "long": {"model": Way(0.2)},
-    "lazy": {"model": Way(0.2, asleep=0.15)},
+    "many": {f"way{n}": Behaviour((100 + 10 * ((7 * n) % 40)) * US) for n in range(40)},
+    "hidden": {f"way{n}": Behaviour((300 - 5 * n) * US) for n in range(40)},  # the last in the model's ranking wins
+    "none": {"wrong": Behaviour(10 * US, error=1.0)},
+    "weights": {"model": Behaviour(100 * US, cold=3.0), "lean": Behaviour(120 * US)},
+    "shared": {"model": Behaviour(400 * US, serial=0.1), "other": Behaviour(500 * US)},
+    "serial": {"model": Behaviour(40 * US, serial=1.2)},
+    "near": {"model": Behaviour(101 * US), "other": Behaviour(100.5 * US, bound=100 * US)},
+    "fatal": {"model": Behaviour(100 * US, listing="dies")},
+    "long": {"model": Behaviour(0.2)},
+    "lazy": {"model": Behaviour(0.2, asleep=0.15)},
 }
 
 
@@ -150,7 +155,7 @@ def misbehave(what: str) -> None:
 
 @dataclass
 class FakeTrial:
-    way: Way
+    way: Behaviour
     seconds: float
     limit: float = 1e-5
 
@@ -196,7 +201,7 @@ class Fake:
         problems = []
         for line in lines:
             kind, _, rest = line.partition(" ")[0].partition(":")
-            if kind not in WAYS:
+            if kind not in BEHAVIOURS:
                 raise SourceError(f"{source}: {line!r} is no problem")
             key = f"{kind}:{rest} layouts={'-'.join(reading.layouts or ())} threads={reading.threads}"
             network = path.stem if path.is_file() else "single"
@@ -212,7 +217,7 @@ class Fake:
         yield from ()
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
-        ways = WAYS[key.partition(":")[0]]
+        ways = BEHAVIOURS[key.partition(":")[0]]
         for way in ways.values():
             misbehave(way.listing)
         found = [
@@ -222,18 +227,18 @@ class Fake:
         return found, [Rejected("other", "does not apply")]
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
-        ways = WAYS[key.partition(":")[0]]
-        agreed = [(name, OLDER) for name in older if name in ways and name not in self.disliked]
+        ways = BEHAVIOURS[key.partition(":")[0]]
+        agreed = [(name, OLDER_KERNELS) for name in older if name in ways and name not in self.disliked]
         return (*agreed, (next(iter(ways)), "model"))[0]
 
     def compile(self, key: str, name: str) -> None:
         self._write(f"compile {key} {name}")
         clock.pass_by(0.05)
-        misbehave(self._way(key, name).compile)
+        misbehave(self._behaviour(key, name).compile)
 
     def prepare(self, key: str, name: str, weights: str = "warm") -> FakeTrial:
         self._write(f"prepare {key} {name}")
-        way = self._way(key, name)
+        way = self._behaviour(key, name)
         if way.compile == "unready":
             raise MemoryError("too large")
         time.sleep(way.asleep)
@@ -247,7 +252,7 @@ class Fake:
         return _speed_probe
 
     def work(self, key: str, name: str) -> Work | None:
-        return Work(1e6, 1000, 2000, 1000) if name in WAYS[key.partition(":")[0]] else None
+        return Work(1e6, 1000, 2000, 1000) if name in BEHAVIOURS[key.partition(":")[0]] else None
 
     dtypes = frozenset({"float32"})
 
@@ -261,8 +266,8 @@ class Fake:
     def describe(self) -> dict[str, object]:
         return {"threading_layer": "none"}
 
-    def _way(self, key: str, name: str) -> Way:
-        return WAYS[key.partition(":")[0]][name]
+    def _behaviour(self, key: str, name: str) -> Behaviour:
+        return BEHAVIOURS[key.partition(":")[0]][name]
 
     def _write(self, line: str) -> None:
         if self.log:

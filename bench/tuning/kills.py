@@ -28,7 +28,7 @@ LIFE = 3.0  # maximum time to a kill, in multiples of a warmup of one problem (m
 
 
 @dataclass
-class Toll:
+class KillResults:
     """Result of the kills: warmups and their problems.
 
     Attributes
@@ -67,19 +67,19 @@ def kills(session: Session) -> Iterator[Figure]:
     task = session.bar.add_task("killing warmups", total=count)
     folder = session.folder / "killed"
     folder.mkdir()
-    toll = kill_warmups(folder, count, session.options.seed, lambda: session.bar.advance(task))
-    yield Figure("kills", f"warmups killed, {AT_ONCE} at once on one store", toll.kills, "", count, most=False)
+    results = kill_warmups(folder, count, session.options.seed, lambda: session.bar.advance(task))
+    yield Figure("kills", f"warmups killed, {AT_ONCE} at once on one store", results.kills, "", count, most=False)
     wanted = PROBLEMS * count
-    yield Figure("kills", "problems finished by warmups that were killed", toll.under_fire)
-    yield Figure("kills", "problems finished at the end", len(toll.finished), "", wanted, most=False)
-    yield Figure("kills", "stores that did not open, or warmups that failed", len(toll.troubles), "", 0)
-    yield Figure("kills", "problems raced and not finished when a warmup was killed", len(toll.raced))
-    yield Figure("kills", "finished or raced problems lost", len(toll.lost), "", 0)
-    yield Figure("kills", "problems still provisional at the end", len(toll.open), "", 0)
-    yield Figure("kills", "problems tuned twice", len(toll.twice), "", 0)
+    yield Figure("kills", "problems finished by warmups that were killed", results.under_fire)
+    yield Figure("kills", "problems finished at the end", len(results.finished), "", wanted, most=False)
+    yield Figure("kills", "stores that did not open, or warmups that failed", len(results.troubles), "", 0)
+    yield Figure("kills", "problems raced and not finished when a warmup was killed", len(results.raced))
+    yield Figure("kills", "finished or raced problems lost", len(results.lost), "", 0)
+    yield Figure("kills", "problems still provisional at the end", len(results.open), "", 0)
+    yield Figure("kills", "problems tuned twice", len(results.twice), "", 0)
 
 
-def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], object] = lambda: None) -> Toll:
+def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], object] = lambda: None) -> KillResults:
     """Kill pairs of warmups of a fake workload on one store at random times, then let one pair end by itself.
 
     Parameters
@@ -93,7 +93,7 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
     killed : Callable[[], object]
         Called after each kill.
     """
-    rng, toll, path = random.Random(seed), Toll(), folder / "store.sqlite"
+    rng, results, path = random.Random(seed), KillResults(), folder / "store.sqlite"
     source = folder / "net.txt"
     source.write_text("".join(f"good:{n}\n" for n in range(1, PROBLEMS * kills + 1)))
     log = folder / "log"
@@ -109,7 +109,7 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
     longest = LIFE * (time.monotonic() - begun)
     command += [str(source), "--store", str(path)]
     while True:
-        last = toll.kills >= kills
+        last = results.kills >= kills
         log.write_text("")
         running = [
             subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -119,38 +119,40 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
             if not last:
                 time.sleep(rng.uniform(0.1, longest))
                 process.send_signal(signal.SIGKILL)
-                toll.kills += 1
+                results.kills += 1
                 killed()
             _, said = process.communicate(timeout=240)
             if process.returncode not in (0, -signal.SIGKILL) or "StoreWarning" in said:
-                toll.troubles.append(said)
+                results.troubles.append(said)
         if last:
-            toll.under_fire = len(toll.finished)
-        _look(toll, path, log, undisturbed=last)
+            results.under_fire = len(results.finished)
+        _look(results, path, log, undisturbed=last)
         if last:
-            return toll
+            return results
 
 
-def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
+def _look(results: KillResults, path: Path, log: Path, undisturbed: bool) -> None:
     """Compare the store with its previous content, and with the problems tuned since."""
     with Store(path) as store:
         if store.health() != "ok":
-            toll.troubles.append(store.health())
+            results.troubles.append(store.health())
         finished = {each.problem for each in store.finished(fingerprint().key)}
         rows = {key: store.rows(fingerprint().key, key) for key, _ in store.tuned(fingerprint().key)}
     timed = finished & rows.keys()
-    toll.open = {key for key, found in rows.items() if any(row.state == PROVISIONAL for row in found)}
-    toll.lost |= (toll.finished - timed) | (toll.raced - rows.keys())
-    toll.raced |= toll.open
+    results.open = {key for key, found in rows.items() if any(row.state == PROVISIONAL for row in found)}
+    results.lost |= (results.finished - timed) | (results.raced - rows.keys())
+    results.raced |= results.open
     prepared = Counter(line for line in log.read_text().splitlines() if line.startswith("prepare"))
-    toll.twice |= {key for key in timed if prepared[f"prepare {key} {NEVER_BEST}"] > _allowed(key, toll, undisturbed)}
-    toll.finished |= timed
+    results.twice |= {
+        key for key in timed if prepared[f"prepare {key} {NEVER_BEST}"] > _allowed(key, results, undisturbed)
+    }
+    results.finished |= timed
     corrupt = sorted(path.parent.glob("*.corrupt-*"))
-    toll.troubles += [f"{each.name} was set aside" for each in corrupt]
+    results.troubles += [f"{each.name} was set aside" for each in corrupt]
 
 
-def _allowed(key: str, toll: Toll, undisturbed: bool) -> float:
+def _allowed(key: str, results: KillResults, undisturbed: bool) -> float:
     """Return how often a candidate may have been prepared since the last check, by a worker and by the tuner."""
-    if key in toll.finished:
+    if key in results.finished:
         return 0
     return 2 if undisturbed else math.inf  # a killed warmup leaves the problem to another one

@@ -24,7 +24,7 @@ from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.requested_types import INPUTS, element_named, usual_input
 from cpuconv.problem.types import ALL_F32, Types
-from cpuconv.runtime.code.together import expecting
+from cpuconv.runtime.code.parallel_compile import early_helpers
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.threads import wanted_threads
 
@@ -363,7 +363,7 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         layer = here.remembered.get(key)
         if layer is not None:
             return layer
-    with expecting():
+    with early_helpers():
         choice = options.choose(problem, here.fingerprint(weight, problem.threads))
         found = new and new.chosen(problem, choice)
         if new and found:

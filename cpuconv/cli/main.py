@@ -267,17 +267,17 @@ def _parser() -> argparse.ArgumentParser:
             name, help=help, description=help, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         made.set_defaults(command=run)
-        made.add_argument("model", metavar="MODEL", help="an ONNX file, or what compile wrote")
+        made.add_argument("model", metavar="MODEL", help="an ONNX file, or a file that 'cpuconv compile' wrote")
         made.add_argument(
             "--threads",
             metavar="N",
             type=threads,
-            help="most threads of a run, or auto: as many as are fastest (default: the cores allowed)",
+            help="max. threads of a run, or auto: the fastest number (default: the cores allowed)",
         )
         made.add_argument(
             "--strategy",
             choices=STRATEGIES,
-            help="how convolutions are chosen: by the cost model, by what was tuned (default), or timed now",
+            help="how convolutions' algorithms are selected: cost model, tuning results (default), or timed now",
         )
         made.add_argument(
             "--shape",
@@ -285,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
             type=input_shape,
             action="append",
             default=[],
-            help="sizes of an input, or of a symbol in sizes, that the model leaves open; may be repeated"
+            help="sizes of an input, or of a symbolic size, that the model leaves open; may be repeated"
             " (default: 1 for a first axis)",
         )
         made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
@@ -293,21 +293,21 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             type=precision,
             metavar="NAME",
-            help=f"{', '.join((*PRECISIONS, AUTO))}: what products and tensors may be rounded to, where that is faster"
-            " (default: float32); auto: the fastest mixture whose measured error is within --tolerance for all"
-            " --samples",
+            help=f"{', '.join((*PRECISIONS, AUTO))}: precision to which operands and tensors may be rounded where that"
+            " is faster (default: float32); auto: the fastest combination whose measured error is within --tolerance"
+            " for all --samples",
         )
         made.add_argument(
             "--tolerance",
             metavar="T",
             type=positive(float),
-            help="of --precision auto: most relative RMS error of the outputs (default: 0.01)",
+            help="with --precision auto: max. relative RMS error of the outputs (default: 0.01)",
         )
         made.add_argument(
             "--samples",
             metavar="DIR|FILE.npz",
-            help="of --precision auto: feeds, arrays by input name; a folder of such files, or one file, where arrays"
-            " with one more axis hold one sample behind another",
+            help="with --precision auto: input samples, arrays by input name; a folder of .npz files, or one file whose"
+            " arrays have an additional first axis of samples",
         )
         made.add_argument(
             "--node-precision",
@@ -315,13 +315,13 @@ def _parser() -> argparse.ArgumentParser:
             type=node_precision,
             action="append",
             default=[],
-            help="that of one node of the model, by its name; may be repeated",
+            help="precision of one node of the model, by its name; may be repeated",
         )
         made.add_argument(
             "--trust-kernels",
             action="store_true",
-            help="run machine code that compile --kernels put into the file: only of whom you trust, as it can do"
-            " whatever you can",
+            help="run the machine code that 'compile --kernels' stored in the file: only use it for files from"
+            " trusted sources, as the code has all your permissions",
         )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")
@@ -338,27 +338,28 @@ def _parser() -> argparse.ArgumentParser:
             help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
             "distribution, integers are from 0 to 9)",
         )
-        made.add_argument("--seed", metavar="N", type=whole, default=0, help="of the random numbers (default: 0)")
+        made.add_argument("--seed", metavar="N", type=whole, default=0, help="seed of the random numbers (default: 0)")
 
-    made = command("run", _run, "run a network once or on given inputs, and say what comes out")
+    made = command("run", _run, "run a network on given or random inputs, and print its outputs")
     add_inputs(made)
-    made.add_argument(
-        "--output", metavar="DIR", type=folder, help="write each output to DIR/NAME.npy; all of them, or none"
-    )
+    made.add_argument("--output", metavar="DIR", type=folder, help="write each output to DIR/NAME.npy; all or none")
 
     made = command("profile", _profile, "time every operator of a network")
     add_inputs(made)
     made.add_argument("--runs", metavar="N", type=positive(int), default=20, help="runs timed (default: 20)")
     made.add_argument(
-        "--html", metavar="FILE", type=new_file, help="write a page too, with a timeline of a run (as well as --json)"
+        "--html",
+        metavar="FILE",
+        type=new_file,
+        help="also write an HTML page with a timeline of a run (may be combined with --json)",
     )
 
-    made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
+    made = command("compile", _compile, "write a compiled network to a file, which loads faster and without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
     made.add_argument(
         "--kernels",
         action="store_true",
-        help="put the machine code of its kernels in, for CPUs with this one's features",
+        help="also store the machine code of its kernels, for CPUs with this one's features",
     )
 
     made = commands.add_parser(
@@ -371,5 +372,5 @@ def _parser() -> argparse.ArgumentParser:
     made.set_defaults(command=quantizing.run)
     quantizing.add_options(made)
 
-    command("explain", _explain, "say what became of a network: rewrites, layouts, algorithms, memory")
+    command("explain", _explain, "describe a compiled network: rewrites, layouts, algorithms, memory")
     return parser

@@ -14,14 +14,14 @@ from cpuconv.network.reports.timing import Span, Watched
 KINDS = {  # in the order in which the bars show them
     "compute": "bound by arithmetic",
     "bandwidth": "bound by memory",
-    "overhead": "bound by neither",
+    "overhead": "bound by overhead",
     "kernel": "kernels",
     "reorder": "reorders",
-    "reference": "computed by references",
+    "reference": "reference implementations",
 }
 _GAP = "waiting"
 _LANE, _BETWEEN, _AXIS = 28, 6, 20  # heights in pixels: a worker's lane, the space between lanes, the axis labels
-_LEAST_GAP = 5e-4  # shortest gap that is drawn, as a share of the run
+_MIN_GAP = 5e-4  # shortest gap that is drawn, as a share of the run
 _TICKS = 10
 COLUMNS = (  # title, whether the column is numeric
     ("operator", False), ("#", True), ("kind", False), ("µs", True), ("share", True), ("of roof", True),
@@ -38,7 +38,7 @@ def page(name: str, profile: Profile) -> str:
     facts(main, list(_facts(profile)))
     if any(not row.bound for row in profile.rows):
         text(
-            main, "p", "This device's roofs were not measured, so that nothing says what binds an operator: run"
+            main, "p", "The roofs of this device were not measured, so the limits of operators are unknown: run"
             " autotune doctor --measure."
         )  # fmt: skip
     _bars(main, profile)
@@ -46,9 +46,9 @@ def page(name: str, profile: Profile) -> str:
         _timeline(main, profile, profile.watched)
     text(main, "h2", "Operators")
     text(
-        main, "p", "Each timed alone, in the order in which they run: medians, in turns with whole runs. Of roof: the"
-        " least time that the operations which the algorithm executes, and its bytes, can take, over the time taken."
-        " GFLOP/s count the operations of the direct sum."
+        main, "p", "In execution order, each timed separately, alternately with whole runs; times are medians. Of roof:"
+        " the lower bound of the time, by the operations and memory traffic of the algorithm, divided by the measured"
+        " time. GFLOP/s count the operations of the direct sum."
     )  # fmt: skip
     if profile.note:
         text(main, "p", profile.note)
@@ -60,10 +60,10 @@ def page(name: str, profile: Profile) -> str:
 def _facts(profile: Profile) -> Iterator[tuple[str, str]]:
     alone = sum(row.seconds for row in profile.rows)
     yield "whole run", _milliseconds(profile.seconds)
-    yield "operators alone", f"{_milliseconds(alone)} in sum"
+    yield "operators alone", f"{_milliseconds(alone)} in total"
     yield "operators", str(len(profile.rows))
     yield "threads", str(profile.threads)
-    for of, label in (("reorder", "reorders"), ("reference", "by references")):
+    for of, label in (("reorder", "reorders"), ("reference", "reference implementations")):
         rows = [row for row in profile.rows if row.kind == of]
         if rows:
             yield label, f"{len(rows)}, {_milliseconds(sum(row.seconds for row in rows))}"
@@ -80,7 +80,7 @@ def _bars(parent: Element, profile: Profile) -> None:
     sums = {each: sum(row.seconds for row in profile.rows if row.kind == each) for each in KINDS}
     alone = sum(sums.values())
     scale = max(alone, profile.seconds) or 1.0
-    text(parent, "h2", "The sum of operators beside the whole")
+    text(parent, "h2", "Whole run and sum of operators")
     figure = SubElement(parent, "figure")
     for label, parts in (
         (f"whole run, {_milliseconds(profile.seconds)}", {"whole": profile.seconds}),
@@ -111,14 +111,14 @@ def _legend(figure: Element, kinds: Sequence[str]) -> None:
 
 
 def _timeline(parent: Element, profile: Profile, watched: Watched) -> None:
-    text(parent, "h2", "Who ran what when")
+    text(parent, "h2", "Timeline")
     slower = watched.seconds / profile.seconds - 1 if profile.seconds else 0.0
     text(
         parent,
         "p",
-        f"One whole run of {_milliseconds(watched.seconds)}, in which every kernel looked at the clock before and after"
-        f" each part of its work ({slower:+.0%} beside a run that does not); of all such runs the one of median"
-        " length. A bar leads to its operator.",
+        f"One whole run of {_milliseconds(watched.seconds)}, with timestamps before and after each part of every kernel"
+        f" ({slower:+.0%} against a run without timestamps); the run of median time among several. A bar links to its"
+        " operator.",
     )
     workers = range(max([profile.threads, *(span.worker + 1 for span in watched.spans)]))
     gaps = {worker: list(_gaps(watched, worker)) for worker in workers}
@@ -141,7 +141,7 @@ def _timeline(parent: Element, profile: Profile, watched: Watched) -> None:
     for worker in workers:
         top = worker * (_LANE + _BETWEEN)
         for start, end in gaps[worker]:
-            if end - start >= _LEAST_GAP * watched.seconds:
+            if end - start >= _MIN_GAP * watched.seconds:
                 rect = _rect(drawing, _GAP, start / watched.seconds, (end - start) / watched.seconds, top, _LANE)
                 text(rect, "title", f"worker {worker} waits {_microseconds(end - start)}")
     for span in watched.spans:

@@ -17,8 +17,8 @@ def page(name: str, made: Quantized) -> str:
     text(
         main,
         "p",
-        "The error of a layer is that of its own output: the root of the mean square of what is wrong, over that of the"
-        " output; alone: of the network's outputs, that layer alone being of bytes. Times are of the layer alone.",
+        "Error: relative RMS error of the layer's own output. Error alone: relative RMS error of the network's outputs"
+        " if only this layer is int8. Times are those of the layer, measured separately.",
     )
     _, body = sortable(main, "Layers", [(column.title, column.is_number) for column in COLUMNS])
     for layer in made.layers:

@@ -17,58 +17,64 @@ from cpuconv.quantizing.quantize import quantize
 from cpuconv.quantizing.ranges import METHODS
 
 _EQUALIZE = {"auto": None, "yes": True, "no": False}
-HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeLinear"
+HELP = "quantise a model to int8: write an ONNX file with QuantizeLinear and DequantizeLinear"
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     form = ImageForm()
-    made.add_argument("model", metavar="MODEL", help="an ONNX file of floats")
+    made.add_argument("model", metavar="MODEL", help="a float32 ONNX file")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the ONNX file to write")
     made.add_argument(
-        "--data", metavar="DIR", required=True, help="samples: a folder of .npz files, a feed each, or of images"
+        "--data", metavar="DIR", required=True, help="samples: a folder of .npz files (one feed per file) or of images"
     )
     made.add_argument(
         "--tolerance", metavar="T", type=positive(float),
-        help="the largest error of the outputs, relative root mean square: layers stay float32 until it holds",
+        help="max. relative RMS error of the outputs: layers stay in float32 until it is met",
     )  # fmt: skip
     made.add_argument(
-        "--layers", metavar="N", type=whole, default=0, help="how many layers stay float32 at least (default: 0)"
+        "--layers", metavar="N", type=whole, default=0, help="min. number of layers that stay in float32 (default: 0)"
     )
     made.add_argument(
-        "--no-timing", action="store_true", help="time nothing: quantise layers that bytes do not make faster, too"
+        "--no-timing", action="store_true", help="skip timing: also quantise layers that int8 does not make faster"
     )
-    made.add_argument("--method", choices=METHODS, default="mse", help="how ranges are found (default: mse)")
+    made.add_argument("--method", choices=METHODS, default="mse", help="how value ranges are calibrated (default: mse)")
     made.add_argument(
         "--percentile", metavar="P", type=positive(float), default=99.99,
-        help="of values that a range holds at each end, for percentile (default: 99.99)",
+        help="percentile of values within a range at each end, for --method percentile (default: 99.99)",
     )  # fmt: skip
-    made.add_argument("--activations", choices=TYPES, default="uint8", help="the bytes of tensors (default: uint8)")
     made.add_argument(
-        "--keep", metavar="NODE", action="append", default=[], help="a node that stays float32; may be repeated"
+        "--activations", choices=TYPES, default="uint8", help="element type of activations (default: uint8)"
     )
     made.add_argument(
-        "--full-range", action="store_true", help="let weights use all of int8; on AVX2 without VNNI sums may saturate"
+        "--keep", metavar="NODE", action="append", default=[], help="a node that stays in float32; may be repeated"
+    )
+    made.add_argument(
+        "--full-range",
+        action="store_true",
+        help="use the full int8 range for weights; on AVX2 without VNNI sums may saturate",
     )
     made.add_argument(
         "--equalize", choices=_EQUALIZE, default="auto",
-        help="bring channels between two layers to one range first (default: auto, if the error is smaller so)",
+        help="equalise channel ranges between layers first (default: auto, if that reduces the error)",
     )  # fmt: skip
-    made.add_argument("--no-correct", action="store_true", help="leave biases as they are")
+    made.add_argument("--no-correct", action="store_true", help="do not correct biases")
     made.add_argument(
         "--shape", metavar="NAME=1x3x224x224", type=input_shape, action="append", default=[],
         help="sizes of an input that the model leaves open, for images; may be repeated",
     )  # fmt: skip
-    for name, numbers, what in (("mean", form.mean, "less"), ("std", form.std, "over")):
+    for name, numbers, what in (("mean", form.mean, "mean"), ("std", form.std, "standard deviation")):
         made.add_argument(
             f"--{name}", metavar="R,G,B", type=_numbers, default=numbers,
-            help=f"{what} which images are, as numbers from 0 to 1 (default: {','.join(map(str, numbers))})",
+            help=f"{what} of images per channel, from 0 to 1 (default: {','.join(map(str, numbers))})",
         )  # fmt: skip
     made.add_argument(
-        "--threads", metavar="N", type=positive(int), help="of the runs on samples (default: the cores allowed)"
+        "--threads", metavar="N", type=positive(int), help="threads of the runs on samples (default: the cores allowed)"
     )
     made.add_argument("--json", action="store_true", help="print as JSON")
-    made.add_argument("--html", metavar="FILE", type=new_file, help="write a page too (as well as --json)")
+    made.add_argument(
+        "--html", metavar="FILE", type=new_file, help="also write an HTML page (may be combined with --json)"
+    )
     add_wide(made)
 
 

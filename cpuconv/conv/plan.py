@@ -26,7 +26,7 @@ from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
-from cpuconv.runtime.code.together import with_kernels
+from cpuconv.runtime.code.parallel_compile import with_kernels
 
 if TYPE_CHECKING:
     from autotune.report.explain import Explanation

@@ -24,7 +24,7 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
-from cpuconv.runtime.code.together import Wanted, expecting, nothing_is_there
+from cpuconv.runtime.code.parallel_compile import Wanted, early_helpers, is_cache_empty
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.launch import LAUNCHER
 
@@ -77,7 +77,7 @@ def _model(
     programs = _programs(definition, target, packed, making, auto=auto)
     outputs = definition.outputs
     if definition.is_fixed:
-        with expecting(_usual):
+        with early_helpers(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
     elif early:
@@ -100,7 +100,7 @@ def _prepare(builder: ProgramBuilder) -> None:
     Skipped if input elements decide sizes, and if candidates would be timed. Also skipped for a saved model, which has
     its layouts, unless no kernels exist yet.
     """
-    definition, no_kernels = builder.definition, nothing_is_there()
+    definition, no_kernels = builder.definition, is_cache_empty()
     if definition.shape_inputs or builder.target.strategy == "profile":
         return
     if definition.saved is not None and not no_kernels:
@@ -110,7 +110,7 @@ def _prepare(builder: ProgramBuilder) -> None:
     for shapes in usual_shapes([*definition.inputs.values()], builder.fits):
         if not no_kernels and builder.is_laid_out(shapes):
             return
-        with contextlib.suppress(CpuconvError), expecting(_usual):  # the shapes may exceed the memory
+        with contextlib.suppress(CpuconvError), early_helpers(_usual):  # the shapes may exceed the memory
             if no_kernels:
                 compile_with_small_tiles(builder.kernels(shapes))
             builder.build(Key(shapes), {})

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.collecting import resting
 from autotune.data_classes import dataclass
+from autotune.gc_pause import gc_paused
 from autotune.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
@@ -46,8 +46,8 @@ from cpuconv.network.templating.representatives import nearest_fitting
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.thread_count import fastest
 from cpuconv.runtime.code.at_hand import preferred
-from cpuconv.runtime.code.cache import noting
-from cpuconv.runtime.code.together import Wanted
+from cpuconv.runtime.code.cache import recording_names
+from cpuconv.runtime.code.parallel_compile import Wanted
 from cpuconv.runtime.float_environment import default_environment
 
 
@@ -164,7 +164,7 @@ class ProgramBuilder:
     @default_environment()
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """Build the program for inputs of these shapes and elements."""
-        with resting(), preferred(not self.definition.is_fixed), noting() as kernels:
+        with gc_paused(), preferred(not self.definition.is_fixed), recording_names() as kernels:
             made = self._built(key, shape_arrays)
         return replace(made, kernels=frozenset(kernels))
 

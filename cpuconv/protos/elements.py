@@ -100,7 +100,7 @@ def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
         There are fewer than `count`.
     """
     if data.size * 8 < count * bits:
-        raise ValueError(f"{count} elements of {bits} bits do not lie in {data.size} bytes")
+        raise ValueError(f"{count} elements of {bits} bits do not fit into {data.size} bytes")
     if 8 % bits:
         single = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
         return np.packbits(single, axis=1, bitorder="little").ravel()

@@ -15,7 +15,7 @@ from cpuconv.errors import SourceError
 from cpuconv.names import Names
 from cpuconv.protos.messages import GraphProto, NodeProto, Record
 
-MOST_COPIED = 1 << 27  # limit of the bytes (approximate) that inlining copies from function bodies
+MAX_COPIED = 1 << 27  # limit of the bytes (approximate) that inlining copies from function bodies
 _OBJECT, _NUMBER = 128, 8  # approximate bytes of a name or message, and of a number
 _VIEWED = 1 << 12  # raw data of more bytes are not copied
 
@@ -31,7 +31,7 @@ def inlined(model: Any) -> Any:
     Raises
     ------
     SourceError
-        The opset of a called function differs from the model's, or calls copy more than `MOST_COPIED`.
+        The opset of a called function differs from the model's, or calls copy more than `MAX_COPIED`.
     """
     return _Inlining(model).graph(model.graph, {}, None) if model.functions else model.graph
 
@@ -130,8 +130,8 @@ class _Inlining:
     def _count(self, op: str, copied: Sequence[Any]) -> None:
         """Add the size of a copied part of a body, and check the limit: a small function may be called often."""
         self._copied += sum(map(_size, copied))
-        if self._copied > MOST_COPIED:
-            limit = f"no more than {MOST_COPIED / 1e6:.0f} MB from their bodies"
+        if self._copied > MAX_COPIED:
+            limit = f"no more than {MAX_COPIED / 1e6:.0f} MB from their bodies"
             raise SourceError(f"calls of functions must copy {limit}; the last of them copies {op}.")
 
     def _given(self, node: Any, attributes: Mapping[str, Any] | None) -> Iterator[Any]:

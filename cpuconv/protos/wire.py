@@ -17,7 +17,7 @@ from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
 from cpuconv.protos.messages import Field, Record
 
-MOST_LEVELS = 100  # max. nesting of messages, as in protobuf libraries
+MAX_LEVELS = 100  # max. nesting of messages, as in protobuf libraries
 _OBJECT = 300  # upper bound of the bytes of a message, or of a number in a list
 _LOOK = 1 << 18  # fields between two checks of free memory
 _MANY = 32  # min. elements stored as an array
@@ -43,7 +43,7 @@ def decode(data: Any, message: type[Record]) -> Any:
     Raises
     ------
     DamagedError
-        The bytes are not a valid message, or messages nest deeper than `MOST_LEVELS`.
+        The bytes are not a valid message, or messages nest deeper than `MAX_LEVELS`.
     SourceError
         The message does not fit into free memory.
     """
@@ -61,8 +61,8 @@ class _Decoder:
 
     def message(self, record: Record, at: int, end: int, level: int) -> Record:
         """Add the fields between two offsets to `record`; return it."""
-        if level > MOST_LEVELS:
-            raise DamagedError(f"messages nest deeper than {MOST_LEVELS} levels")
+        if level > MAX_LEVELS:
+            raise DamagedError(f"messages nest deeper than {MAX_LEVELS} levels")
         data, fields, values = self._data, record.FIELDS, vars(record)
         while at < end:
             key = data[at]
@@ -77,7 +77,7 @@ class _Decoder:
                 size, at = self._varint(at, end)
                 start, at = at, at + size
                 if at > end:
-                    raise DamagedError("a field is cut off")
+                    raise DamagedError("a field is truncated")
                 if field is not None:
                     self._bytes(values, field, start, at, level)
             elif kind == _VARINT:
@@ -87,13 +87,13 @@ class _Decoder:
             elif kind in (_FOUR, _EIGHT):
                 start, at = at, at + (4 if kind == _FOUR else 8)
                 if at > end:
-                    raise DamagedError("a field is cut off")
+                    raise DamagedError("a field is truncated")
                 if field is not None and _KINDS.get(field.kind) == kind:
                     self._keep(values, field, struct.unpack_from(_FIXED[field.kind][0], data, start)[0])
             elif kind == _GROUP:
                 at = self._behind_group(key >> 3, at, end, level + 1)
             else:
-                raise DamagedError("a field is of no known kind")
+                raise DamagedError("a field has an unknown wire type")
         return record
 
     def _bytes(self, values: dict[str, Any], field: Field, start: int, end: int, level: int) -> None:
@@ -123,7 +123,7 @@ class _Decoder:
         if field.kind in _FIXED:
             dtype = _FIXED[field.kind][1]
             if (end - start) % dtype.itemsize:
-                raise DamagedError("numbers are cut off")
+                raise DamagedError("a list of numbers is truncated")
             found = np.frombuffer(self._data[start:end], dtype)
         else:
             found = _varints(self._data[start:end], field.kind)
@@ -140,7 +140,7 @@ class _Decoder:
         if field.kind in _FIXED:
             code, dtype = _FIXED[field.kind]
             if (end - at) % dtype.itemsize:
-                raise DamagedError("numbers are cut off")
+                raise DamagedError("a list of numbers is truncated")
             numbers.extend(number for (number,) in struct.iter_unpack(code, self._data[at:end]))
             return
         while at < end:
@@ -169,8 +169,8 @@ class _Decoder:
 
     def _behind_group(self, number: int, at: int, end: int, level: int) -> int:
         """Return the offset behind a group; messages of ONNX have none."""
-        if level > MOST_LEVELS:
-            raise DamagedError(f"messages nest deeper than {MOST_LEVELS} levels")
+        if level > MAX_LEVELS:
+            raise DamagedError(f"messages nest deeper than {MAX_LEVELS} levels")
         while at < end:
             key, at = self._varint(at, end)
             kind = key & 7
@@ -189,7 +189,7 @@ class _Decoder:
                 at += 4 if kind == _FOUR else 8
             else:
                 break
-        raise DamagedError("a group does not end")
+        raise DamagedError("a group is not terminated")
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         """Decode a varint (7 bits per byte, lowest first); return it and the offset behind it."""
@@ -202,7 +202,7 @@ class _Decoder:
             number |= (byte & 127) << shift
             if byte < 128:
                 return number & (1 << 64) - 1, at
-        raise DamagedError("a number does not end")
+        raise DamagedError("a number is not terminated")
 
     def _count(self, objects: int) -> None:
         """Count created objects, and check now and then that they fit into memory."""
@@ -213,7 +213,7 @@ class _Decoder:
         self._left = _LOOK
         if self._seen * _OBJECT > free_bytes():  # the graph needs as much memory again
             raise SourceError(
-                f"the model's description has more than {self._seen:,} fields, more than memory is free for."
+                f"the model's description has more than {self._seen:,} fields, too many for the free memory."
             )
 
 
@@ -233,10 +233,10 @@ def _varints(data: memoryview, kind: str) -> np.ndarray:
     bytes_ = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(bytes_ < 128)
     if bytes_.size and (not ends.size or ends[-1] != bytes_.size - 1):
-        raise DamagedError("a number does not end")
+        raise DamagedError("a number is not terminated")
     starts = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
     if (sizes := ends - starts).size and sizes.max() > 9:
-        raise DamagedError("a number does not end")
+        raise DamagedError("a number is not terminated")
     if not ends.size:
         return np.empty(0, kind)
     shifts = 7 * (np.arange(bytes_.size) - np.repeat(starts, sizes + 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import intrinsic
+from cpuconv.runtime.driver_functions import intrinsic
 
 I64 = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import intrinsic
+from cpuconv.runtime.driver_functions import intrinsic
 
 _I32, _I64, _VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 _BYTES = ir.IntType(8).as_pointer()

@@ -17,7 +17,7 @@ import numpy as np
 from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.cache import Code, Compiled, Entries, known_ir_hash, load_or_compile
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import inline
+from cpuconv.runtime.driver_functions import inline
 from cpuconv.runtime.front_end.source import NotInSubsetError
 from cpuconv.runtime.front_end.values import Block
 from cpuconv.runtime.front_end.writing import write_body

@@ -12,7 +12,7 @@ from typing import Any
 from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.cache import Code, Compiled, Entries, known_ir_hash, link_object, load_or_compile
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import Emitted
+from cpuconv.runtime.driver_functions import Emitted
 from cpuconv.runtime.target import target
 from cpuconv.runtime.tiles import tile_text
 

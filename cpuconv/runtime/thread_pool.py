@@ -39,7 +39,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system 
 IDLE_SECONDS = 100e-6  # time that a thread polls its mailbox before it sleeps
 END_SECONDS = 10e-6  # time that a caller polls the mailbox of a working thread before it sleeps and frees the core
 _CALIBRATED, _TRIALS = 1000, 5  # pauses per trial, trials
-_PATIENCE, _GLANCE = 0.5, 1e-4  # seconds to wait for the threads at exit; seconds between two checks
+_EXIT_TIMEOUT, _POLL_SECONDS = 0.5, 1e-4  # seconds to wait for the threads at exit; seconds between two checks
 
 
 @inline
@@ -151,7 +151,7 @@ class Helpers:
             return
         libc = ctypes.CDLL(None)
         self.board[CLOSED] = 1
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _EXIT_TIMEOUT
         while self._threads and time.monotonic() < end:
             place, handle = self._threads[-1]
             if self.board[place] == ASLEEP:
@@ -160,7 +160,7 @@ class Helpers:
             if libc.pthread_tryjoin_np(handle, None) == 0:
                 self._threads.pop()
             else:
-                time.sleep(_GLANCE)
+                time.sleep(_POLL_SECONDS)
 
 
 def new_board(threads: int) -> np.ndarray:

@@ -33,7 +33,7 @@ from cpuconv.problem.reference import relative_error
 from cpuconv.tuning.networks import sized
 from cpuconv.tuning.speed_probe import speed_probe
 
-PATIENCE = 8.0  # time limit of a race between slow programs, in multiples of an effort's seconds
+MAX_DURATION = 8.0  # time limit of a race between slow programs, in multiples of an effort's seconds
 _RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # min. runs of a plan: first run, calibration, check, then timed rounds
 _ERRORS = {FULL: 1e-3, HALF: 0.25}
 """Max. difference between the outputs of two plans: algorithms and rounding may differ in every layer."""
@@ -77,7 +77,7 @@ def race_networks(
         asked = RowLimits.of(race)
         if not again and store.best(fingerprint().key, race.key, asked) is not None:
             continue
-        race.shorten(PATIENCE * EFFORTS[effort].seconds)
+        race.shorten(MAX_DURATION * EFFORTS[effort].seconds)
         row = search.profile(race, race.key, store, effort=effort) if len(race.layouts) > 1 else None
         known = {each.candidate: each for each in store.rows(fingerprint().key, race.key) if each.is_timed}
         if row is not None:

@@ -15,7 +15,7 @@ from cpuconv.network.problems.compiled import with_batch
 from cpuconv.network.thread_count import random_array
 from cpuconv.reading.onnx_reader import read
 
-_SECONDS, _MOST = 0.5, 200  # limits of timing a network: seconds, runs
+_SECONDS, _MAX_RUNS = 0.5, 200  # limits of timing a network: seconds, runs
 
 
 def time_networks(
@@ -49,7 +49,7 @@ def _median_seconds(model: Model) -> float:
     out = model.run(feed)
     seconds: list[float] = []
     end = time.perf_counter() + _SECONDS
-    while len(seconds) < _MOST and (not seconds or time.perf_counter() < end):
+    while len(seconds) < _MAX_RUNS and (not seconds or time.perf_counter() < end):
         start = time.perf_counter()
         model.run(feed, out)
         seconds.append(time.perf_counter() - start)

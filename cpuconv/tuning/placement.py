@@ -20,10 +20,10 @@ from cpuconv.elements import F32
 from cpuconv.memory.aligned import ALIGNMENT, aligned
 from cpuconv.problem.integers import divide
 
-LEAST = 256 << 10
+MIN_RANGE = 256 << 10
 """Min. range in which data move, in bytes: 64 pages, as the set index of some caches has bits of the page number."""
 
-MOST = 8 << 20
+MAX_RANGE = 8 << 20
 """Max. range in which data move, in bytes: larger data fit in no cache for which the place matters."""
 
 TIMES = 3
@@ -50,7 +50,7 @@ class Arena:
 
     def place(self, size: int) -> np.ndarray:
         """Return `size` uninitialised bytes, aligned to a cache line; they may overlap others unless it grew."""
-        wanted = size + min(max(LEAST, TIMES * size), MOST)
+        wanted = size + min(max(MIN_RANGE, TIMES * size), MAX_RANGE)
         if self._bytes.size < wanted:
             self._bytes = aligned(wanted, np.uint8)
         start = ALIGNMENT * self._rng.randrange((self._bytes.size - size) // ALIGNMENT)

@@ -31,9 +31,9 @@ from cpuconv.runtime.threads import check_threads, usable_threads
 MEASURED = (BF16, F16, U8, S8, S16)  # element types whose multiply-adds are roofs, in addition to float32
 SAMPLE_SECONDS = 0.01
 LEVEL_SECONDS = 0.12  # duration of all samples of one figure
-_LEAST_SAMPLES = 4
+_MIN_SAMPLES = 4
 _FIRST_TURNS = 1000  # turns of the first runs, which measure the time of a turn
-_LEAST_MEMORY, _MOST_MEMORY = 64 << 20, 512 << 20
+_MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
 _OVER_L2 = 3  # min. share of L3 per worker as a multiple of L2, so that L2 serves little of it
 _OVER_CACHE = 4  # memory size for DRAM reads as a multiple of the last cache
 _PAGE = 4096
@@ -88,7 +88,7 @@ def level_sizes(caches: Mapping[str, int], threads: int) -> dict[str, int]:
         share = max(last // 2 // threads, _OVER_L2 * caches.get("L2", 0))
         if share * threads <= last:
             sizes["l3_gbs"] = share
-    memory = min(max(_OVER_CACHE * max(caches.values(), default=0), _LEAST_MEMORY), _MOST_MEMORY)
+    memory = min(max(_OVER_CACHE * max(caches.values(), default=0), _MIN_MEMORY), _MAX_MEMORY)
     return sizes | {"dram_gbs": memory // threads}
 
 
@@ -194,7 +194,7 @@ def _least_seconds(program: Program, seconds: float) -> float:
     clock = time.perf_counter
     begun = clock()
     times: list[float] = []
-    while len(times) < _LEAST_SAMPLES or clock() - begun < seconds:
+    while len(times) < _MIN_SAMPLES or clock() - begun < seconds:
         start = clock()
         program.run()
         times.append(clock() - start)

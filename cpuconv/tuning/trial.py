@@ -17,8 +17,8 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.problem.arrays import kernel_view
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.tuning.judging import error_of, limit_of
-from cpuconv.tuning.placement import MOST, Arena, cold_weights
+from cpuconv.tuning.checking import error_of, limit_of
+from cpuconv.tuning.placement import MAX_RANGE, Arena, cold_weights
 from cpuconv.tuning.random_operands import expected, random_operands
 
 _SPOILT = 0x5A
@@ -65,13 +65,13 @@ class ConvTrial:
         """Move the workspace, warm weights, and the input and output of all trials of the problem to other places.
 
         Runs are valid until another trial of the problem moves, which may use the same places. Weights larger than
-        `MOST` stay, as the place does not matter for them.
+        `MAX_RANGE` stay, as the place does not matter for them.
         """
         shared = self.shared
         shared.move()
         self._workspaces.clear()
         self._workspaces.give_back(Workspace(shared.workspace.place(self.plan.workspace_bytes)))
-        if not self._is_cold and self.weight.nbytes <= MOST:
+        if not self._is_cold and self.weight.nbytes <= MAX_RANGE:
             self._weights = itertools.repeat(shared.weights.copy(self.weight))
 
     def check(self) -> float:

@@ -178,7 +178,7 @@ def test_a_class_is_as_the_standard_library_makes_it(kind) -> None:
     assert [repr(each) for each in dataclasses.fields(ours)] == [repr(each) for each in dataclasses.fields(theirs)]
     assert ours.__match_args__ == theirs.__match_args__
     assert repr(ours.__dataclass_params__) == repr(theirs.__dataclass_params__)
-    assert vars(ours).keys() - {"__annotations__", "__later__"} == vars(theirs).keys() - {"__annotations__"}
+    assert vars(ours).keys() - {"__annotations__", "__lazy_parts__"} == vars(theirs).keys() - {"__annotations__"}
     assert (ours.__name__, ours.__qualname__, ours.__doc__) == (theirs.__name__, theirs.__qualname__, theirs.__doc__)
     for name, value in vars(theirs).items():
         mine = vars(ours)[name]
@@ -234,8 +234,8 @@ def test_nothing_is_made_before_the_first_use(kind, monkeypatch) -> None:
     ours = kind(data_classes.dataclass)
     stands_in = vars(ours)["__init__"]
     arguments = inspect.signature(kind(data_classes.dataclass)).parameters  # of another class: it makes `__init__`
-    for at in range(data_classes._FEW + 1):
-        assert (vars(ours)["__init__"] is stands_in) == (at <= data_classes._FEW)
+    for at in range(data_classes._UNCOMPILED_INSTANCES + 1):
+        assert (vars(ours)["__init__"] is stands_in) == (at <= data_classes._UNCOMPILED_INSTANCES)
         ours(**dict.fromkeys(list(arguments)[:1], 1))
     assert vars(ours)["__init__"] is not stands_in
     assert data_classes.field_names(object.__new__(ours)) == [each.name for each in dataclasses.fields(ours)]

@@ -18,7 +18,7 @@ from autotune.interpreter import python
 from bench import compare, overhead, race, shapes
 from bench.engine import Engine, EngineError, Session, sample
 from bench.oracle import arrays, convolve, error
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.peers.base import symmetric_pads
 from bench.results import LineResult, Measurement, Ratio, geomean, mean_ratio
 from bench.settings import Settings, layout_names
@@ -100,8 +100,8 @@ def test_ratio_by_rounds_and_by_fastest_runs():
 
 def test_ratio_takes_the_fastest_rival_and_leaves_ours_out():
     result = result_of(cpuconv=[[2.0]], torch=[[6.0]], mnn=[[1.0]])
-    assert result.rival([OURS, "torch", "mnn"]) == "mnn"
-    assert result.ratio([OURS, "torch", "mnn"]).median == 0.5
+    assert result.rival([CPUCONV, "torch", "mnn"]) == "mnn"
+    assert result.ratio([CPUCONV, "torch", "mnn"]).median == 0.5
     assert result.ratio(["torch"]).median == 3.0
     assert result.ratio(["ncnn"]) is None and result_of(torch=[[1.0]]).ratio(["torch"]) is None
 
@@ -141,7 +141,7 @@ def measured(*engines: FakeEngine, **settings: object) -> LineResult:
 
 def test_every_engine_is_asked_each_round_and_hopeless_forms_once():
     engine = FakeEngine("torch", {"nchw": 5.0, "blocked": 1.0, "close": 1.5})
-    result = measured(FakeEngine(OURS, {"auto": 0.5}), engine)
+    result = measured(FakeEngine(CPUCONV, {"auto": 0.5}), engine)
     assert engine.asked == {"nchw": 1, "blocked": 3, "close": 3}
     assert result.of("torch").form == "blocked" and result.ratio(["torch"]).median == 2.0
     assert result.notes == []
@@ -149,24 +149,24 @@ def test_every_engine_is_asked_each_round_and_hopeless_forms_once():
 
 def test_on_plain_terms_only_plain_forms_are_asked():
     peer = FakeEngine("mnn", {"nchw": 1.5, "blocked": 1.0})
-    plain = measured(FakeEngine(OURS, {"NCHW": 1.0}), peer, layouts=layout_names("nchw"))
+    plain = measured(FakeEngine(CPUCONV, {"NCHW": 1.0}), peer, layouts=layout_names("nchw"))
     assert peer.asked == {"nchw": 3} and plain.ratio(["mnn"]).median == 1.5
-    either = measured(FakeEngine(OURS, {"auto": 1.0}), peer)
+    either = measured(FakeEngine(CPUCONV, {"auto": 1.0}), peer)
     assert either.of("mnn").form == "blocked" and either.ratio(["mnn"]).median == 1.0
 
 
 def test_a_failing_engine_loses_the_line_and_only_that():
-    result = measured(FakeEngine(OURS, {"auto": 1.0}), FakeEngine("mnn", {"nchw": EngineError("boom")}))
-    assert result.of("mnn") is None and result.of(OURS).median == 2.0
+    result = measured(FakeEngine(CPUCONV, {"auto": 1.0}), FakeEngine("mnn", {"nchw": EngineError("boom")}))
+    assert result.of("mnn") is None and result.of(CPUCONV).median == 2.0
     assert result.notes == ["Mnn failed: boom"]
 
 
 def test_a_wrong_output_is_left_out_ours_more_strictly():
     forms = {"plain": 1.0}
     result = measured(
-        FakeEngine(OURS, forms, error=1e-3), FakeEngine("mnn", forms, 1e-3), FakeEngine("ncnn", forms, 0.1)
+        FakeEngine(CPUCONV, forms, error=1e-3), FakeEngine("mnn", forms, 1e-3), FakeEngine("ncnn", forms, 0.1)
     )
-    assert result.of("mnn") and result.of(OURS) is None and result.of("ncnn") is None
+    assert result.of("mnn") and result.of(CPUCONV) is None and result.of("ncnn") is None
     assert [note.split(" is ")[0] for note in result.notes] == ["Cpuconv's plain", "Ncnn's plain"]
 
 
@@ -231,7 +231,7 @@ def engines(monkeypatch):
     def start(key: str, threads: int, options: object, timeout: float) -> FakeEngine:
         if key == "mnn":
             raise EngineError("MNN is not installed")
-        started.append(FakeEngine(key, {"auto": 1.0 if key == OURS else 2.0}))
+        started.append(FakeEngine(key, {"auto": 1.0 if key == CPUCONV else 2.0}))
         return started[-1]
 
     monkeypatch.setattr(race, "Engine", start)
@@ -241,15 +241,15 @@ def engines(monkeypatch):
 def ran(count: int, runs: int) -> race.Race:
     lines = [shapes.Line(SMALL, f"a:{number}", "3x3 s1") for number in range(count)]
     made = race.Race(lines, Settings(rounds=2, runs=runs, peers=("torch", "mnn")), Console(quiet=True))
-    made.go()
+    made.measure_all()
     assert not made.interrupted or count > 1
     return made
 
 
 def test_each_run_has_engines_of_its_own(engines):
     made = ran(2, runs=3)
-    assert [engine.key for engine in engines] == [OURS, "torch"] * 3 and all(engine.closed for engine in engines)
-    assert [len(result.runs) for result in made.results] == [3, 3] and list(made.run.names) == [OURS, "torch"]
+    assert [engine.key for engine in engines] == [CPUCONV, "torch"] * 3 and all(engine.closed for engine in engines)
+    assert [len(result.runs) for result in made.results] == [3, 3] and list(made.run.names) == [CPUCONV, "torch"]
     assert made.results[0].ratio(["torch"]).median == 2.0
     assert {one.roofs for result in made.results for one in result.runs} == {ROOFS}
 
@@ -259,7 +259,7 @@ def test_an_interrupted_race_keeps_whole_runs_or_what_there_is_of_the_first(engi
     asked, real = [], FakeEngine.time
 
     def time_or_stop(self, form, seconds):
-        if self.key == OURS:
+        if self.key == CPUCONV:
             asked.append(form)
             if len(asked) == interrupted + 2:  # two rounds a line: in the second line of a run
                 raise KeyboardInterrupt
@@ -275,18 +275,18 @@ def test_an_interrupted_race_keeps_whole_runs_or_what_there_is_of_the_first(engi
 
 
 def test_groups_of_peers():
-    assert list(run_of(OURS, "torch", "openvino", "mnn").groups) == [
+    assert list(run_of(CPUCONV, "torch", "openvino", "mnn").groups) == [
         "best of Torch, Openvino",
         "best of all",
         "Torch",
         "Openvino",
         "Mnn",
     ]
-    assert list(run_of(OURS, "torch").groups) == ["Torch"] and run_of("torch", "mnn").groups == {}
+    assert list(run_of(CPUCONV, "torch").groups) == ["Torch"] and run_of("torch", "mnn").groups == {}
 
 
 def test_groups_on_plain_terms_and_groups_asked_for():
-    keys = (OURS, "torch", "onnxruntime", "openvino", "ncnn", "mnn")
+    keys = (CPUCONV, "torch", "onnxruntime", "openvino", "ncnn", "mnn")
     plain = run_of(*keys, layouts=layout_names("nchw")).groups
     assert list(plain)[:2] == ["best of Onnxruntime, Openvino, Ncnn, Mnn", "best of all"] and len(plain) == 7
     assert plain["best of all"] == keys[1:]

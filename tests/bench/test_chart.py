@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import chart
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from support.pages import html_pages
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -79,7 +79,7 @@ def test_the_summary_says_how_defaults_compare():
 
 def test_runs_of_one_cpu_and_one_image_are_kept():
     (kept,) = chart.reduced([FLOAT32], cpu="Named")
-    assert kept["cpu"] == "Named" and kept["lines"][0]["engines"][OURS] == {"median": 0.01, "best": 0.01}
+    assert kept["cpu"] == "Named" and kept["lines"][0]["engines"][CPUCONV] == {"median": 0.01, "best": 0.01}
     assert OWN_F32 in chart.reduced([BF16])[0]["engines"]
     with pytest.raises(SystemExit, match="One CPU a chart, not 2"):
         chart.reduced([FLOAT32, run("bf16", cpu="Another", cpuconv=[1.0, 1.0])])

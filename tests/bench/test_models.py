@@ -26,7 +26,7 @@ from bench.networks import (  # noqa: E402
 from bench.networks import model as nets  # noqa: E402
 from bench.networks.problem import NetworkProblem, keep, problems  # noqa: E402
 from bench.oracle import worst_error  # noqa: E402
-from bench.peers import OURS, OWN_F32, make  # noqa: E402
+from bench.peers import CPUCONV, OWN_F32, make  # noqa: E402
 from bench.peers.base import Form  # noqa: E402
 from bench.results import LineResult, Measurement  # noqa: E402
 from bench.settings import Run, Settings  # noqa: E402
@@ -212,7 +212,7 @@ def described(*keys: str) -> Run:
 
 
 def test_the_best_peer_is_over_ours_and_wrong_ones_are_none():
-    data = json.loads(json.dumps(models.to_dict(results(), described(OURS, "openvino", "mnn"))))
+    data = json.loads(json.dumps(models.to_dict(results(), described(CPUCONV, "openvino", "mnn"))))
     fast, slow, wrong = data["lines"]
     assert (fast["best_peer"], fast["ratio"]["median"]) == ("openvino", 2.0)
     assert (slow["best_peer"], slow["ratio"]["median"]) == ("mnn", 0.5)
@@ -246,12 +246,12 @@ class Loading(FakeEngine):
         return dict(zip(LOADING, (float(self.loaded), 0.5), strict=True))
 
     def memory(self, problem: object) -> dict[str, float]:
-        return {"most": 4e6, "kept": 1e6} if self.key == OURS else {"most": 8e6, "kept": 3e6}
+        return {"most": 4e6, "kept": 1e6} if self.key == CPUCONV else {"most": 8e6, "kept": 3e6}
 
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = [Loading(OURS, {"plain": 1.0}), Loading("mnn", {"plain": 3.0})]
+    engines = [Loading(CPUCONV, {"plain": 1.0}), Loading("mnn", {"plain": 3.0})]
     for room in (race, models):
         monkeypatch.setattr(room, "started", lambda *_: contextlib.nullcontext(engines))
     monkeypatch.setattr(Loading, "loaded", 0)
@@ -291,10 +291,10 @@ def test_a_folder_without_networks_is_refused(tmp_path: Path):
 def test_engines_are_asked_for_a_precision(precision: str):
     args = models.parser().parse_args(["DIR", "--precision", precision, "--peers", "openvino,onnxruntime"])
     run = models.settings(args, 1, 2)
-    told = {key: run.options.get(key, {}) for key in (OURS, *run.peers)}
+    told = {key: run.options.get(key, {}) for key in (CPUCONV, *run.peers)}
     hints = {"float32": "f32", "bf16": "bf16", "int8": "f32", "default": None}
     assert vars(make("openvino", **told["openvino"])) == {"precision": hints[precision]}
-    ours = make(OURS, **told[OURS]).precision
+    ours = make(CPUCONV, **told[CPUCONV]).precision
     assert ours == ("bfloat16" if precision == "bf16" else "float32")
     assert ("onnxruntime" in run.peers) == (precision != "bf16")
     assert (OWN_F32 in run.peers) == (precision in ("bf16", "int8"))
@@ -322,8 +322,8 @@ def test_networks_of_integers_are_made_once_and_judged_by_their_own_operators(fo
 
 
 def test_ours_in_float32_is_beside_ours_of_other_precisions():
-    found = LineResult(Line(None, "a", ""), [measurement(**{OURS: [[1.0]], OWN_F32: [[3.0]], "openvino": [[2.0]]})])
-    data = models.to_dict([found], described(OURS, OWN_F32, "openvino")) | {"precision": "bf16"}
+    found = LineResult(Line(None, "a", ""), [measurement(**{CPUCONV: [[1.0]], OWN_F32: [[3.0]], "openvino": [[2.0]]})])
+    data = models.to_dict([found], described(CPUCONV, OWN_F32, "openvino")) | {"precision": "bf16"}
     assert data["lines"][0]["best_peer"] == "openvino" and data["own_geomean"]["median"] == pytest.approx(3)
     lines = models.table(data).splitlines()
     assert "precision: bf16" in lines[0] and lines[2].rstrip().endswith("own fp32 ÷ cpuconv")

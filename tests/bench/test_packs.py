@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from bench.packs import __main__ as building
-from bench.packs import features, orders, wanted
+from bench.packs import contents, features, orders
 from bench.packs.variables import environment
 from cpuconv.runtime.code.loading import object_file
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.packs.cpu_classes import ARM, BY_NAME, CLASSES, X86
 from support.running import processes
 
@@ -43,17 +43,17 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from bench.packs import dry, orders
+from bench.packs import dry_run, orders
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
-dry.begin(BY_NAME[sys.argv[1]])
+dry_run.begin(BY_NAME[sys.argv[1]])
 orders.begin(BY_NAME[sys.argv[1]])
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.kernels.emit.product import matrix_product_of
 from cpuconv.problem.types import Types
-from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.code.cache import recording_names
 from cpuconv.runtime.thread_pool import Helpers
 from cpuconv.runtime.threads import maximum_threads
-with noting() as names:
+with recording_names() as names:
     Helpers(1)
     ones, twos = (np.full(4096, value, np.float32) for value in (1, 2))
     read = Fingerprinter(bytes)
@@ -94,7 +94,7 @@ class TestCompiling:
     ):
         kernels, same, found, threads = compiled(name)
         assert same == [False, True]  # content tells arrays apart, though the kernel that sums it did not run
-        assert found == matrix and threads == max(wanted.THREADS)
+        assert found == matrix and threads == max(contents.THREADS)
         assert len(kernels) == 5
         images = [object_file.read(content.partition(b"\0")[2]) for content in kernels.values()]
         assert {image.machine for image in images} == {MACHINES[BY_NAME[name].machine]}
@@ -109,19 +109,19 @@ def test_an_order_is_that_of_a_class_of_the_same_architecture_which_has_its_own(
 
 
 def test_the_class_of_this_cpu_is_the_one_that_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(serving, "fitting", lambda: [BY_NAME["znver3"], BY_NAME["haswell"]])
+    monkeypatch.setattr(active_pack, "fitting", lambda: [BY_NAME["znver3"], BY_NAME["haswell"]])
     assert building.classes("native") == [BY_NAME["znver3"]]
     assert building.classes("znver4,haswell") == [BY_NAME["znver4"], BY_NAME["haswell"]]
     assert building.classes("") == [*CLASSES]
-    monkeypatch.setattr(serving, "fitting", lambda: [])
+    monkeypatch.setattr(active_pack, "fitting", lambda: [])
     assert building.main(["--classes", "native"]) == 0 and "no class of packs serves" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--classes"):
         building.classes("native,haswell")
 
 
-@pytest.mark.parametrize(("most", "code"), [(1, 1), (building.MOST_BYTES, 0)])
+@pytest.mark.parametrize(("most", "code"), [(1, 1), (building.MAX_BYTES, 0)])
 def test_packs_that_are_too_large_are_a_failure(most: int, code: int, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(building, "MOST_BYTES", most)
+    monkeypatch.setattr(building, "MAX_BYTES", most)
     monkeypatch.setattr(building, "compiled", lambda cpu, options: {f"kernel-{'0' * 20}": b"code"})
     assert building.main(["--classes", "haswell", "-o", str(tmp_path)]) == code
     assert ("that is more than" in capsys.readouterr().err) == bool(code)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench import report
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from support.running.processes import ROOT
 from support.tuner.bench_fakes import ROOFS, SMALL, result_of, run_of
 
@@ -20,7 +20,7 @@ def test_report_has_every_line_and_names_the_slow_ones():
         result_of("a:lost", torch=[[1.0], [1.0]]),
     ]
     results[2].runs[0].notes.append("Cpuconv failed: boom")
-    run = run_of(OURS, "torch")
+    run = run_of(CPUCONV, "torch")
     text = report.markdown(results, run)
     assert "| a:fast " in text and "2.00 (2.00)" in text and "| all " in text
     assert "Below 1.0 (1 of 3): a:slow 0.50 Torch." in text
@@ -40,7 +40,7 @@ def test_families_have_a_row_each():
         result_of("a:2", cpuconv=[[1.0]], torch=[[1.0]]),
         result_of("a:3", depthwise, cpuconv=[[2.0]], torch=[[1.0]], mnn=[[8.0]]),
     ]
-    data = json.loads(json.dumps(report.to_dict(results, run_of(OURS, "torch", "mnn", groups=("all-five",)))))
+    data = json.loads(json.dumps(report.to_dict(results, run_of(CPUCONV, "torch", "mnn", groups=("all-five",)))))
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in report.families_table(data).splitlines()]
     assert rows[0] == ["lines", "count", "÷ best of all", "÷ Torch", "÷ Mnn"]
     assert [row[:2] for row in rows[2:]] == [["all", "3"], ["first layer", "2"], ["depthwise", "1"]]
@@ -54,13 +54,13 @@ def test_report_tells_the_roof_that_binds():
     flops = SMALL.flops * 1e-11  # seconds at the peak
     results = [result_of("a:half", cpuconv=[[2 * flops]], torch=[[4 * flops]], **ours),
                result_of("a:above", cpuconv=[[flops / 2]], torch=[[flops]], **ours)]  # fmt: skip
-    data = report.to_dict(results, run_of(OURS, "torch"))
+    data = report.to_dict(results, run_of(CPUCONV, "torch"))
     rows = [[cell.strip() for cell in row.split("|")] for row in report.roofs_table(data).splitlines()]
     assert rows[2][1:9] == ["a:half", "`direct(v=1,rows=1,cols=6,block=6)`", "", "0.000", "FMA", "50%", "2.00", ""]
     assert rows[0][-2] == "÷ Torch" and rows[3][6] == "200%"
     text = report.roofs_text(data)
     assert "FMA 100 GFLOP/s, L2 50 GB/s, memory 10 GB/s" in text and "busy while they were measured: a:above" in text
-    assert text in report.markdown(results, run_of(OURS, "torch"))
+    assert text in report.markdown(results, run_of(CPUCONV, "torch"))
     assert json.loads(json.dumps(data))["roofs"] == [ROOFS.to_dict()]
     lines = report.lines_table(data).splitlines()
     assert "| FMA 50% " in lines[2] and "| FMA 200% " in lines[3]

@@ -14,7 +14,7 @@ from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from bench import race, report, tables
 from bench.engine import EngineError
-from bench.peers import OURS, OWN_F32
+from bench.peers import CPUCONV, OWN_F32
 from bench.results import LineResult
 from bench.settings import Settings
 from bench.tables.__main__ import main, parser, wanted
@@ -34,8 +34,8 @@ def place(tmp_path, monkeypatch):
     """A folder with lines, a page and a place for tables; engines that answer at once; no tuning."""
 
     def start(key: str, threads: int, options: object, timeout: float) -> FakeEngine:
-        seconds = {OURS: 1.0, OWN_F32: 2.6, "torch": 1.02 if threads == 1 else 2.0}
-        return FakeEngine(key, {"auto": seconds[key]}, 0.0, DIRECT if key == OURS else "")
+        seconds = {CPUCONV: 1.0, OWN_F32: 2.6, "torch": 1.02 if threads == 1 else 2.0}
+        return FakeEngine(key, {"auto": seconds[key]}, 0.0, DIRECT if key == CPUCONV else "")
 
     monkeypatch.setattr(race, "Engine", start)
     monkeypatch.setattr(tables, "warm", lambda *_: None)
@@ -84,7 +84,7 @@ def test_a_line_with_a_note_is_not_asked_for_again(place):
 
 def test_two_devices_share_the_page(place):
     results = [LineResult(LINE, [measurement(ROOFS, DIRECT, cpuconv=[[1.0]], torch=[[2.0]])])]
-    table = report.to_dict(results, run_of(OURS, "torch")) | {"date": "2020-01-01T00:00:00+00:00"}
+    table = report.to_dict(results, run_of(CPUCONV, "torch")) | {"date": "2020-01-01T00:00:00+00:00"}
     other = {"cpu": "Other CPU", "tables": [table]}
     (place / "tables" / "other-cpu.json").write_text(json.dumps(other))
     assert run(place, "--threads", "2") == 0
@@ -122,7 +122,7 @@ def test_nothing_is_written_of_a_table_that_is_not_whole(place, monkeypatch, fai
     real = FakeEngine.time
 
     def time_or_fail(self, form, seconds):
-        if self.key == OURS and self.asked["auto"] == 3:  # in the second line
+        if self.key == CPUCONV and self.asked["auto"] == 3:  # in the second line
             raise failure
         return real(self, form, seconds)
 
@@ -175,7 +175,7 @@ def test_tables_in_other_types_follow_those_of_float32(place):
 
 def test_a_race_without_our_figure_is_no_table(monkeypatch):
     def start(key: str, *_: object) -> FakeEngine:
-        if key == OURS:
+        if key == CPUCONV:
             raise EngineError("it does not import")
         return FakeEngine(key, {"plain": 1.0})
 

@@ -6,14 +6,14 @@ import pytest
 
 from autotune.machine.roofline import FMA
 from bench import shapes, targets
-from bench.peers import OURS
+from bench.peers import CPUCONV
 from bench.results import LineResult
 from bench.settings import Run
 from bench.targets import BINDING, Lines, Mean, Verdict, check
 from cpuconv.problem.problem import ConvProblem
 from support.tuner.bench_fakes import ROOFS, measurement, result_of, run_of
 
-RUN = run_of(OURS, "torch", "mnn")
+RUN = run_of(CPUCONV, "torch", "mnn")
 POINTWISE = "pointwise(v=1,rows=1,cols=6,block=0)"
 
 
@@ -69,14 +69,14 @@ def test_lines_short_of_a_target_are_named():
 
 def test_the_best_peer_of_each_line_counts():
     assert verdict("dilated", at(1.4, "ic64ih28oc64kh3ph2dh1")).met
-    assert not verdict("dilated", at(20.0, "ic64ih28oc64kh3ph2dh1"), run=run_of(OURS, "mnn")).short
+    assert not verdict("dilated", at(20.0, "ic64ih28oc64kh3ph2dh1"), run=run_of(CPUCONV, "mnn")).short
     assert verdict("dilated", at(20.0, "ic64ih28oc64kh3ph2dh1")).reached == "10.00 a:1"
 
 
 def test_more_threads_have_thresholds_of_their_own():
     line = at(0.93, "ic64ih28oc64kh3ph1")
     assert not verdict("every line", line).met
-    assert verdict("every line", line, run=run_of(OURS, "torch", "mnn", threads=2)).met
+    assert verdict("every line", line, run=run_of(CPUCONV, "torch", "mnn", threads=2)).met
 
 
 def shared(ratio: float, share: float, text: str, algorithm: str) -> LineResult:
@@ -105,7 +105,7 @@ def test_depthwise_is_held_to_the_roof_that_binds():
 def test_means_over_all_lines_and_for_each_peer():
     results = [at(1.0, "ic64ih28oc64kh3ph1"), at(4.0, "ic64ih28oc64kh1")]
     assert verdict("geometric mean, best peer", *results).reached == "2.00"
-    each = verdict("geometric mean, each peer", *results, run=run_of(OURS, "torch", "mnn"))
+    each = verdict("geometric mean, each peer", *results, run=run_of(CPUCONV, "torch", "mnn"))
     assert each.met and each.reached == "2.00 Torch"
     low = verdict("geometric mean, each peer", at(1.2, "ic64ih28oc64kh1"))
     assert low.short == ("Torch 1.20",) and low.wanted == "1.50"
@@ -117,7 +117,7 @@ def test_a_line_without_our_figure_is_short():
 
 
 def test_nothing_is_judged_without_peers_and_without_lines():
-    assert check([at(1.0, "ic64ih28oc64kh1")], run_of(OURS)) == [] and check([], RUN) == []
+    assert check([at(1.0, "ic64ih28oc64kh1")], run_of(CPUCONV)) == [] and check([], RUN) == []
 
 
 def test_the_table_is_what_the_project_asks_for():

@@ -10,7 +10,7 @@ import pytest
 
 from bench import compare, race, shapes, typed
 from bench.engine import Session
-from bench.peers import OURS, OWN_F32, make
+from bench.peers import CPUCONV, OWN_F32, make
 from bench.peers.cpuconv_peer import CpuconvPeer, OwnFloat32Peer
 from bench.results import Measurement
 from bench.settings import Settings
@@ -103,10 +103,10 @@ def test_error_counts_last_places_of_integers():
 
 
 def test_limits():
-    assert typed.limit(INT8, OURS, True) == typed.limit(INT8, "onnxruntime", False) == 0
+    assert typed.limit(INT8, CPUCONV, True) == typed.limit(INT8, "onnxruntime", False) == 0
     assert typed.limit(INT8, "torch", False) == 1
-    assert typed.limit(BF16, OURS, True) < typed.limit(BF16, "torch", False) < 0.01
-    assert typed.limit(Types.parse("u8:s8:f32"), OURS, True) == 1e-4
+    assert typed.limit(BF16, CPUCONV, True) < typed.limit(BF16, "torch", False) < 0.01
+    assert typed.limit(Types.parse("u8:s8:f32"), CPUCONV, True) == 1e-4
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ def test_a_peer_of_float32_alone_says_so():
 
 def test_forms_that_are_off_by_more_are_left_out():
     result = Measurement()
-    engines = [FakeEngine(OURS, {"auto": 1.0}, error=1.0), FakeEngine("torch", {"x86": 2.0}, error=1.0)]
+    engines = [FakeEngine(CPUCONV, {"auto": 1.0}, error=1.0), FakeEngine("torch", {"x86": 2.0}, error=1.0)]
     race.measure(result, LINE, engines, Settings(rounds=1, types=INT8), lambda: None)
-    assert result.forms[OURS] == [] and len(result.forms["torch"]) == 1
+    assert result.forms[CPUCONV] == [] and len(result.forms["torch"]) == 1
     assert result.notes == ["Cpuconv's auto is wrong by 1.0e+00"]
 
 
@@ -133,10 +133,10 @@ def test_an_engine_may_time_itself():
 
 
 def test_own_float32_is_no_peer():
-    run = run_of(OURS, OWN_F32, "torch", types=INT8)
+    run = run_of(CPUCONV, OWN_F32, "torch", types=INT8)
     assert run.peers == ("torch",)
     assert run.groups == {"Own-Fp32": (OWN_F32,), "Torch": ("torch",)}
-    result = result_of(**{OURS: [[1.0]], OWN_F32: [[3.0]], "torch": [[2.0]]})
+    result = result_of(**{CPUCONV: [[1.0]], OWN_F32: [[3.0]], "torch": [[2.0]]})
     assert result.ratio(run.peers).median == 2.0 and result.ratio((OWN_F32,)).median == 3.0
 
 
@@ -152,7 +152,7 @@ def test_ours_in_every_layout(text):
     problem = replace(PROBLEMS[0], types=Types.parse(text))
     found = Session(CpuconvPeer(("auto", "NHWC", "NCHW"), "heuristic"), 1).prepare(problem)
     assert [form.form for form in found] == ["auto", "NHWC", "NCHW"] and found[2].plain
-    assert all(form.error <= typed.limit(problem.types, OURS, True) for form in found)
+    assert all(form.error <= typed.limit(problem.types, CPUCONV, True) for form in found)
     assert all(form.algorithm and form.detail for form in found)
 
 
@@ -169,7 +169,7 @@ def test_option_of_types(capsys):
 
 def test_option_of_the_bits_of_weights(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(compare.Race, "go", lambda self: asked.append(self.settings))
+    monkeypatch.setattr(compare.Race, "measure_all", lambda self: asked.append(self.settings))
     for more in ([], ["--weight-bits", "7"]):
         assert compare.main(["--types", "int8", "--draw", "1", *more]) == 1
     assert [(each.w_bits, "weights of" in each.title) for each in asked] == [(8, False), (7, True)]
@@ -181,7 +181,7 @@ def test_option_of_the_bits_of_weights(capsys, monkeypatch):
 
 def test_engines_get_weights_of_the_bits_asked_for():
     """The same numbers without their lowest bits, in whichever process they are made."""
-    engine = FakeEngine(OURS, {"auto": 1.0})
+    engine = FakeEngine(CPUCONV, {"auto": 1.0})
     race.measure(Measurement(), replace(LINE, problem=replace(LINE.problem, types=INT8)), [engine],
                  Settings(rounds=1, types=INT8, w_bits=7), lambda: None)  # fmt: skip
     assert engine.w_bits == 7
@@ -201,7 +201,7 @@ def test_lines_take_the_types_asked_for():
 
 def test_comparison_in_int8_asks_its_peers(monkeypatch):
     asked = []
-    monkeypatch.setattr(compare.Race, "go", lambda self: asked.append(self))
+    monkeypatch.setattr(compare.Race, "measure_all", lambda self: asked.append(self))
     assert compare.main(["--types", "int8", "--draw", "3", "--seed", "2"]) == 1
     assert asked[0].settings.peers == (OWN_F32, "torch", "onnxruntime", "openvino")
     assert [line.problem.types for line in asked[0].lines] == [INT8] * 3
@@ -211,7 +211,8 @@ def test_targets_of_types():
     from bench.targets import check
 
     found = {v.name: v for v in check(
-        [result_of(**{OURS: [[1.0]], OWN_F32: [[3.0]], "torch": [[1.2]]})], run_of(OURS, OWN_F32, "torch", types=INT8)
+        [result_of(**{CPUCONV: [[1.0]], OWN_F32: [[3.0]], "torch": [[1.2]]})],
+        run_of(CPUCONV, OWN_F32, "torch", types=INT8),
     )}  # fmt: skip
     assert not found["geometric mean, best peer"].met and found["geometric mean, best peer"].reached == "1.20"
     assert found["geometric mean, own fp32"].met and found["geometric mean, own fp32"].reached == "3.00"
@@ -227,7 +228,7 @@ def test_shares_of_the_roof_count_where_solvers_are_direct():
     direct = LineResult(LINE, [measurement(ROOFS, "direct(v=1,rows=1,cols=6,block=6)", cpuconv=[[2 * seconds]])])
     assert direct.shares()[FMA] == pytest.approx(0.5)
     target = next(target for target in targets_of(BF16) if isinstance(target, Share))
-    verdict = next(v for v in check([direct], run_of(OURS, types=BF16)) if v.name == target.name)
+    verdict = next(v for v in check([direct], run_of(CPUCONV, types=BF16)) if v.name == target.name)
     assert not verdict.met and verdict.reached == "50% of 1 lines"
 
 

@@ -21,7 +21,7 @@ from autotune.interpreter import python
 from cpuconv.cli.feeds import loaded
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 from support.graphs import close, parse
 from support.graphs import run as interpreted
 from support.running.processes import run
@@ -135,7 +135,7 @@ def test_kernels_go_into_the_file_and_are_used_where_it_is_trusted(
     assert main(["compile", model, "-o", whole, *options, "--kernels"]) == OK
     assert Path(whole).stat().st_size > Path(plain).stat().st_size + 1000
     trusted = []
-    monkeypatch.setattr(serving, "trust", trusted.append)
+    monkeypatch.setattr(active_pack, "trust", trusted.append)
     assert main(["run", whole]) == OK and not trusted
     assert main(["run", whole, "--trust-kernels"]) == OK and len(trusted) == 1
     capsys.readouterr()

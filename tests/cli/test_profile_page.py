@@ -116,7 +116,7 @@ def test_bars_are_of_the_kind_and_length_of_what_ran():
 
 def test_without_a_watched_run_there_is_no_timeline():
     text = page("net", replace(PROFILE, watched=None, rows=ROWS[:4]))
-    assert "Who ran what when" not in text and 'class="runs"' not in text and "doctor" not in text
+    assert "Timeline" not in text and 'class="runs"' not in text and "doctor" not in text
     assert text.count("<tr id=") == 4
     assert "<tr id=" not in page("net", Profile([], 0.0, 1, Watched(0.0, [])))
 

@@ -43,7 +43,7 @@ def brute_force(nodes, links) -> float:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=graphs())
 def test_solve_and_its_bound_against_brute_force(monkeypatch, most, graph):
-    monkeypatch.setattr(planner, "MOST", most)
+    monkeypatch.setattr(planner, "MAX_ENTRIES", most)
     nodes, links = graph
     best = brute_force(nodes, links)
     assert least(nodes, links) <= best

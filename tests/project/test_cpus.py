@@ -61,7 +61,7 @@ def test_nobody_else_starts_interpreters() -> None:
 def test_a_described_machine_lasts_as_long_as_its_context() -> None:
     before = current(), machine()
     for described in machines.MACHINES.values():
-        with machines.on(described):
+        with machines.simulating(described):
             assert (current(), machine()) == (described.isa, described)
         assert (current(), machine()) == before
 

@@ -197,7 +197,7 @@ def test_a_description_that_memory_is_not_free_for(monkeypatch: pytest.MonkeyPat
     data = field(7, 2, field(1, 2, b"") * 300_000)
     assert len(decode(data, ModelProto).graph.node) == 300_000
     monkeypatch.setattr(wire, "free_bytes", lambda: 60 << 20)
-    with pytest.raises(SourceError, match="fields, more than memory"):
+    with pytest.raises(SourceError, match="fields, too many for the free memory"):
         decode(data, ModelProto)
 
 

@@ -31,9 +31,9 @@ from cpuconv.runtime.code.cache import Statistics
 tile = FingerprintTile(current().lanes)
 kernels = {"sum_blocks": sum_blocks, "fingerprint": fingerprint}
 for line in sys.stdin:
-    asked = background.want([(kernels[name], tile) for name in line.split()])
+    asked = background.request([(kernels[name], tile) for name in line.split()])
     there = [at_hand.is_at_hand(kernel, tile) for kernel in kernels.values()]
-    print(int(asked), background._asking._process, *map(int, there), Statistics.compiled, flush=True)
+    print(int(asked), background._requests._process, *map(int, there), Statistics.compiled, flush=True)
 """
 
 
@@ -150,18 +150,18 @@ def test_what_runs_is_what_was_asked_for_without_a_folder_of_the_user(asking, tm
 
 def test_a_child_asks_for_nothing(monkeypatch):
     monkeypatch.setenv(background.VARIABLE, "1")
-    asking = background._Asking()
+    asking = background._Requests()
     monkeypatch.setattr(asking, "_start", lambda: pytest.fail("started"))
     monkeypatch.setattr(asking, "_owner", os.getppid())
-    assert not asking.want([(sum_blocks, FingerprintTile(current().lanes))])
+    assert not asking.request([(sum_blocks, FingerprintTile(current().lanes))])
 
 
 def test_nothing_is_asked_for_at_the_end(monkeypatch):
     monkeypatch.setenv(background.VARIABLE, "1")
-    asking = background._Asking()
+    asking = background._Requests()
     monkeypatch.setattr(asking, "_start", lambda: pytest.fail("started"))
     asking.end()
-    assert not asking.want([(sum_blocks, FingerprintTile(current().lanes))])
+    assert not asking.request([(sum_blocks, FingerprintTile(current().lanes))])
 
 
 def test_whether_a_kernel_is_at_hand_compiles_nothing():

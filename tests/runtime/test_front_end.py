@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cpuconv.runtime.atomics import put
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import Statistics
-from cpuconv.runtime.described import intrinsic, specialise_on_tile
+from cpuconv.runtime.driver_functions import intrinsic, specialise_on_tile
 from cpuconv.runtime.front_end import source
 from cpuconv.runtime.kernel import code_of, inline, kernel
 

@@ -13,7 +13,7 @@ import pytest
 
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code import checked_file, kernel_files
-from cpuconv.runtime.code.kernel_files import MOST_BYTES, KernelFile, most_bytes, prune
+from cpuconv.runtime.code.kernel_files import MAX_BYTES, KernelFile, most_bytes, prune
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 HOUR, DAY = 3600.0, 24 * 3600.0
@@ -117,13 +117,13 @@ def test_a_bound_that_is_no_number_is_named_once(monkeypatch: pytest.MonkeyPatch
     kernel_files._number.cache_clear()
     monkeypatch.setenv("CPUCONV_CACHE_BYTES", text)
     with pytest.warns(CpuconvWarning, match=f"CPUCONV_CACHE_BYTES must be a number of bytes, not '{text}'") as caught:
-        assert [most_bytes(), most_bytes()] == [MOST_BYTES] * 2
+        assert [most_bytes(), most_bytes()] == [MAX_BYTES] * 2
     assert len(caught) == 1
 
 
 def test_a_bound_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CPUCONV_CACHE_BYTES", raising=False)
-    assert most_bytes() == MOST_BYTES
+    assert most_bytes() == MAX_BYTES
     monkeypatch.setenv("CPUCONV_CACHE_BYTES", "12345")
     assert most_bytes() == 12345
 

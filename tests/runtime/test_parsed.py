@@ -51,10 +51,10 @@ def test_nothing_is_parsed_that_the_package_ships(parses: list[bytes]) -> None:
     parsed.ship([source(0), source(1)], parsed.SHIPPED)
     del parses[:]
     assert parsed.syntaxes([source(1), source(0)]) == [parse(source(1)), parse(source(0))]
-    assert parses == [] and not parsed.kept_path().exists()
+    assert parses == [] and not parsed.cache_path().exists()
     assert parsed.syntaxes([source(2), source(0)]) and parses == [source(2)]
     parsed.SHIPPED.write_bytes(parsed.SHIPPED.read_bytes()[:-1])
-    parsed.kept_path().unlink()
+    parsed.cache_path().unlink()
     assert parsed.syntaxes([source(1)]) == [parse(source(1))] and parses == [source(2), source(1)]
 
 
@@ -70,7 +70,7 @@ def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.Monk
 )
 def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[bytes], bytes]) -> None:
     found = parsed.syntaxes([source(0)])
-    path = parsed.kept_path()
+    path = parsed.cache_path()
     path.write_bytes(damage(path.read_bytes()))
     assert parsed.syntaxes([source(0)]) == found and len(parses) == 2
     assert parsed.syntaxes([source(0)]) == found and len(parses) == 2  # mended
@@ -78,19 +78,19 @@ def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[
 
 @pytest.mark.parametrize("told", [b"[]", b"{", b'{"key": 1}', b'{"key": ["content", "too few"]}'])
 def test_what_another_version_kept_is_parsed_again(parses: list[bytes], told: bytes) -> None:
-    checked_file.write(parsed.kept_path(), told)
+    checked_file.write(parsed.cache_path(), told)
     assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 def test_what_others_may_write_is_not_read(parses: list[bytes]) -> None:
     parsed.syntaxes([source(0)])
-    path = parsed.kept_path()
+    path = parsed.cache_path()
     path.chmod(0o666)
     parsed.syntaxes([source(0)])
     assert len(parses) == 2 and not path.stat().st_mode & 0o022
     path.parent.chmod(0o777)
-    assert parsed.kept_path() is None
+    assert parsed.cache_path() is None
     assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 3
 
 
@@ -102,10 +102,10 @@ def test_where_nothing_can_be_kept(parses: list[bytes], tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_bounded(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsed, "MOST", 4)
+    monkeypatch.setattr(parsed, "MAX_SOURCES", 4)
     parsed.syntaxes(map(source, range(3)))
     parsed.syntaxes(map(source, range(3, 6)))
     assert len(parses) == 6
     parsed.syntaxes(map(source, range(3, 6)))  # the latest stay
     assert len(parses) == 6
-    assert len(parsed.read(parsed.kept_path())) == 4
+    assert len(parsed.read(parsed.cache_path())) == 4

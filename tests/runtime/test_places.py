@@ -91,7 +91,7 @@ def test_what_a_user_without_home_tunes_is_kept_in_memory(tmp_path: Path) -> Non
     assert said["right"]
     kinds = sorted(each.partition(":")[0] for each in said["warnings"])
     assert kinds == ["CpuconvWarning", "StoreWarning"], said["warnings"]
-    assert "kept in memory only" in "".join(said["warnings"])
+    assert "stored in memory only" in "".join(said["warnings"])
 
 
 COMMANDS = {
@@ -131,7 +131,7 @@ def commanded(before: str, *names: str, **settings: Any) -> Iterator[str]:
 @posix
 def test_commands_that_need_the_store_say_what_is_missing(tmp_path: Path) -> None:
     for line in commanded(NOBODY, *COMMANDS, cwd=tmp_path):
-        assert "no folder to keep things in" in line and line.endswith("name one in CPUCONV_CACHE_DIR")
+        assert "no usable cache folder" in line and line.endswith("name one in CPUCONV_CACHE_DIR")
 
 
 @posix

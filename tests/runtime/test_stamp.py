@@ -18,8 +18,8 @@ import pytest
 from autotune.interpreter import python
 from cpuconv import origin
 from cpuconv.runtime.code import checked_file
-from cpuconv.runtime.code.sources import kept_stamps, parsed, stamp
-from cpuconv.runtime.code.sources.stamp import imported, made_from
+from cpuconv.runtime.code.sources import parsed, stamp, stamp_cache
+from cpuconv.runtime.code.sources.stamp import dependencies, imported
 from cpuconv.solvers import BY_NAME
 from support.running.processes import ROOT
 
@@ -45,7 +45,7 @@ def test_imports_are_those_that_python_sees(module: str) -> None:
 
 def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
     for name, solver in BY_NAME.items():
-        found = made_from(solver.module)
+        found = dependencies(solver.module)
         assert {
             solver.module,
             "cpuconv.functions.table",
@@ -54,13 +54,13 @@ def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
             "cpuconv.isa.table",
         } <= found
         assert not found & {other.module for other in BY_NAME.values() if other is not solver}, name
-    assert "cpuconv.kernels.transforms.winograd" in made_from("cpuconv.solvers.winograd")
-    assert "cpuconv.kernels.transforms.winograd" not in made_from("cpuconv.solvers.fft")
-    assert made_from("elsewhere") == set(MODULES)
+    assert "cpuconv.kernels.transforms.winograd" in dependencies("cpuconv.solvers.winograd")
+    assert "cpuconv.kernels.transforms.winograd" not in dependencies("cpuconv.solvers.fft")
+    assert dependencies("elsewhere") == set(MODULES)
 
 
 def test_what_keeps_code_is_no_part_of_it() -> None:
-    for name in stamp.BESIDE:
+    for name in stamp.EXCLUDED:
         runtime = ROOT / "cpuconv" / "runtime"
         assert len([*runtime.rglob(f"{name}.py"), *runtime.rglob(f"{name}/__init__.py")]) == 1
         assert not any(f"{each}.".startswith(f"cpuconv.runtime.code.{name}.") for each in MODULES)
@@ -80,8 +80,8 @@ PACKAGE = {
 
 
 CACHES: Any = (
-    stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes, kept_stamps._kept,
-    kept_stamps._state,
+    stamp.stamp, stamp.fault, dependencies, imported, stamp._content, stamp.known_syntaxes, stamp_cache._cached,
+    stamp_cache._state,
 )  # fmt: skip
 
 
@@ -117,9 +117,9 @@ def with_edit(name: str, old: str, new: str) -> dict[str, str]:
 def kept(stamped: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What modules another process reads to stamp one of `PACKAGE`, whose files have lain there for long."""
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept_stamps, "_LATELY", 0)
+    monkeypatch.setattr(stamp_cache, "_TIME_RESOLUTION", 0)
     stamped(PACKAGE)
-    kept_stamps.write()  # as at a process's end
+    stamp_cache.write()  # as at a process's end
     read: list[str] = []
     content = stamp._content.__wrapped__
     monkeypatch.setattr(stamp, "_content", functools.cache(lambda each: (read.append(each), content(each))[1]))
@@ -130,8 +130,8 @@ def kept(stamped: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monkey
         for each in (*CACHES, stamp.files, stamp._content):
             each.cache_clear()
         assert stamp.fault("cpuconv.solvers.a") is None
-        assert stamp.stamp("cpuconv.solvers.a") == stamp._hash(map(content, made_from("cpuconv.solvers.a")))
-        kept_stamps.write()
+        assert stamp.stamp("cpuconv.solvers.a") == stamp._hash(map(content, dependencies("cpuconv.solvers.a")))
+        stamp_cache.write()
         return [*read]
 
     return reads
@@ -152,32 +152,32 @@ def test_a_file_that_changed_since_the_import_is_a_fault(kept: Callable[[], list
     kept()
     stamp.fault.cache_clear()
     (tmp_path / "package" / "solvers" / "a.py").write_text("SIZE = 3\n")
-    assert kept_stamps.find(["cpuconv.solvers.a"]) is not None
+    assert stamp_cache.find(["cpuconv.solvers.a"]) is not None
     assert "has changed since" in str(stamp.fault("cpuconv.solvers.a"))
 
 
 def test_stamps_of_files_that_changed_a_moment_ago_are_not_kept(
     kept: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_stamps, "_LATELY", 10**15)
+    monkeypatch.setattr(stamp_cache, "_TIME_RESOLUTION", 10**15)
     assert kept() and kept()
 
 
 def test_stamps_are_written_some_at_once(kept: Callable[[], list[str]], tmp_path: Path) -> None:
     """And the last at the end, unless the folder is gone, which stays so."""
-    path = tmp_path / "cache" / "kernels" / kept_stamps.NAME
+    path = tmp_path / "cache" / "kernels" / stamp_cache.NAME
     path.unlink()
-    kept_stamps._kept.cache_clear()
+    stamp_cache._cached.cache_clear()
     written = []
     for number in range(40):
-        kept_stamps.keep([f"module{number}"], "stamp", ["file"])
+        stamp_cache.put([f"module{number}"], "stamp", ["file"])
         written.append(len(json.loads(checked_file.read(path))["stamps"]) if path.exists() else 0)
     assert written == [0] * 7 + [8] * 8 + [16] * 16 + [32] * 9
-    kept_stamps.write()
+    stamp_cache.write()
     assert len(json.loads(checked_file.read(path))["stamps"]) == 40
-    kept_stamps.keep(["late"], "stamp", ["file"])
+    stamp_cache.put(["late"], "stamp", ["file"])
     shutil.rmtree(tmp_path / "cache")
-    kept_stamps.write()
+    stamp_cache.write()
     assert not (tmp_path / "cache").exists()
 
 
@@ -186,7 +186,7 @@ def test_damaged_stamps_are_computed_again(
     kept: Callable[[], list[str]], damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     kept()
-    path = tmp_path / "cache" / "kernels" / kept_stamps.NAME
+    path = tmp_path / "cache" / "kernels" / stamp_cache.NAME
     path.write_bytes(damage(path.read_bytes()))
     assert kept()
     assert not kept()

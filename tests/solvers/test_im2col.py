@@ -18,7 +18,7 @@ from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import im2col
 from support import oracle
-from support.machines import on
+from support.machines import simulating
 from support.strided import sliced
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -114,7 +114,7 @@ def test_reduction_steps_waste_little(depth):
 def test_the_matrix_never_exists_as_a_whole():
     problem = ConvProblem(1, 64, 56, 56, 64, 3, 3, pads=(1, 1, 1, 1))
     matrix = 64 * 9 * 56 * 56 * 4
-    with on(dataclasses.replace(machine(), l2=matrix // 16)):  # which is what bounds a block
+    with simulating(dataclasses.replace(machine(), l2=matrix // 16)):  # which is what bounds a block
         params = next(iter(im2col.candidates(problem, ISA)))
     assert check(problem, params) < matrix / 4
 

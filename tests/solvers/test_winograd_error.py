@@ -14,7 +14,7 @@ from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import winograd
-from cpuconv.tuning.judging import ERROR_LIMITS
+from cpuconv.tuning.checking import ERROR_LIMITS
 from support import oracle
 
 ISA = current()

@@ -1,8 +1,8 @@
 """Code for an ARM, compiled on this machine and run by an emulated one, whose own compiler takes minutes for a kernel.
 
 With the variable CPUCONV_TEST_ARM, such as neoverse-v1, a process stands for a CPU of that class. On this machine it
-compiles, and runs nothing of it (`bench.packs.dry`); an emulated one asks for the same kernels and finds them in the
-cache folder. What choices follow from is equal in both: features, which Numba's variables state
+compiles, and runs nothing of it (`bench.packs.dry_run`); an emulated one asks for the same kernels and finds them in
+the cache folder. What choices follow from is equal in both: features, which Numba's variables state
 (`bench.packs.features`), and caches. `tests/cpus.py --arm` starts both, for tests and for random problems.
 """
 
@@ -14,8 +14,8 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bench import described
-from bench.packs import dry
+from bench import simulated_machine
+from bench.packs import dry_run
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Machine
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
@@ -46,14 +46,17 @@ def only_compiles() -> bool:
 def install() -> None:
     """Have this process stand for the class that the variable names, if it names one; before anybody asks for it."""
     if (stood_for := cpu()) is not None and only_compiles():
-        dry.begin(stood_for)
+        dry_run.begin(stood_for)
 
 
 @contextlib.contextmanager
 def with_its_caches() -> Iterator[None]:
     """Problems are ranked by the caches of the class, not by those of the machine that compiles or emulates."""
     stood_for = cpu()
-    with contextlib.nullcontext() if stood_for is None else described.on(Machine(current(), *stood_for.caches)):
+    if stood_for is None:
+        yield
+        return
+    with simulated_machine.simulating(Machine(current(), *stood_for.caches)):
         yield
 
 

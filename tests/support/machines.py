@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.described import on as on
+from bench.simulated_machine import simulating as simulating
 from cpuconv.isa import table
 from cpuconv.kernels.binding.machine import Machine
 

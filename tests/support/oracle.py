@@ -24,7 +24,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.solvers import TABLE
 from cpuconv.solvers.shared.solver import Solver
-from cpuconv.tuning.judging import ERROR_LIMITS
+from cpuconv.tuning.checking import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
 

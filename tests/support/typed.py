@@ -24,7 +24,7 @@ from cpuconv.problem.quantized_epilogue import is_exact
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not
 from cpuconv.solvers.shared.solver import Solver
-from cpuconv.tuning.judging import ERROR_LIMITS
+from cpuconv.tuning.checking import ERROR_LIMITS
 from support import oracle, quantized
 from support.guarded import END, START, named, pages, place
 

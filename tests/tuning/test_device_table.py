@@ -13,7 +13,7 @@ import pytest
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
-from autotune.wisdom.tiers import OLDER
+from autotune.wisdom.tiers import OLDER_KERNELS
 from support.running.caches import CACHE
 from support.running.processes import ROOT
 
@@ -95,7 +95,7 @@ def test_a_table_is_made_and_taken_by_a_process_whose_store_is_empty(environ: di
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new, 1))
     older = json.loads(run(environ, package, "fresh", "-c", TOLD))
-    assert (older["decided"], older["layer"], older["algorithm"]) == (OLDER, OLDER, told["algorithm"])
+    assert (older["decided"], older["layer"], older["algorithm"]) == (OLDER_KERNELS, OLDER_KERNELS, told["algorithm"])
     assert older["inside"] == pytest.approx(72.0, rel=1e-4)
     explained = run(environ, package, "fresh", *autotune, "explain", PROBLEM, "--threads", "1")
     assert "measured with older kernels" in explained and "shipped · older kernels" in explained

@@ -14,10 +14,12 @@ from autotune.machine.device import fingerprint
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.tuning import placement
-from cpuconv.tuning.placement import LEAST, MOST, TIMES, Arena, cold_memory, cold_weights
+from cpuconv.tuning.placement import MAX_RANGE, MIN_RANGE, TIMES, Arena, cold_memory, cold_weights
 
 
-@pytest.mark.parametrize(("size", "spare"), [(64, LEAST), (1000, LEAST), (1 << 20, TIMES << 20), (10 << 20, MOST)])
+@pytest.mark.parametrize(
+    ("size", "spare"), [(64, MIN_RANGE), (1000, MIN_RANGE), (1 << 20, TIMES << 20), (10 << 20, MAX_RANGE)]
+)
 def test_places_are_drawn_from_the_whole_arena(size: int, spare: int) -> None:
     arena = Arena()
     starts = [address(place) for place in (arena.place(size) for _ in range(100)) if place.nbytes == size]
@@ -41,7 +43,7 @@ def test_copies_are_whole_and_apart_from_what_they_are_of(sizes: list[int]) -> N
 def test_an_arena_grows_and_what_it_held_stays_sound() -> None:
     arena = Arena()
     first = arena.copy(np.ones(10, np.float32))
-    arena.place(5 * MOST)[:] = 0
+    arena.place(5 * MAX_RANGE)[:] = 0
     assert first.sum() == 10  # its memory is kept as long as it is used
 
 

@@ -14,7 +14,7 @@ from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.tuning import speed_probe
-from cpuconv.tuning.placement import LEAST, MOST, cold_memory
+from cpuconv.tuning.placement import MAX_RANGE, MIN_RANGE, cold_memory
 from cpuconv.tuning.workload import workload
 
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
@@ -64,7 +64,7 @@ def test_trials_move_their_data(name: str) -> None:
         places = [place[:-1] for place in places]
     for found in zip(*places, strict=True):
         assert len(set(found)) > 10
-        assert LEAST / 2 < max(found) - min(found) <= MOST
+        assert MIN_RANGE / 2 < max(found) - min(found) <= MAX_RANGE
         assert not any(place % ALIGNMENT for place in found)
     assert trial.check() <= trial.limit
 

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 400.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 8.0, 8.0, 40.0
 MARGIN = 1.5  # factor by which the axes extend beyond the data
 ROOM = 3.0  # factor beyond the closest level's ridge, for its label
-LEAST_AREA, MOST_AREA = 20.0, 260.0  # area of a marker
+MIN_AREA, MAX_AREA = 20.0, 260.0  # area of a marker
 FIRST, UNDER = 14.0, 10.0  # start of a roof's label: distance along the line from its lower end, and below it
 LABEL = 96.0  # length of a roof's label
 CROWDED = 13.0  # min. distance of the previous roof for a label that is not shifted
@@ -71,7 +71,7 @@ def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
     total = sum(line.seconds for _, line, _, _ in shown)
     # The largest first, so that none is covered.
     for place, line, work, verdict in sorted(shown, key=lambda point: -point[1].seconds):
-        area = LEAST_AREA + MOST_AREA * line.seconds / total
+        area = MIN_AREA + MAX_AREA * line.seconds / total
         link = SubElement(drawing, "a", href=f"#{name}r{place}")
         SubElement(link, "title").text = _words(line, work, verdict)
         spot = x.at(work.intensity), y.at(line.executed_gflops)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from autotune.machine.cores import thread_counts
-from autotune.wisdom.tiers import OLDER
+from autotune.wisdom.tiers import OLDER_KERNELS
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
 from cpuconv.conv.choice.existing import served
@@ -36,7 +36,7 @@ from cpuconv.solvers.shared import blocked
 
 _CLEARLY = 1.02  # minimum speed-up of NCHW over blocks, as the next layer reads blocks without a reorder
 MODELLED = ("neighbour", "model")  # sources of decisions without stored results
-_UNTUNED = (OLDER, *MODELLED)  # sources of decisions without results of current kernels
+_UNTUNED = (OLDER_KERNELS, *MODELLED)  # sources of decisions without results of current kernels
 _CLEARLY_SLOWER = 1.1  # ratio up to which another size's micro-kernels are used; the model's error is as large
 _HARDLY = 1.03  # maximum ratio of the estimate of a candidate with packed weights to the selected one's
 
@@ -123,7 +123,7 @@ def untuned(
     best = favourite(problem, limits, prefix)
     old = nearest_tuned.remembered(problem, older, best, limits)
     if old is not None:
-        return Choice(old, OLDER)
+        return Choice(old, OLDER_KERNELS)
     if known is not None:
         return known
     near = nearest_tuned.suggestion(problem, best, limits, prefix)
@@ -178,7 +178,7 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
     found = served(problem, limits, choice.candidate)
     if found.candidate == choice.candidate:
         return choice
-    awaited = found.loss > background.WORTH and background.want(found.missing)
+    awaited = found.loss > background.MIN_SAVING and background.request(found.missing)
     return Choice(found.candidate, AT_HAND, choice.candidate if awaited else None)
 
 

@@ -33,7 +33,7 @@ def kept(key: str, compute: Callable[[], str]) -> str:
 
 def write() -> None:
     """Store the hashes of this process for later ones."""
-    path = parsed.kept_path()
+    path = parsed.cache_path()
     if path is None:
         return
     path = path.with_name(NAME)
@@ -53,7 +53,7 @@ def _kept() -> dict[str, str]:
 
 
 def _read() -> dict[str, str]:
-    path = parsed.kept_path()
+    path = parsed.cache_path()
     text = None if path is None else checked_file.read(path.with_name(NAME), _MOST_BYTES)
     try:
         known = json.loads(text or b"{}")

@@ -50,7 +50,7 @@ def columns_for(
     for each in others:
         lacking = at_hand.missing((ref.kernel, ref.tile) for ref in kernels(each)) if each != first else []
         if lacking:
-            background.want(lacking)
+            background.request(lacking)
         elif each != first:
             options.append(each)
     index = applied(functools.partial(_best, tuple(options)), pixels)

@@ -9,7 +9,7 @@ from cpuconv.isa.vector import Vector
 from cpuconv.kernels.channel_groups.partial_groups import copy_words, pack_partial, unpack_partial, zero_words
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 

@@ -19,7 +19,7 @@ from cpuconv.kernels.emit.interleave import QUAD, interleaved, within_quads
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW, first_elements, join, present_rows
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
 NO_PARTIAL, PAD_ON_WRITE, TRIM_ON_READ, ZERO_FILL = range(4)

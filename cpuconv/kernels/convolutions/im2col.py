@@ -18,7 +18,7 @@ from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.emit.vector_copies import copy_alternate
 from cpuconv.kernels.products.gemm import call_gemm_strip
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, LINES, VECTORS = range(3)

@@ -14,7 +14,7 @@ from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_element
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 

@@ -16,7 +16,7 @@ from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.vector_copies import copy_every
 from cpuconv.kernels.products.gemm import call_gemm_strip
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, PLANES, ROWS, ANY = range(4)

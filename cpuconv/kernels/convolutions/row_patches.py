@@ -16,7 +16,7 @@ from cpuconv.kernels.emit.channels import copy_kept, spread_pixels, zip_planes
 from cpuconv.kernels.emit.intrinsics import copy_element, copy_vector, fill_vector, zero_element
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 PLANES, BESIDE, WHOLE, APART = range(4)

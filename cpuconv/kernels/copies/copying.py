@@ -26,7 +26,7 @@ from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)

@@ -35,7 +35,7 @@ from cpuconv.kernels.emit.vector_copies import (
     scatter_blocks,
     store_valid,
 )
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline
 
 BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, WORDS, PLANES = range(9)

@@ -16,7 +16,7 @@ from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile, pack_vectors
 from cpuconv.kernels.emit.interleave import lines_from_words, planes_from_words, words_from_planes
 from cpuconv.kernels.emit.intrinsics import copy_vector, emitter
 from cpuconv.kernels.emit.transpose import NARROW, four_columns, transpose_quads
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 VECTORS = (BLOCKED, CHANNELS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import Emitted
+from cpuconv.runtime.driver_functions import Emitted
 
 
 def emitter(function: Callable[..., Any]) -> Any:

@@ -38,7 +38,7 @@ from cpuconv.kernels.products.matmul import best_tile
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

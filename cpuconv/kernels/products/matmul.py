@@ -42,7 +42,7 @@ from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -258,8 +258,8 @@ def _strip_at_hand(isa: Isa, problem: MatmulProblem) -> tuple[GemmTile, GemmTile
     if found != best:
         sizes = [now(size) for size in (problem.rows, problem.depth, problem.columns)]
         least, own = best_tile(isa, *sizes)[0], _cycles(isa, found[0].v, found[0].cols, *sizes)
-        if own > (1 + background.WORTH) * least:
-            background.want(at_hand.missing(kernels(best)))
+        if own > (1 + background.MIN_SAVING) * least:
+            background.request(at_hand.missing(kernels(best)))
     return found
 
 

@@ -15,7 +15,7 @@ from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
 from cpuconv.kernels.emit.intrinsics import fill_vector
 from cpuconv.kernels.windows.depthwise_tile import call_lane_strip
-from cpuconv.runtime.described import specialise_on_tile
+from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 

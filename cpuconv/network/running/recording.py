@@ -22,7 +22,7 @@ from cpuconv.kernels.binding.words import Words, entries_of
 from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.problem.arrays import address
-from cpuconv.runtime.code.together import with_kernels
+from cpuconv.runtime.code.parallel_compile import with_kernels
 
 Made = TypeVar("Made")
 _SLICE_SECONDS = 20e-3  # modelled; the model may be off by some factor: a run ends within 50 ms of a request

@@ -26,7 +26,7 @@ from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.errors import MissingFileError, SourceError
 from cpuconv.memory.mapped_files import contents
 from cpuconv.network.saved.bounds import MOST_HEADER, check_text
-from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.code.cache import recording_names
 
 MAGIC = b"\x89cpuconv"
 FORMAT = 1
@@ -59,7 +59,7 @@ def _fingerprinter() -> Fingerprinter:
 
 def checksum_kernels() -> set[str]:
     """The names of the kernels that compute checksums."""
-    with noting() as names:
+    with recording_names() as names:
         Fingerprinter(hashlib.shake_256(MAGIC).digest, _LANES)(np.zeros(ALIGNMENT, np.uint8))
     return names
 

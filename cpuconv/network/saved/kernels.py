@@ -14,7 +14,7 @@ from cpuconv.isa import current
 from cpuconv.network.saved.container import checksum_kernels
 from cpuconv.network.saved.encoding import must_be
 from cpuconv.runtime.code import cache
-from cpuconv.runtime.code.packs import pack_file, serving
+from cpuconv.runtime.code.packs import active_pack, pack_file
 from cpuconv.runtime.code.packs.pack_file import Damaged, Part
 from cpuconv.runtime.target import target
 
@@ -54,5 +54,5 @@ def trusted(content: np.ndarray) -> Part | None:
         part = pack_file.of_bytes(content.tobytes()).part(_PART)
     except Damaged:
         return None
-    serving.trust(part)
+    active_pack.trust(part)
     return part

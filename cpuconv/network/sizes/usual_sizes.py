@@ -13,7 +13,7 @@ from dataclasses import replace
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.products.closed.closed_strip import closed_strip
 from cpuconv.kernels.products.closed.closed_tile import LINES, MATRIX, PIXELS, PLANES
-from cpuconv.runtime.code.together import Wanted, compiled_together
+from cpuconv.runtime.code.parallel_compile import Wanted, compile_in_parallel
 
 Shapes = tuple[tuple[int, ...], ...]  # shapes of the inputs
 
@@ -29,7 +29,7 @@ def usual_shapes(inputs: Sequence[Value], fits: Callable[[Shapes], bool]) -> Ite
 def compile_with_small_tiles(wanted: Sequence[Wanted]) -> None:
     """Compile these kernels to the cache folder, with small tiles of their families."""
     wanted = list(dict.fromkeys((*wanted, *_small(wanted))))
-    compiled_together(wanted)
+    compile_in_parallel(wanted)
     for kernel, tile in wanted:
         kernel.entry(tile)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cpuconv.runtime.code import cache, kernel_files
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 
 Found = TypeVar("Found")
 _END = ".o"
-_MOST_ASKED = 100  # max. options that are checked after the best one
+_MAX_ASKED = 100  # max. options that are checked after the best one
 _preferred: contextvars.ContextVar[bool] = contextvars.ContextVar("preferred", default=False)
 name_of = functools.lru_cache(maxsize=2048)(cache.name_of)
 """File name of a kernel for a tile; empty if it has none."""
@@ -48,7 +48,7 @@ def is_at_hand(kernel: Any, tile: Any) -> bool:
 
 def is_named_at_hand(name: str) -> bool:
     """Whether the kernel with this file name is at hand."""
-    return cache.is_in_memory(name) or f"{name}{_END}" in files() or serving.has(name)
+    return cache.is_in_memory(name) or f"{name}{_END}" in files() or active_pack.has(name)
 
 
 def missing(wanted: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -65,7 +65,7 @@ def first(options: Iterable[Found], kernels: Callable[[Found], Iterable[tuple[An
     best = next(options)
     if not is_preferred() or not missing(kernels(best)):
         return best
-    others = itertools.islice(options, _MOST_ASKED)
+    others = itertools.islice(options, _MAX_ASKED)
     return next((each for each in others if not missing(kernels(each))), best)
 
 
@@ -79,8 +79,8 @@ def among(names: Iterable[str]) -> set[str]:
     """Return the names, out of `names` of kernel files, whose kernels are at hand."""
     there, names = files(), list(names)
     found = {each for each in names if f"{each}{_END}" in there}
-    if serving.any_serves():
-        found.update(filter(serving.has, names))
+    if active_pack.is_any_active():
+        found.update(filter(active_pack.has, names))
     if not there:  # with a folder, kernels in memory are also on disk
         found.update(filter(cache.is_in_memory, names))
     return found
@@ -89,7 +89,7 @@ def among(names: Iterable[str]) -> set[str]:
 def state() -> tuple[int, int, bool]:
     """Return a value that changes when more kernels are at hand."""
     path = kernel_files.folder().path
-    return 0 if path is None else _changed(path), cache.Statistics.compiled, serving.any_serves()
+    return 0 if path is None else _changed(path), cache.Statistics.compiled, active_pack.is_any_active()
 
 
 def _changed(path: os.PathLike[str]) -> int:

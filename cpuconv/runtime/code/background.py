@@ -1,8 +1,8 @@
 """Background compilation of kernels that make a layer clearly faster, for programs that are built later.
 
 A run uses the kernels at hand (`at_hand`) and requests better ones here. One process per cache folder compiles them
-into the user's cache, at the lowest priority. It runs this interpreter, started like other helpers (`together`). It
-ends after some idle seconds or when no process can send requests; no process waits for it. A file lock, which the
+into the user's cache, at the lowest priority. It runs this interpreter, started like the helpers of `parallel_compile`.
+It ends after some idle seconds or when no process can send requests; no process waits for it. A file lock, which the
 process holds until it ends for any reason, shows that it runs. A process that finds the lock taken starts no other one,
 and tries again with its next request. Compiled kernels stay in the cache; later programs request the others again.
 """
@@ -27,70 +27,72 @@ from autotune.interpreter import python_main, starts_again
 from autotune.locks import Lock
 from cpuconv.runtime.code import at_hand, kernel_files
 from cpuconv.runtime.code.llvm import imported
-from cpuconv.runtime.code.together import Wanted, found
+from cpuconv.runtime.code.parallel_compile import Wanted, found
 from cpuconv.runtime.target import target
 
 VARIABLE = "CPUCONV_BACKGROUND"
 OFF = "0"  # value of the variable that turns background compilation off
 LOCK = "background.lock"
-WORTH = 0.05  # min. saving for which a kernel is compiled, as a share of the layer's modelled time
+MIN_SAVING = 0.05  # min. saving for which a kernel is compiled, as a share of the layer's modelled time
 _IDLE_SECONDS = 10.0  # idle time after which the process ends
 _NICE = 10
-_MOST = 256  # max. queued requests; the oldest are dropped
+_MAX_QUEUED = 256  # max. queued requests; the oldest are dropped
 _SIZE = struct.Struct("<I")
-_MOST_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512  # max. message size: pipe writes are atomic
+_MAX_MESSAGE_BYTES = (
+    select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
+)  # max. message size: pipe writes are atomic
 
 
-def want(wanted: Iterable[Wanted]) -> bool:
+def request(wanted: Iterable[Wanted]) -> bool:
     """Request kernels to be compiled in the background; return at once, whether they will be."""
-    return _asking.want(wanted)
+    return _requests.request(wanted)
 
 
-class _Asking:
+class _Requests:
     """The requests of this process, and the compiling process that it has started."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._owner = os.getpid()
         self._ended = False
-        self._told: set[str] = set()  # names of kernels that were sent
-        self._waiting: dict[str, bytes] = {}  # queued messages by kernel name
+        self._sent: set[str] = set()  # names of kernels that were sent
+        self._queued: dict[str, bytes] = {}  # queued messages by kernel name
         self._pipe = self._process = -1
 
-    def want(self, wanted: Iterable[Wanted]) -> bool:
-        if not self._may_ask():
+    def request(self, wanted: Iterable[Wanted]) -> bool:
+        if not self._may_request():
             return False
         with self._lock:
             running = self._is_running()
             for kernel, tile in wanted:
                 name = at_hand.name_of(kernel, tile)
                 message = pickle.dumps((kernel.module, kernel.name, tile))
-                if name and name not in self._told and _SIZE.size + len(message) <= _MOST_BYTES:
-                    self._waiting[name] = _SIZE.pack(len(message)) + message
-            while len(self._waiting) > _MOST:
-                del self._waiting[next(iter(self._waiting))]
-            if self._waiting and not running:
+                if name and name not in self._sent and _SIZE.size + len(message) <= _MAX_MESSAGE_BYTES:
+                    self._queued[name] = _SIZE.pack(len(message)) + message
+            while len(self._queued) > _MAX_QUEUED:
+                del self._queued[next(iter(self._queued))]
+            if self._queued and not running:
                 self._start()
-            self._tell()
+            self._send()
         return True
 
-    def _may_ask(self) -> bool:
+    def _may_request(self) -> bool:
         """Whether requests are allowed: not in a forked child, which shares its parent's pipe, nor at exit."""
         if os.environ.get(VARIABLE) == OFF or self._ended or os.getpid() != self._owner or sys.is_finalizing():
             return False
         place = kernel_files.folder()
         return _is_able() and place.path is not None and not place.trouble and starts_again()
 
-    def _tell(self) -> None:
-        for name, message in list(self._waiting.items()):
+    def _send(self) -> None:
+        for name, message in list(self._queued.items()):
             try:
                 os.write(self._pipe, message)
             except BlockingIOError:
                 return
             except OSError:  # the process ended, or was not started
                 return
-            self._told.add(name)
-            del self._waiting[name]
+            self._sent.add(name)
+            del self._queued[name]
 
     def _is_running(self) -> bool:
         if self._process < 0:
@@ -122,14 +124,14 @@ class _Asking:
         if self._pipe >= 0:
             os.close(self._pipe)
         self._pipe = self._process = -1
-        self._told.clear()  # kernels that it did not compile are requested again
+        self._sent.clear()  # kernels that it did not compile are requested again
 
     def end(self) -> None:
         """Stop sending requests; the compiling process finishes those it has, and ends."""
         self._ended = True
 
 
-_asking = _Asking()
+_requests = _Requests()
 
 
 def _is_able() -> bool:

@@ -29,10 +29,10 @@ from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.kernel_files import KernelFile
 from cpuconv.runtime.code.loading import loader, object_file
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.waiting import Waiting
 
-KEPT = 1024  # latest functions that stay in memory without a program, about 50 KB each
+RECENT_FUNCTIONS = 1024  # latest functions that stay in memory without a program, about 50 KB each
 
 
 class Code:
@@ -43,7 +43,7 @@ class Code:
     Parameters
     ----------
     address : int
-    holds : object
+    owner : object
         The owner of the machine code's memory.
 
     Attributes
@@ -54,10 +54,10 @@ class Code:
         `machine_code.hash_of` the LLVM IR that it was compiled from; empty for code that is not from our IR.
     """
 
-    __slots__ = ("__weakref__", "_address", "_holds", "ir_hash", "name")
+    __slots__ = ("__weakref__", "_address", "_owner", "ir_hash", "name")
 
-    def __init__(self, address: int, holds: Any) -> None:
-        self._address, self._holds = address, holds
+    def __init__(self, address: int, owner: Any) -> None:
+        self._address, self._owner = address, owner
         self.name = self.ir_hash = ""
 
     def address_for(self, keeper: list[Any]) -> int:
@@ -75,7 +75,7 @@ class Code:
 class Entries:
     """The functions of one kernel, by tile."""
 
-    _latest: collections.deque[Code] = collections.deque(maxlen=KEPT)  # shared by all kernels
+    _latest: collections.deque[Code] = collections.deque(maxlen=RECENT_FUNCTIONS)  # shared by all kernels
 
     def __init__(self) -> None:
         self._found: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()
@@ -86,8 +86,8 @@ class Entries:
         if code is None:  # concurrent threads may both load: `load` returns the same function
             code = self._found[tile] = load()
             self._latest.append(code)
-        if (noted := _noted.get()) is not None:
-            noted.add(code.name)
+        if (recorded := _recorded.get()) is not None:
+            recorded.add(code.name)
         return code
 
 
@@ -104,40 +104,40 @@ class NotCompiled(LookupError):
         self.file = file
 
 
-_noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
+_recorded: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("recorded", default=None)
 _compiles: contextvars.ContextVar[bool] = contextvars.ContextVar("compiles", default=True)
 
 
 @contextlib.contextmanager
-def compiling_nothing(noting: bool = False) -> Iterator[None]:
-    """Raise `NotCompiled` instead of compiling in this thread's calls; record names as before only if `noting`."""
-    before, noted = _compiles.set(False), _noted.set(_noted.get() if noting else None)
+def without_compiling(record: bool = False) -> Iterator[None]:
+    """Raise `NotCompiled` instead of compiling in this thread's calls; record names as before only if `record`."""
+    before, recorded = _compiles.set(False), _recorded.set(_recorded.get() if record else None)
     try:
         yield
     finally:
         _compiles.reset(before)
-        _noted.reset(noted)
+        _recorded.reset(recorded)
 
 
-_asks: contextvars.ContextVar[bool] = contextvars.ContextVar("asks", default=False)
+_names_only: contextvars.ContextVar[bool] = contextvars.ContextVar("asks", default=False)
 
 
 def name_of(kernel: Any, tile: Any) -> str:
     """Return the file name of a kernel for `tile` without loading or compiling it; empty if it has none."""
-    asked = _asks.set(True)
+    before = _names_only.set(True)
     try:
-        with compiling_nothing():
+        with without_compiling():
             return str(kernel.entry(tile).name)
     except NotCompiled as error:
         return error.file.name
     finally:
-        _asks.reset(asked)
+        _names_only.reset(before)
 
 
 def known_ir_hash(kernel: Any, tile: Any) -> str:
     """Return `Code.ir_hash` of a kernel in memory, the cache folder or a pack; empty if not found or unknown."""
     try:
-        with compiling_nothing():
+        with without_compiling():
             return str(kernel.entry(tile).ir_hash)
     except NotCompiled:
         return ""
@@ -152,24 +152,24 @@ _common: set[str] = set()  # file names of the kernels that every process needs
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[set[str]]:
+def recording_names() -> Iterator[set[str]]:
     """Collect the names of the functions that this thread requests here, and of those that every process needs."""
     names: set[str] = set()
-    before = _noted.set(names)
+    before = _recorded.set(names)
     try:
         yield names
     finally:
-        _noted.reset(before)
+        _recorded.reset(before)
         names |= _common
         names.discard("")
-        if (outer := _noted.get()) is not None:
+        if (outer := _recorded.get()) is not None:
             outer |= names
 
 
 def body_of(file_name: str) -> bytes | None:
     """Return a kernel's file content, from the user's cache or the active pack; None if neither has it."""
     kept = kernel_files.named(file_name).read()
-    return serving.find(file_name) if kept is None else kept
+    return active_pack.find(file_name) if kept is None else kept
 
 
 class Statistics:
@@ -247,28 +247,28 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     compiles = ""  # name of the kernel that this thread is compiling
 
 
-_here = _Here()
+_thread = _ThreadState()
 
 
 @contextlib.contextmanager
 def _compiling_once(name: str) -> Iterator[None]:
     """Raise if this thread is already compiling a kernel: it would deadlock on its own locks, or re-enter an
     unfinished compiler."""
-    if interrupted := _here.compiles:
+    if interrupted := _thread.compiles:
         raise CpuconvError(
             f"The kernel {name} cannot be compiled by a signal handler that interrupted the compilation of "
             f"{interrupted}, in the same thread. Make the handler set a flag or an event, and call cpuconv elsewhere; "
             "or compile what it calls before it can be called."
         )
-    _here.compiles = name
+    _thread.compiles = name
     try:
         yield
     finally:
-        _here.compiles = ""
+        _thread.compiles = ""
 
 
 _INTERRUPTED = "cpuconv: interrupted, and ends when the kernel that is being compiled is done"
@@ -290,7 +290,7 @@ def load_or_compile(
         a compilation in the same thread, which would deadlock.
     """
     file = kernel_files.find(name, module, identity)
-    if _asks.get():
+    if _names_only.get():
         raise NotCompiled(file)
     key = file.name or (name, module, identity)
     if not identity:
@@ -330,7 +330,7 @@ def _load(file: KernelFile, load: Load) -> Code | None:
 
 
 def _unpacked(file: KernelFile, load: Load) -> Code | None:
-    loaded = _function(serving.find(file.name), load) if file.name else None
+    loaded = _function(active_pack.find(file.name), load) if file.name else None
     Statistics.packed += loaded is not None
     return loaded
 

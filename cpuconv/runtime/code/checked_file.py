@@ -10,11 +10,11 @@ from pathlib import Path
 
 from autotune.files import private_mode, read_regular, write_whole
 
-MOST_BYTES = 1 << 26  # max. size of a kernel file; the largest has about 300 KB
+MAX_BYTES = 1 << 26  # max. size of a kernel file; the largest has about 300 KB
 _DIGEST = hashlib.sha256().digest_size
 
 
-def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
+def read(path: Path, most_bytes: int = MAX_BYTES) -> bytes | None:
     """Read what `write` wrote; None if the file is missing, damaged, too large, or writable by others."""
     try:
         return body_of(read_regular(path, most_bytes, cached=True))

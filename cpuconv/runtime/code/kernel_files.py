@@ -34,7 +34,7 @@ from cpuconv.runtime.target import target
 
 LOCK_SECONDS = 120  # max. wait for a lock: compiling takes about 1 s, so a lock held longer belongs to a stuck process
 VARIABLE = "CPUCONV_CACHE_BYTES"
-MOST_BYTES = 1 << 30  # default limit of the size of all kernels of a user
+MAX_BYTES = 1 << 30  # default limit of the size of all kernels of a user
 RECENT_SECONDS = 24 * 3600.0  # kernels used more recently are not removed, whatever their size
 LEFT_SECONDS = 3600.0  # age from which a lock or unfinished file is taken as left by a dead process
 _NOTE_SECONDS = 3600.0  # resolution of the time of last use
@@ -226,13 +226,13 @@ def most_bytes() -> int:
 @functools.cache
 def _number(text: str) -> int:
     if not text:
-        return MOST_BYTES
+        return MAX_BYTES
     if text.strip().isdecimal():
         return int(text)
     warnings.warn(
-        f"{VARIABLE} must be a number of bytes, not {text!r}; {MOST_BYTES} are kept", CpuconvWarning, stacklevel=2
+        f"{VARIABLE} must be a number of bytes, not {text!r}; {MAX_BYTES} are kept", CpuconvWarning, stacklevel=2
     )
-    return MOST_BYTES
+    return MAX_BYTES
 
 
 _left = 0  # bytes that this process may write before the next check of the total size

@@ -11,7 +11,7 @@ from numba.core.registry import cpu_target
 
 from cpuconv.runtime.code.cache import Code, Compiled, Statistics
 from cpuconv.runtime.code.llvm import imported
-from cpuconv.runtime.described import OPTIONS
+from cpuconv.runtime.driver_functions import OPTIONS
 from cpuconv.runtime.front_end.numba_types import BlockType, TileType
 from cpuconv.runtime.target import target
 

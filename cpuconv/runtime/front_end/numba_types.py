@@ -19,7 +19,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import models, register_model, typeof_impl
 
-from cpuconv.runtime.described import Described
+from cpuconv.runtime.driver_functions import DriverFunction
 from cpuconv.runtime.tiles import tile_text
 
 I64 = ir.IntType(64)
@@ -83,8 +83,8 @@ def _block_getattr(context: Any, builder: Any, typ: BlockType, value: Any, attr:
     return builder.load(builder.gep(value, [ir.Constant(I64, typ.index[attr])]))
 
 
-@typeof_impl.register(Described)
-def _typeof_described(value: Described, context: Any) -> Any:
-    real, typing = value.real, cpu_target.typing_context
+@typeof_impl.register(DriverFunction)
+def _typeof_described(value: DriverFunction, context: Any) -> Any:
+    function, typing = value.numba_function, cpu_target.typing_context
     typing.refresh()  # registers intrinsics and overloads that were just made
-    return typing.resolve_value_type(real)
+    return typing.resolve_value_type(function)

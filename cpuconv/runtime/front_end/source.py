@@ -12,7 +12,7 @@ from collections import Counter
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-_TOLD_BY = ("co_code", "co_names", "co_varnames", "co_consts", "co_freevars")
+_CODE_FIELDS = ("co_code", "co_names", "co_varnames", "co_consts", "co_freevars")
 
 
 class NotInSubsetError(Exception):
@@ -65,4 +65,4 @@ def _is_source_of(function: FunctionType, tree: ast.FunctionDef) -> bool:
     flags = function.__code__.co_flags & __future__.annotations.compiler_flag
     made = compile(ast.Module([tree], []), "", "exec", flags=flags, dont_inherit=True)
     codes = [each for each in made.co_consts if isinstance(each, CodeType)]
-    return len(codes) == 1 and all(getattr(codes[0], name) == getattr(function.__code__, name) for name in _TOLD_BY)
+    return len(codes) == 1 and all(getattr(codes[0], name) == getattr(function.__code__, name) for name in _CODE_FIELDS)

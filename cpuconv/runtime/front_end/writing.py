@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from cpuconv.runtime.described import Emitted, Inlined, Specialised
+from cpuconv.runtime.driver_functions import Emitted, Inlined, Specialised
 from cpuconv.runtime.front_end import source, values
 from cpuconv.runtime.front_end.source import NotInSubsetError
 from cpuconv.runtime.front_end.values import BIT, I64, Block, is_computed

@@ -184,7 +184,7 @@ def test_formats_and_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "| good:2" in output.read_text()
     assert main(["table", "--output", str(tmp_path / "missing" / "table.md")]) == FAILED
     assert main(["table", "--device", "elsewhere"]) == FAILED
-    assert "nothing for a device 'elsewhere'" in capsys.readouterr().err
+    assert "no results for a device 'elsewhere'" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
@@ -242,8 +242,8 @@ def test_layers_and_weights_are_told(tmp_path: Path, capsys, monkeypatch) -> Non
     [
         (["warmup", "nonsense"], USAGE, "is no problem"),
         (["warmup", "good", "--workload", "no_such_module:x"], USAGE, "no_such_module"),
-        (["warmup", "none", "--threads", "1"], FAILED, "no candidate solves"),
-        (["table"], FAILED, "holds nothing"),
+        (["warmup", "none", "--threads", "1"], FAILED, "without a working candidate"),
+        (["table"], FAILED, "has no results"),
         (["explain", "nonsense"], USAGE, "is no problem"),
     ],
 )
@@ -338,7 +338,7 @@ def test_a_terminal_gets_a_bar() -> None:
 
 def test_missed_problems_are_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["warmup", "--missed"]) == FAILED
-    assert "nothing was missed" in capsys.readouterr().err
+    assert "no problem was missed" in capsys.readouterr().err
     device = fingerprint().key
     with Store() as store:
         store.add_missed(device, [("good:1 layouts= threads=1", 3), ("nonsense", 2)])
@@ -356,7 +356,7 @@ def test_what_another_warmup_is_at_is_no_failure(capsys: pytest.CaptureFixture[s
         assert main(["warmup", "good:1", "--threads", "1", "--json"]) == OK
     out, err = capsys.readouterr()
     assert json.loads(out)["elsewhere"] == [problem.task]
-    assert "1 that another warmup is at" in err and "want of time" not in err
+    assert "1 being tuned by another warmup" in err and "lack of time" not in err
 
 
 def test_threads_and_weights(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

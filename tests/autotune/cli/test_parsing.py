@@ -26,7 +26,7 @@ CASES = [
     (
         cpuconv,
         ["run", "m.onnx", "--seed", "-1"],
-        "--seed: must be an integer from 0 on, not '-1'",
+        "--seed: must be an integer of at least 0, not '-1'",
         "cpuconv run --help",
     ),
     (cpuconv, ["run"], "the following arguments are required: MODEL", "cpuconv run --help"),

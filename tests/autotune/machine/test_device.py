@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine import cores, device, memory
-from autotune.machine.device import UNKEYED, Device, fingerprint, microarchitecture
+from autotune.machine.device import KEY_EXCLUDED, Device, fingerprint, microarchitecture
 from autotune.paths import cache_folder, store_path
 from support.running import processes
 
@@ -26,14 +26,14 @@ def changed(value):
     return "other" if isinstance(value, str) else (value or 0) + 1
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name not in UNKEYED])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in KEY_EXCLUDED])
 def test_each_keyed_field_changes_the_key(name: str) -> None:
     here = fingerprint()
     other = dataclasses.replace(here, **{name: changed(getattr(here, name))})
     assert other.key != here.key
 
 
-@pytest.mark.parametrize("name", UNKEYED)
+@pytest.mark.parametrize("name", KEY_EXCLUDED)
 def test_what_times_do_not_depend_on_is_not_keyed(name: str) -> None:
     here = fingerprint()
     assert dataclasses.replace(here, **{name: changed(getattr(here, name))}).key == here.key

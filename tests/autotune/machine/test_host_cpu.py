@@ -61,9 +61,9 @@ def test_this_cpu_is_what_llvm_calls_it() -> None:
     ],
 )
 def test_what_linux_tells_of_arm(words: str, told: str) -> None:
-    found = host_cpu.told_by_linux(f"processor\t: 0\nFeatures\t: {words}\nCPU part\t: 0xd0c\n")
+    found = host_cpu.features_from_cpuinfo(f"processor\t: 0\nFeatures\t: {words}\nCPU part\t: 0xd0c\n")
     assert sorted(name for name, on in found.items() if on) == told.split() and len(found) == len(host_cpu._OF_ARM)
-    assert host_cpu.told_by_linux("flags\t\t: fpu asimddp\n") == {}
+    assert host_cpu.features_from_cpuinfo("flags\t\t: fpu asimddp\n") == {}
 
 
 def test_the_version_of_llvm_is_known() -> None:

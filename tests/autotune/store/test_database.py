@@ -119,7 +119,7 @@ def test_a_row_that_has_changed_is_passed_over(path: Path) -> None:
     kept.put([row("a", 1e-3), row("b", 2e-3), row("c", 3e-3)])
     change(path, "UPDATE trials SET median = 4e-3 WHERE candidate = 'a'")
     change(path, "UPDATE trials SET candidate = 'x' WHERE candidate = 'c'")
-    with pytest.warns(StoreWarning, match="rows that are damaged; they are passed over") as caught:
+    with pytest.warns(StoreWarning, match="damaged rows, which are skipped") as caught:
         assert kept.best("d", "p", CURRENT).candidate == "b"
         assert [each.candidate for each in kept.rows("d", "p")] == ["b"]
     assert len(caught) == 1
@@ -273,7 +273,7 @@ def test_a_store_of_the_version_before_keeps_its_rows(path: Path) -> None:
         assert change(kept.path, query) == change(fresh.path, query)
 
 
-# -- what is no regular file of this user's
+# -- files that are not regular files of this user's
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
@@ -287,10 +287,10 @@ def test_a_pipe_is_set_aside_and_not_waited_for(path: Path, suffix: str) -> None
     for end in database.JOURNALS:
         Path(f"{path}{end}").unlink(missing_ok=True)
     os.mkfifo(f"{path}{suffix}")
-    with pytest.warns(StoreWarning, match="no regular file"):
+    with pytest.warns(StoreWarning, match="not a regular file"):
         assert Store(path, read_only=True).rows("d", "p") == []
     database._warned.clear()
-    with pytest.warns(StoreWarning, match="no regular file.*a new store is begun"):
+    with pytest.warns(StoreWarning, match="not a regular file.*a new store is created"):
         store = Store(path)
     store.put([row("b", 1e-3)])
     assert path.is_file() and len(list(path.parent.glob("*.corrupt-1*"))) >= 1

@@ -67,10 +67,10 @@ def test_where_files_cannot_be_locked_every_claim_is_granted(path: Path) -> None
 def test_warmups_at_once_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench.tuner` kills fifty."""
     monkeypatch.setattr(kills, "PROBLEMS", 40)
-    toll = kills.kill_warmups(tmp_path, kills=6, seed=1)
-    assert toll.troubles == []
-    assert toll.kills == 6 and len(toll.finished) == 6 * 40
-    assert toll.lost == toll.twice == set()
+    results = kills.kill_warmups(tmp_path, kills=6, seed=1)
+    assert results.troubles == []
+    assert results.kills == 6 and len(results.finished) == 6 * 40
+    assert results.lost == results.twice == set()
 
 
 def test_misses_are_counted_and_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,11 @@ def test_rounds_run_everybody_in_random_order(clock: Clock) -> None:
 def test_who_is_judged_out_runs_no_more(clock: Clock) -> None:
     asked: list[list[str]] = []
 
-    def judge(standing: list[str]) -> list[str]:
-        asked.append(standing)
-        return standing[:-1]
+    def select(remaining: list[str]) -> list[str]:
+        asked.append(remaining)
+        return remaining[:-1]
 
-    rounds = taken(entrants(clock, a=0.02, b=0.02, c=0.02), least=2, judge=judge)
+    rounds = taken(entrants(clock, a=0.02, b=0.02, c=0.02), least=2, select=select)
     assert asked == [["a", "b", "c"], ["a", "b"], ["a"]]
     assert [len(rounds.samples(name)) for name in "abc"] == [4, 3, 2]
 

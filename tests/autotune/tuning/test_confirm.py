@@ -10,7 +10,7 @@ from autotune.store.store import Store
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.workload import Problem
 from bench.tuning import fake
-from bench.tuning.fake import Way, workload
+from bench.tuning.fake import Behaviour, workload
 from support.tuner.fakes import problems, rows
 
 DEVICE = fingerprint().key
@@ -65,7 +65,7 @@ def test_a_changed_kernel_is_timed_again(tuned: Problem, store: Store, monkeypat
 
 
 def test_a_new_candidate_is_timed(tuned: Problem, store: Store, monkeypatch) -> None:
-    monkeypatch.setitem(fake.WAYS, "close", {**fake.WAYS["close"], "new": Way(50e-6)})
+    monkeypatch.setitem(fake.BEHAVIOURS, "close", {**fake.BEHAVIOURS["close"], "new": Behaviour(50e-6)})
     assert again(store, tuned).tuned[tuned.task].candidate == "new"
 
 

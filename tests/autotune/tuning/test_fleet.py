@@ -70,7 +70,7 @@ def test_shards_merge_into_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == []
     assert main(["diff", "1.json", "2.sqlite"]) == OK
     out, err = capsys.readouterr()
-    assert "good:6" in out and "6 problems have another best candidate" in err
+    assert "good:6" in out and "6 problems have different best candidates" in err
 
 
 def test_tables_and_pruning(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
@@ -188,6 +188,6 @@ def test_a_dead_worker_costs_its_task_only(cluster, tmp_path: Path, capsys: pyte
 
 def test_no_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(fleet, "PATIENCE", 0.5)
+    monkeypatch.setattr(fleet, "CONNECT_SECONDS", 0.5)
     assert main(["warmup", "good:1", "--threads", "1", "--dask", "tcp://127.0.0.1:9"]) == FAILED
     assert "autotune: " in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_times_are_comparable_though_the_machine_slows(store: Store, fake_clock,
     (problem,) = problems("close")
     profile(workload, problem.key, store)
     found = rows(store, problem)
-    for name, way in fake.WAYS["close"].items():
+    for name, way in fake.BEHAVIOURS["close"].items():
         assert found[name].median / found["best"].median == pytest.approx(way.seconds / 100e-6, rel=0.04)
 
 

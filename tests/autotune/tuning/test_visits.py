@@ -61,8 +61,8 @@ def after(visits: Sequence[Sequence[dict[str, float]]], kind: str = "tie") -> Se
             search.ran |= {*seconds}
         search.visits = number
         names = [*rounds[0]]
-        search.findings.rank(names, search.leader(names))
-        search.survivors = search.nominate(names)
+        search.results.rank(names, search.leader(names))
+        search.survivors = search.select_survivors(names)
     return search
 
 
@@ -141,8 +141,8 @@ def test_an_interrupt_keeps_what_is_known(
 @pytest.mark.usefixtures("undecided")
 def test_an_interrupt_of_open_problems_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "BATCH_SECONDS", 1.0)  # one problem
-    monkeypatch.setattr(tuner, "settle", lambda searches, *more: settled.append(searches) or inner(searches, *more))
-    settled, inner = [], tuning.settle
+    monkeypatch.setattr(tuner, "decide_all", lambda searches, *more: settled.append(searches) or inner(searches, *more))
+    settled, inner = [], tuning.decide_all
     tie, good = problems("tie:2", "good:1")
     with monkeypatch.context() as patch:
         interrupted("good:1", 2, patch)
@@ -253,7 +253,7 @@ def test_times_of_heats_are_in_terms_of_the_last(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fake.FakeTrial, "run", run)
     search.visit()
     assert slow[0] > 1.5
-    times, ways = search.findings.times, fake.WAYS["many"]
+    times, ways = search.results.times, fake.BEHAVIOURS["many"]
     for name, way in ways.items():
         assert times[name] / times["way0"] == pytest.approx(way.seconds / ways["way0"].seconds, rel=0.1)
 

@@ -75,7 +75,7 @@ def test_each_race_is_stored_at_once_and_refined_later(store: Store, fake_clock:
         assert store.best(DEVICE, problem.key, RowLimits(workload.sources)).candidate == winner
         told = explain_stored(store, DEVICE, workload, problem.key, problem.flops, 1, "quick")
         assert (told.algorithm, told.decided_by, told.lines[0].remark) == (winner, "store", "provisional")
-        assert "the next one goes on" in str(told) and "store · provisional" in str(told)
+        assert "the next warmup continues" in str(told) and "store · provisional" in str(told)
     assert store.devices()[DEVICE]["provisional"] == 2
     # All are timed again, even those that a decided row would rule out.
     assert {each.name for each in choose(workload, asked[1].key, store, "quick")} == {"model", "other"}

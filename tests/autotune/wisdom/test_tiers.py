@@ -86,7 +86,7 @@ def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(tiers.PINNED, str(tmp_path / "pinned.json"))
     if content is not None:
         (tmp_path / "pinned.json").write_bytes(content)
-    with pytest.warns(StoreWarning, match="pinned.json.*nothing is taken from it") as caught:
+    with pytest.warns(StoreWarning, match="pinned.json.*it is ignored") as caught:
         for _ in range(3):
             assert Tiers(tmp_path).lookup(HERE.key, "p", LIMITS) is None
     assert len(caught) == 1
@@ -116,7 +116,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
 
     def older(problem: str = "p", **limits) -> list[str]:
         found = asked.older(HERE.key, problem, LIMITS._replace(**limits))
-        assert not any(each.current for each in found) and {each.remark for each in found} <= {tiers.OLDER}
+        assert not any(each.current for each in found) and {each.remark for each in found} <= {tiers.OLDER_KERNELS}
         return [each.row.candidate for each in found]
 
     table(
@@ -194,7 +194,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path, searched, monkeypatch) -> None:
     Store().put([row("a", 2e-3)])
     asked = Tiers()
-    asked.recheck_seconds, asked.most_answers = 0.0, 3
+    asked.recheck_seconds, asked.max_answers = 0.0, 3
     assert best(asked) == best(asked) == "a"
     assert len(searched) == 1
     for n in range(10):
@@ -209,7 +209,7 @@ def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path, searc
 def test_a_look_up_asks_the_store_once(path: Path, searched: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(9) for n in range(3)])
     asked = Tiers()
-    asked.recheck_seconds, asked.most_answers = math.inf, 9
+    asked.recheck_seconds, asked.max_answers = math.inf, 9
     for _ in range(5):
         for m in range(9):
             assert best(asked, f"p{m}") == "c0"

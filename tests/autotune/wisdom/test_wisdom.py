@@ -149,14 +149,14 @@ def set_in(path: str, value: object):
 COLUMN = {name: at for at, name in enumerate(wisdom.ROW_RULES)}
 ROW = "devices/0/rows/0"
 HOSTILE = {
-    "another format": (set_in("format", "pickle"), "not of the format"),
+    "another format": (set_in("format", "pickle"), "format is not"),
     "a newer version": (set_in("version", 2), "version must be 1, not 2"),
     "a version that is no number": (set_in("version", True), "version must be 1, not True"),
     "more keys": (set_in("exec", "import os"), "must be an object with"),
     "other columns": (set_in("columns/rows/0", "shell"), "columns"),
     "a forged device": (set_in("devices/0/fields/model", "Another"), None),
     "a device field too many": (set_in("devices/0/fields/x", 1), "must be an object with"),
-    "a device twice": (lambda told: told["devices"].append(told["devices"][0]), "must differ"),
+    "a device twice": (lambda told: told["devices"].append(told["devices"][0]), "duplicates an earlier device"),
     "negative time": (set_in(f"{ROW}/{COLUMN['median']}", -1.0), "median must be a number from 0"),
     "no time": (set_in(f"{ROW}/{COLUMN['median']}", None), "must have a median"),
     "text for a time": (set_in(f"{ROW}/{COLUMN['score']}", "1e-3"), "score must be"),
@@ -203,16 +203,16 @@ def test_a_hostile_file_is_refused_whole(kept: Store, tmp_path: Path, case: str)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
-        (b"[" * 200_000, "no JSON"),
-        (b'{"format": NaN}', "NaN is no number"),
-        (b'{"format": 1' + b"0" * 100_000 + b"}", "no JSON"),
+        (b"", "not valid JSON"),
+        (b"[" * 200_000, "not a wisdom file"),
+        (b'{"format": NaN}', "NaN is not a number"),
+        (b'{"format": 1' + b"0" * 100_000 + b"}", "not valid JSON"),
         (b'{"format": 1, "format": 2}', "occurs twice"),
-        (b"null", "not of the format"),
-        (b"\x80\x04\x95cposix\nsystem\n", "no JSON"),
+        (b"null", "format is not"),
+        (b"\x80\x04\x95cposix\nsystem\n", "not valid JSON"),
     ],
 )
-def test_what_is_no_wisdom(content: bytes, said: str) -> None:
+def test_contents_that_are_not_wisdom(content: bytes, said: str) -> None:
     with pytest.raises(WisdomError, match=said):
         wisdom.parse(content)
 
@@ -220,12 +220,12 @@ def test_what_is_no_wisdom(content: bytes, said: str) -> None:
 def test_files_that_are_not_read(tmp_path: Path) -> None:
     large = tmp_path / "large.json"
     large.write_bytes(b" " * 1001)
-    for path, said in ((large, "larger than"), (tmp_path, "no regular file")):
+    for path, said in ((large, "larger than"), (tmp_path, "not a regular file")):
         with pytest.raises(WisdomError, match=said):
             wisdom.read(path, 1000)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(WisdomError, match="no regular file"):
+        with pytest.raises(WisdomError, match="not a regular file"):
             wisdom.read(tmp_path / "pipe")
 
 
@@ -260,7 +260,7 @@ def test_a_file_past_the_bound_is_not_read(tmp_path: Path) -> None:
 def test_a_pipe_is_no_file_of_rows(tmp_path: Path) -> None:
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises((WisdomError, OSError), match="no regular file"):
+        with pytest.raises((WisdomError, OSError), match="not a regular file"):
             exchange.load(tmp_path / "pipe")
 
 

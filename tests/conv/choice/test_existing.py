@@ -15,7 +15,7 @@ from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.tiling import every_tile, tiles_among
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.code import at_hand, cache
-from cpuconv.runtime.code.cache import noting
+from cpuconv.runtime.code.cache import recording_names
 from cpuconv.solvers.shared import blocked
 
 LAYOUT = blocked.layout(current())
@@ -100,9 +100,9 @@ def _compile(problem: ConvProblem, candidate: Candidate) -> None:
 def test_kernels_are_there_once_they_are_compiled():
     candidate = model.ranking(SMALL, "pointwise")[0].candidate
     _compile(SMALL, candidate)
-    with noting() as names:
+    with recording_names() as names:
         assert not existing.missing(SMALL, candidate)
-    with noting() as nothing:
+    with recording_names() as nothing:
         pass
     assert names == nothing, "what is looked for is not what a program is made of"
 
@@ -137,7 +137,7 @@ def test_names_of_alike_strips_are_those_of_the_strips():
 
 def test_what_is_awaited_is_compiled_in_the_background(known, here, monkeypatch):
     told: list = []
-    monkeypatch.setattr(select.background, "want", lambda wanted: told.extend(wanted) or True)
+    monkeypatch.setattr(select.background, "request", lambda wanted: told.extend(wanted) or True)
     ranked = model.ranking(PROBLEM, "direct")
     best, slow, near = ranked[0], ranked[-1].candidate, ranked[1].candidate
     assert ranked[1].cost.estimate < 1.05 * best.cost.estimate < ranked[-1].cost.estimate

@@ -9,7 +9,7 @@ import pytest
 
 import cpuconv
 from autotune.machine.roofline import Level, Roofs, Work
-from autotune.report.explain import NOTHING_TIMED, ROOFS_UNKNOWN, Explanation, Facts, account
+from autotune.report.explain import NOT_TUNED, ROOFS_UNKNOWN, Explanation, Facts, account
 from autotune.store.store import Row
 from autotune.wisdom.tiers import Found
 from autotune.workload import Candidate, Rejected
@@ -98,7 +98,7 @@ def test_without_roofs_it_says_how_to_measure_them():
     assert explanation.remedy is None and ROOFS_UNKNOWN in str(explanation)
     untimed = told(roofs=None, rows=[])
     assert ROOFS_UNKNOWN not in str(untimed)
-    assert [line.left_out for line in untimed.lines] == [NOTHING_TIMED] * len(OFFERED) + ["does not apply"]
+    assert [line.left_out for line in untimed.lines] == [NOT_TUNED] * len(OFFERED) + ["does not apply"]
 
 
 def test_a_choice_that_the_sources_no_longer_offer_is_marked():

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.report.explain import explain_stored
 from autotune.store.store import Row, Store
-from autotune.wisdom.tiers import OLDER
+from autotune.wisdom.tiers import OLDER_KERNELS
 from cpuconv.conv import session
 from cpuconv.conv.choice import model, nearest_tuned, select, tuned
 from cpuconv.conv.choice.explain import explain
@@ -61,7 +61,7 @@ def told() -> tuple[str, str]:
 
 def test_they_decide_before_neighbours_and_the_model(our_store: Store, agreeing: None) -> None:
     our_store.put([older(UNLIKELY, 1e-4), timed(replace(PROBLEM, h=29), FAVOURITE, 1e-4)])
-    assert chosen() == told() == (UNLIKELY, OLDER)
+    assert chosen() == told() == (UNLIKELY, OLDER_KERNELS)
     text = str(explain(PROBLEM, Limits(), *chosen()))
     assert "measured with older kernels" in text and "store · older kernels" in text
     assert (PROBLEM, Limits()) in session.current.untuned.waiting  # to be tuned again
@@ -72,25 +72,25 @@ def test_they_do_not_decide_where_the_model_disagrees(our_store: Store, agree: C
     assert RANKED[-1].cost.estimate > RANKED[0].cost.estimate
     our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == told()
-    assert chosen()[0] == FAVOURITE and chosen()[1] != OLDER
+    assert chosen()[0] == FAVOURITE and chosen()[1] != OLDER_KERNELS
     our_store.put([older(FAVOURITE, 2e-4)])  # the next best is asked then
-    assert chosen() == told() == (FAVOURITE, OLDER)
+    assert chosen() == told() == (FAVOURITE, OLDER_KERNELS)
 
 
 def test_what_no_solver_lists_is_passed_over(our_store: Store, agreeing: None) -> None:
     our_store.put([older(name, n * 1e-6) for n, name in enumerate(GONE, 1)])
     assert chosen() == told() == (FAVOURITE, "model")
     our_store.put([older(UNLIKELY, 1e-4)])
-    assert chosen() == told() == (UNLIKELY, OLDER)
+    assert chosen() == told() == (UNLIKELY, OLDER_KERNELS)
     our_store.put([older(GONE[0], 1e-6, problem=replace(PROBLEM, threads=2, h=29))])
     assert nearest_tuned.nearest(replace(PROBLEM, threads=2)) is None
 
 
 def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
     our_store.put([older(UNLIKELY, 1e-4, accuracy="fast")])
-    assert chosen()[1] != OLDER
+    assert chosen()[1] != OLDER_KERNELS
     our_store.put([older(UNLIKELY, 1e-4, workspace=100)])
-    assert chosen() == (UNLIKELY, OLDER)
+    assert chosen() == (UNLIKELY, OLDER_KERNELS)
     # What a candidate needs now counts, too.
     largest = max((each.candidate for each in RANKED), key=lambda each: workspace_bytes(PROBLEM, each))
     needed = workspace_bytes(PROBLEM, largest)
@@ -105,7 +105,7 @@ def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
     other = str(RANKED[1].candidate)
     our_store.put([older(UNLIKELY, 1e-4), current(other, 2e-4)])
     agree(math.inf)
-    assert chosen() == told() == (UNLIKELY, OLDER)
+    assert chosen() == told() == (UNLIKELY, OLDER_KERNELS)
     session.current.untuned.settle()  # which is not what a search found: the choice stays, and stays missed
     assert (PROBLEM, Limits()) in session.current.untuned.waiting
     agree(1.0)
@@ -114,7 +114,7 @@ def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
 
 def test_tuning_again_replaces_them(our_store: Store, agreeing: None) -> None:
     our_store.put([older(UNLIKELY, 1e-4)])
-    assert chosen() == (UNLIKELY, OLDER)
+    assert chosen() == (UNLIKELY, OLDER_KERNELS)
     our_store.put([current(FAVOURITE, 2e-4, created=2.0)])
     session.current.untuned.settle()
     assert session.current.untuned.waiting == {}

@@ -72,7 +72,7 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
 
     monkeypatch.setattr(existing, "missing", missing)
     monkeypatch.setattr(existing, "_tiles", lambda isa, steps: frozenset())
-    monkeypatch.setattr(select.background, "want", lambda wanted: True)
+    monkeypatch.setattr(select.background, "request", lambda wanted: True)
     for shape in (FIRST, LATER):
         plan, others = _laid_out(builder, shape), 0
         for each in _convolutions(plan):
@@ -157,9 +157,9 @@ def test_a_product_takes_a_strip_at_hand_and_asks_for_the_best(monkeypatch):
     best, *others = list(matmul._strips(isa, product))
     told: list = []
     monkeypatch.setattr(at_hand, "is_at_hand", lambda kernel, tile: tile in others[-1])
-    monkeypatch.setattr(background, "want", told.extend)
+    monkeypatch.setattr(background, "request", told.extend)
     assert matmul._strip_at_hand(isa, product) == best and not told
     with at_hand.preferred():
-        monkeypatch.setattr(at_hand, "_MOST_ASKED", len(others))
+        monkeypatch.setattr(at_hand, "_MAX_ASKED", len(others))
         found = matmul._strip_at_hand(isa, product)
     assert found == others[-1] != best and told

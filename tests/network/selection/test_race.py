@@ -80,7 +80,7 @@ def test_a_plan_whose_results_are_wrong_does_not_win(source, our_store, slow, mo
 @pytest.mark.parametrize("afforded, plans", [(1, []), (2, [2])])
 def test_a_race_of_slow_programs_ends(source, our_store, monkeypatch, afforded, plans):
     """As many plans run as the patience lets; one alone is no race."""
-    seconds = network_race.PATIENCE * EFFORTS["quick"].seconds / network_race._RUNS / (afforded + 0.5)
+    seconds = network_race.MAX_DURATION * EFFORTS["quick"].seconds / network_race._RUNS / (afforded + 0.5)
     monkeypatch.setattr(network_race, "clock", lambda run: seconds)
     assert [told.plans for told in race_networks(source, 1, our_store)] == plans
 

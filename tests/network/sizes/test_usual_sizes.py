@@ -20,7 +20,7 @@ from cpuconv.network.compiling import _prepare  # noqa: E402
 from cpuconv.network.program_builder import Key  # noqa: E402
 from cpuconv.network.sizes.usual_sizes import USUAL_SIZES, usual_shapes  # noqa: E402
 from cpuconv.network.templating.classes import class_of  # noqa: E402
-from cpuconv.runtime.code import together  # noqa: E402
+from cpuconv.runtime.code import parallel_compile  # noqa: E402
 from support.graphs import parse, programs_of  # noqa: E402
 
 RUN = """
@@ -42,7 +42,7 @@ print(early, Statistics.compiled - early)
 
 
 def test_a_first_run_finds_its_kernels(tmp_path: Path) -> None:
-    environ = {**os.environ, "CPUCONV_CACHE_DIR": str(tmp_path), together.VARIABLE: "1"}
+    environ = {**os.environ, "CPUCONV_CACHE_DIR": str(tmp_path), parallel_compile.VARIABLE: "1"}
     counts = []
     for _ in range(2):
         done = subprocess.run(python("-c", RUN), env=environ, capture_output=True, text=True, timeout=600)
@@ -110,7 +110,7 @@ def test_a_layout_without_kernels_does_not_count(builder, monkeypatch):
     _prepare(builder)
     assert not len(builder._templates)
     monkeypatch.setattr(builder.definition, "saved", None)
-    monkeypatch.setattr(compiling, "nothing_is_there", lambda: True)
+    monkeypatch.setattr(compiling, "is_cache_empty", lambda: True)
     monkeypatch.setattr(builder, "kernels", lambda shapes: kernels.append(shapes) or [])
     _prepare(builder)
     assert kernels and len(builder._templates) == 1
@@ -122,7 +122,7 @@ def test_a_loaded_model_has_kernels_where_there_are_none(here, monkeypatch, tmp_
     monkeypatch.setattr(compiling, "_prepare", prepared.append)
     loaded = cpuconv.load(tmp_path / "model.cpuconv", threads=1)
     assert prepared == [programs_of(loaded).builder]
-    monkeypatch.setattr(compiling, "nothing_is_there", lambda: True)
+    monkeypatch.setattr(compiling, "is_cache_empty", lambda: True)
     _prepare(programs_of(loaded).builder)
     assert len(programs_of(loaded).builder._templates) == 1
 

@@ -11,7 +11,7 @@ from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.loading import object_file
 from cpuconv.runtime.code.packs import pack_file, packing
 from cpuconv.runtime.code.packs.pack_file import Damaged, Pack
-from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
+from cpuconv.runtime.code.packs.stripped import SYMBOL, strip_to_code, wrap_code
 
 RANDOM = random.Random(3)
 
@@ -74,13 +74,13 @@ def test_equal_kernels_are_stored_once() -> None:
 def test_of_kernels_that_ask_for_nothing_the_code_alone_is_stored() -> None:
     codes = {"": RANDOM.randbytes(16), "0123456789abcdef": RANDOM.randbytes(48), "f" * 16: RANDOM.randbytes(1_000)}
     kernels = {
-        name("gemm", number): KernelBody(SYMBOL, ir_hash, clothed(object_file.X86, code)).to_bytes()
+        name("gemm", number): KernelBody(SYMBOL, ir_hash, wrap_code(object_file.X86, code)).to_bytes()
         for number, (ir_hash, code) in enumerate(codes.items())
     }
     whole = packing.packed({"any": kernels})
     assert {each: pack_file.of_bytes(whole).part("any").get(each) for each in kernels} == kernels
     assert len(whole) < sum(map(len, codes.values())) + 400 < sum(map(len, kernels.values()))
-    found = [bare(KernelBody.of(kernel).code) for kernel in kernels.values()]
+    found = [strip_to_code(KernelBody.of(kernel).code) for kernel in kernels.values()]
     assert found == [(object_file.X86, code) for code in codes.values()]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from autotune.interpreter import python
 from bench.packs import __main__ as building
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.target import target
 from support.models import conv, save
 from support.running.processes import PATH, ROOT
@@ -41,7 +41,7 @@ warnings.showwarning = lambda message, category, *_: caught.append(f"{category._
 import numpy as np
 import cpuconv
 from cpuconv.runtime.code.cache import Statistics
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 absent = [name for name in ("onnx", "scipy", "numba", "llvmlite") if importlib.util.find_spec(name) is None]
 assert cpuconv.__file__.startswith(sys.prefix), cpuconv.__file__
 x, w = np.ones((1, 8, 12, 12), np.float32), np.ones((16, 8, 3, 3), np.float32)
@@ -50,14 +50,14 @@ assert (y[:, :, 1:-1, 1:-1] == 72).all() and (y[:, :, 0, 0] == 32).all()
 z = cpuconv.compile(sys.argv[1], threads=1).run({"x": np.load(sys.argv[2])})
 np.testing.assert_allclose(z["y"], np.load(sys.argv[3]), rtol=1e-5, atol=1e-5)
 counts = {name: getattr(Statistics, name) for name in ("compiled", "loaded", "packed")}
-print(json.dumps({**counts, "class": serving.served().cpu, "absent": absent, "warnings": caught}))
+print(json.dumps({**counts, "class": active_pack.current().cpu, "absent": absent, "warnings": caught}))
 """
 
 
 @pytest.fixture(scope="module")
 def cpu() -> str:
     """The class of CPUs that serves this one best."""
-    found = serving.fitting()
+    found = active_pack.fitting()
     if not found:
         pytest.skip(f"{target()[1]} is of no class")
     return found[0].name

@@ -24,7 +24,7 @@ _WRITE, _LOADED, _LOCAL_TO_THREAD = 1, 2, 1 << 10  # section flags
 _UNWINDING = (".eh_frame", ".note", ".gcc_except_table")  # name prefixes of sections that no code reads
 UNDEFINED, ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # section numbers of symbols
 ALIGNMENT = 64  # min. alignment of a section, in bytes: a cache line
-_MOST_BYTES = 1 << 28  # max. size of an image
+_MAX_BYTES = 1 << 28  # max. size of an image
 
 X86, ARM = 62, 183  # ELF's numbers of architectures
 _PAGE = 12  # bits of the offset in a page, for ADRP
@@ -182,7 +182,7 @@ def _image(content: bytes) -> Image:
     used = sorted({symbols[each.symbol].name for each in relocations if symbols[each.symbol].section == UNDEFINED})
     veneers = -(-end // ALIGNMENT) * ALIGNMENT
     total = veneers + len(used) * _VENEER_BYTES
-    if total > _MOST_BYTES:
+    if total > _MAX_BYTES:
         raise Unsupported(f"{total} bytes")
     return Image(machine, total, tuple(used), tuple(laid), offsets, symbols, relocations, veneers)
 
@@ -197,7 +197,7 @@ def _sections(content: bytes, table: int, count: int, names: int) -> list[_Secti
     for name, kind, flags, start, size, link, info, alignment in found:
         if kind != _ZEROS and start + size > len(content):
             raise Malformed("a section ends after the file")
-        if size > _MOST_BYTES or alignment > 1 << _PAGE or alignment & (alignment - 1):
+        if size > _MAX_BYTES or alignment > 1 << _PAGE or alignment & (alignment - 1):
             raise Malformed(f"a section of {size} bytes, aligned to {alignment}")
         sections.append(_Section(_text(texts, name), kind, flags, start, size, link, info, max(alignment, ALIGNMENT)))
     return sections

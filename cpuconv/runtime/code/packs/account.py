@@ -7,37 +7,36 @@ from collections import Counter
 from pathlib import Path
 
 from cpuconv.runtime.code import kernel_files
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 
 _NAMED = re.compile(r"(?:cpuconv-)?(.*)-[0-9a-f]{20}\.o")
 _OTHERS = {"-help": "thread-pool"}  # names for kernels of modules outside `cpuconv.kernels`
-_TOLD = 5  # max. kinds of kernels that are listed
+_MAX_LISTED = 5  # max. kinds of kernels that are listed
 
 
 def account() -> dict[str, str]:
     """Describe in words the active pack, and the compiled kernels of this target in the cache folder."""
-    served = serving.served()
-    if served.part is None:
-        pack = f"none: {served.why}"
-    else:
-        pack = f"{served.cpu}, {len(served.part)} kernels in {serving.path()}"
-    return {"kernel_pack": pack, "kernels_compiled": _compiled(kernel_files.folder().path, served)}
+    pack = active_pack.current()
+    text = f"none: {pack.why}"
+    if pack.part is not None:
+        text = f"{pack.cpu}, {len(pack.part)} kernels in {active_pack.path()}"
+    return {"kernel_pack": text, "kernels_compiled": _compiled(kernel_files.folder().path, pack)}
 
 
-def _compiled(folder: Path | None, served: serving.Served) -> str:
+def _compiled(folder: Path | None, pack: active_pack.ActivePack) -> str:
     names = sorted(path.name for path in folder.glob("*.o")) if folder is not None else []
     if not names:
-        return "none are kept"
-    packed = [name for name in names if served.part is not None and name.removesuffix(".o") in served.part]
+        return "none are cached"
+    packed = [name for name in names if pack.part is not None and name.removesuffix(".o") in pack.part]
     kinds = Counter(_kind(found[1]) for name in names if (found := _NAMED.fullmatch(name)) and name not in packed)
-    told = [f"{count} of {kind}" for kind, count in kinds.most_common(_TOLD)]
-    told += [f"{len(kinds) - _TOLD} more kinds"] if len(kinds) > _TOLD else []
+    told = [f"{count} of {kind}" for kind, count in kinds.most_common(_MAX_LISTED)]
+    told += [f"{len(kinds) - _MAX_LISTED} more kinds"] if len(kinds) > _MAX_LISTED else []
     reasons = []
     if kinds:
-        why = "as no pack serves" if served.part is None else "as the pack lacks them"
+        why = "as no pack fits" if pack.part is None else "as the pack lacks them"
         reasons.append(f"{sum(kinds.values())} {why} ({', '.join(told)})")
     if packed:
-        reasons.append(f"{len(packed)} before the pack served")
+        reasons.append(f"{len(packed)} before the pack was used")
     return f"{len(names)}: {'; '.join(reasons)}"
 
 

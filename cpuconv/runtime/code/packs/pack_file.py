@@ -19,13 +19,13 @@ from typing import Any
 
 from autotune.files import open_regular
 from cpuconv.runtime.code.kernel_body import KernelBody
-from cpuconv.runtime.code.packs.stripped import SYMBOL, bare, clothed
+from cpuconv.runtime.code.packs.stripped import SYMBOL, strip_to_code, wrap_code
 
 MAGIC, FORMAT = b"\x89cpupack", 3
 PREFIX = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _START = PREFIX.size + _DIGEST
-_MOST_BYTES = 1 << 26  # max. size of a header or a block
+_MAX_BYTES = 1 << 26  # max. size of a header or a block
 _OPEN_BLOCKS = 16  # max. decompressed blocks in memory
 FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 20}]
 DIGEST_LETTERS = 20  # characters of a kernel's hash, the end of its name (`kernel_files.name_of`)
@@ -35,24 +35,24 @@ class Damaged(ValueError):
     """The file is not a pack, has another version, or is damaged."""
 
 
-_WHOLE, _BARE = b"\0", b"\1"  # first byte of a kernel in its block
-_BARE_HEAD = struct.Struct("<H8s")  # architecture, hash of the IR
+_WHOLE, _CODE_ONLY = b"\0", b"\1"  # first byte of a kernel in its block
+_CODE_HEAD = struct.Struct("<H8s")  # architecture, hash of the IR
 
 
 def as_stored(content: bytes) -> bytes:
     """Return a kernel as stored in a block: without undefined symbols only architecture, IR hash and code."""
     kernel = KernelBody.of(content)
-    found = bare(kernel.code) if kernel.symbol == SYMBOL and len(kernel.ir_hash) in (0, 16) else None
+    found = strip_to_code(kernel.code) if kernel.symbol == SYMBOL and len(kernel.ir_hash) in (0, 16) else None
     if found is None:
         return _WHOLE + content
-    return _BARE + _BARE_HEAD.pack(found[0], bytes.fromhex(kernel.ir_hash)) + found[1]
+    return _CODE_ONLY + _CODE_HEAD.pack(found[0], bytes.fromhex(kernel.ir_hash)) + found[1]
 
 
 def _restored(stored: bytes) -> bytes:
     if stored[:1] == _WHOLE:
         return stored[1:]
-    machine, ir_hash = _BARE_HEAD.unpack_from(stored, 1)
-    code = clothed(machine, stored[1 + _BARE_HEAD.size :])
+    machine, ir_hash = _CODE_HEAD.unpack_from(stored, 1)
+    code = wrap_code(machine, stored[1 + _CODE_HEAD.size :])
     return KernelBody(SYMBOL, ir_hash.hex() if any(ir_hash) else "", code).to_bytes()
 
 
@@ -87,7 +87,7 @@ class Pack:
         try:
             prefix = read(0, _START)
             magic, version, size = PREFIX.unpack_from(prefix)
-            if (magic, version) != (MAGIC, FORMAT) or size > _MOST_BYTES:
+            if (magic, version) != (MAGIC, FORMAT) or size > _MAX_BYTES:
                 raise Damaged("it is no pack of this version")
             header = read(_START, size)
             if hashlib.sha256(prefix[: PREFIX.size] + header).digest() != prefix[PREFIX.size :]:
@@ -119,7 +119,7 @@ class Pack:
 
     def _piece(self, number: int) -> bytes:
         start, size, full, stated = self._table[number]
-        if full > _MOST_BYTES:
+        if full > _MAX_BYTES:
             raise Damaged(f"{full} bytes in a block")
         content = _decompressed(self._read(self._begin + start, size), full)
         if checksum(content) != stated:
@@ -168,7 +168,7 @@ class Part:
         return _restored(content)
 
 
-def _decompressed(content: bytes, most: int = _MOST_BYTES) -> bytes:
+def _decompressed(content: bytes, most: int = _MAX_BYTES) -> bytes:
     return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS).decompress(content, most)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.files import write_whole
-from cpuconv.runtime.code.packs import likeness
+from cpuconv.runtime.code.packs import similarity
 from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, as_stored, checksum
 
 _BLOCK_BYTES = 1 << 17  # max. uncompressed bytes of a block: larger blocks compress better, and take longer to read
 
-_FEWEST = 100  # min. kernels shared by several parts for an index of their own: reading an index takes 0.1 ms
+_MIN_SHARED = 100  # min. kernels shared by several parts for an index of their own: reading an index takes 0.1 ms
 
 _Place = tuple[int, int, int]  # block, offset in it, size in bytes
 Kernels = Mapping[str, bytes]
@@ -32,7 +32,7 @@ def packed(parts: Mapping[str, Kernels]) -> bytes:
     groups = (list(group) for _, group in itertools.groupby(ordered, kinds.__getitem__))
     places: dict[bytes, _Place] = {}
     blocks = []
-    for number, contents in enumerate(likeness.blocks(groups, _BLOCK_BYTES)):
+    for number, contents in enumerate(similarity.blocks(groups, _BLOCK_BYTES)):
         start = 0
         for content in contents:
             places[content] = number, start, len(content)
@@ -66,7 +66,7 @@ def _indexes(parts: Mapping[str, Mapping[str, _Place]]) -> dict[tuple[str, ...],
     indexes: dict[tuple[str, ...], dict[str, _Place]] = {}
     counts = Counter(map(tuple, owners.values()))
     for (letters, place), sharing in owners.items():
-        for each in [tuple(sharing)] if counts[tuple(sharing)] >= _FEWEST else [(part,) for part in sharing]:
+        for each in [tuple(sharing)] if counts[tuple(sharing)] >= _MIN_SHARED else [(part,) for part in sharing]:
             indexes.setdefault(each, {})[letters] = place
     return dict(sorted(indexes.items()))
 

@@ -47,17 +47,17 @@ def stripped(content: bytes, symbol: str) -> bytes:
     return _file(image.machine, bytes(code), addends, table, texts)
 
 
-def bare(content: bytes) -> tuple[int, bytes] | None:
-    """Return ELF's architecture number and the code if `clothed` restores the object file from them; else None."""
+def strip_to_code(content: bytes) -> tuple[int, bytes] | None:
+    """Return ELF's architecture number and the code if `wrap_code` restores the object file from them; else None."""
     try:
         image = object_file.read(content)
     except (object_file.Malformed, object_file.Unsupported):
         return None
     code = b"".join(part for _, part in image.content)
-    return (image.machine, code) if clothed(image.machine, code) == content else None
+    return (image.machine, code) if wrap_code(image.machine, code) == content else None
 
 
-def clothed(machine: int, code: bytes) -> bytes:
+def wrap_code(machine: int, code: bytes) -> bytes:
     """Return the object file of a function without undefined symbols, as `stripped` returns it."""
     texts, places = _texts([SYMBOL.encode()])
     return _file(machine, code, b"", _symbols(places[0], 0), texts)

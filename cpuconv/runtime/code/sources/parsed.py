@@ -25,8 +25,8 @@ from cpuconv.runtime.code.sources import syntax
 from cpuconv.runtime.code.sources.syntax import Import, Syntax, parse
 
 NAME = "sources"
-MOST = 300  # max. cached sources: some versions of the package
-MOST_BYTES = 1 << 23  # max. size of the cache file: ten times the size of `MOST` entries
+MAX_SOURCES = 300  # max. cached sources: some versions of the package
+MAX_BYTES = 1 << 23  # max. size of the cache file: ten times the size of `MAX_SOURCES` entries
 _RECORDED = "sha256="  # prefix of hashes in a RECORD
 SHIPPED = origin.ROOT / "packs" / NAME
 
@@ -34,7 +34,7 @@ SHIPPED = origin.ROOT / "packs" / NAME
 def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
     """Return the syntax of each source; cache it for the next process if possible."""
     keyed = [(_key(source), source) for source in sources]
-    path = kept_path()
+    path = cache_path()
     known = read(path)
     if any(key not in known for key, _ in keyed):
         known = {key: found for key, found in shipped().items() if not key.startswith(_RECORDED)} | known
@@ -56,7 +56,7 @@ def _rules() -> hashlib._Hash:
     return hashlib.sha256(Path(syntax.__file__).read_bytes())
 
 
-def kept_path() -> Path | None:
+def cache_path() -> Path | None:
     """Return the path of the cache file; None where others may write, or nothing can be written."""
     try:
         kernels = cache_folder() / "kernels"
@@ -67,13 +67,13 @@ def kept_path() -> Path | None:
 
 
 def read(path: Path | None) -> dict[str, Syntax]:
-    return _told(checked_file.read(path, MOST_BYTES) if path else None)
+    return _told(checked_file.read(path, MAX_BYTES) if path else None)
 
 
 def shipped() -> dict[str, Syntax]:
     """Read the package's own file, which is as trusted as its code."""
     try:
-        return _told(checked_file.body_of(read_regular(SHIPPED, MOST_BYTES)))
+        return _told(checked_file.body_of(read_regular(SHIPPED, MAX_BYTES)))
     except OSError:
         return {}
 
@@ -111,8 +111,8 @@ def _text(known: dict[str, Syntax]) -> bytes:
 
 
 def _write(path: Path | None, known: dict[str, Syntax]) -> None:
-    """Write the first `MOST` entries."""
+    """Write the first `MAX_SOURCES` entries."""
     if path is None:
         return
     with contextlib.suppress(OSError):  # the next process parses again
-        checked_file.write(path, _text(dict([*known.items()][:MOST])))
+        checked_file.write(path, _text(dict([*known.items()][:MAX_SOURCES])))

@@ -21,13 +21,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cpuconv import origin
-from cpuconv.runtime.code.sources import kept_stamps
+from cpuconv.runtime.code.sources import stamp_cache
 from cpuconv.runtime.code.sources.parsed import shipped, syntaxes
 from cpuconv.runtime.code.sources.syntax import Import, Syntax
 
-ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
+PACKAGES = ("functions", "runtime", "isa", "kernels", "solvers")
 # Modules and folders that find and store machine code; kernels do not depend on them.
-BESIDE = (
+EXCLUDED = (
     "at_hand",
     "background",
     "cache",
@@ -40,14 +40,14 @@ BESIDE = (
     "loader",
     "object_file",
     "packs",
+    "parallel_compile",
     "sources",
-    "together",
     "waiting",
 )
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
-_PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
-_OURS_ALONE = os.urandom(8).hex()  # the stamp where no stamp is valid in other processes
+_PREFIXES = tuple(f"{_PACKAGE}.{package.replace('/', '.')}." for package in PACKAGES)
+_PROCESS_STAMP = os.urandom(8).hex()  # the stamp where no stamp is valid in other processes
 
 
 @functools.cache
@@ -57,22 +57,22 @@ def stamp(*modules: str) -> str:
     If there is a `fault`, the stamp is unique to this process.
     """
     if fault(*modules) is not None:
-        return _OURS_ALONE
-    if (kept := kept_stamps.find(modules)) is not None:
+        return _PROCESS_STAMP
+    if (kept := stamp_cache.find(modules)) is not None:
         return kept.stamp
     if not _are_among(known_syntaxes(), modules):
         return _hash([origin.RELEASE or "", *modules])
     reached = _reached(modules)
     made = _hash(map(_content, reached))
     if files():
-        kept_stamps.keep(modules, made, sorted(os.fspath(files()[each]) for each in reached))
+        stamp_cache.put(modules, made, sorted(os.fspath(files()[each]) for each in reached))
     return made
 
 
 @functools.cache
 def fault(*modules: str) -> str | None:
     """Return the reason why the imported sources of the modules are unknown; None if `stamp` identifies them."""
-    kept = kept_stamps.find(modules)
+    kept = stamp_cache.find(modules)
     if kept is not None:
         if _are_unchanged(kept.paths):
             return None
@@ -86,15 +86,15 @@ def fault(*modules: str) -> str | None:
     return f"{_ROOT} has changed since this process imported it"
 
 
-_settled: set[str] = set()  # files found unchanged after their modules were imported
+_verified: set[str] = set()  # files found unchanged after their modules were imported
 
 
 def _are_unchanged(paths: Iterable[str]) -> bool:
     """Whether files are unchanged since the import, and so since `known_syntaxes` or the cached stamp read them."""
-    left = [path for path in paths if path not in _settled]
+    left = [path for path in paths if path not in _verified]
     if not origin.is_unchanged(left):
         return False
-    _settled.update(path for path in left if getattr(sys.modules.get(_name_of(path)), "__file__", None) == path)
+    _verified.update(path for path in left if getattr(sys.modules.get(_name_of(path)), "__file__", None) == path)
     return True
 
 
@@ -106,7 +106,7 @@ def _name_of(path: str) -> str:
 
 def _reached(modules: Sequence[str]) -> set[str]:
     """Return the kernel modules that these modules depend on."""
-    return set().union(*map(made_from, modules))
+    return set().union(*map(dependencies, modules))
 
 
 def _are_among(known: Mapping[str, object], modules: tuple[str, ...]) -> bool:
@@ -119,7 +119,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 
 @functools.cache
-def made_from(module: str) -> frozenset[str]:
+def dependencies(module: str) -> frozenset[str]:
     """Return the kernel modules that a module depends on, itself included."""
     if module not in known_syntaxes():
         return frozenset(known_syntaxes())
@@ -180,7 +180,7 @@ def _recorded() -> dict[str, Syntax]:
 
 def _module(parts: Sequence[str]) -> str | None:
     """Return the module of a path in the package; None unless it is a kernel module that affects code."""
-    if parts[0] not in ROOMS or (parts[0] == "runtime" and not set(BESIDE).isdisjoint(parts)):
+    if parts[0] not in PACKAGES or (parts[0] == "runtime" and not set(EXCLUDED).isdisjoint(parts)):
         return None
     return ".".join((_PACKAGE, *parts)).removesuffix(".__init__")
 
@@ -190,8 +190,8 @@ def files() -> dict[str, Path]:
     """Return the source file of each kernel module that affects code."""
     root = os.fspath(_ROOT)
     found = {}
-    for room in ROOMS:
-        for path in origin.source_files(os.path.join(root, room)):
+    for package in PACKAGES:
+        for path in origin.source_files(os.path.join(root, package)):
             module = _module(path[len(root) + 1 : -len(".py")].split(os.sep))
             if module is not None:
                 found[module] = Path(path)

@@ -14,7 +14,7 @@ from cpuconv.kernels.binding.machine import Machine
 
 
 @contextlib.contextmanager
-def on(described: Machine) -> Iterator[Machine]:
+def simulating(described: Machine) -> Iterator[Machine]:
     """Rank and select candidates as on that machine. If its vectors have another width than this machine's, nothing may
     be compiled or run in the meantime."""
     caches = {"L1d": described.l1, "L2": described.l2, "L3": described.l3}

@@ -14,7 +14,7 @@ from autotune.workload import Candidate, Searchable, Verdict
 
 
 @dataclass
-class Findings:
+class CandidateResults:
     """Results by candidate name. Times are scaled to the leader of the latest rounds, which cancels drift."""
 
     verdicts: dict[str, Verdict]

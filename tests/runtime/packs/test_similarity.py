@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cpuconv.runtime.code.packs.likeness import blocks
+from cpuconv.runtime.code.packs.similarity import blocks
 
 RANDOM = random.Random(5)
 

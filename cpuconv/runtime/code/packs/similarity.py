@@ -26,9 +26,9 @@ def blocks(groups: Iterable[Sequence[bytes]], most: int) -> Iterator[list[bytes]
     block: list[bytes] = []
     size = 0
     for group in groups:
-        left = _Left(group)
+        left = _Remaining(group)
         while left:
-            content = left.likest()
+            content = left.most_similar()
             if block and size + len(content) > most:
                 yield block
                 block, size = [], 0
@@ -40,37 +40,37 @@ def blocks(groups: Iterable[Sequence[bytes]], most: int) -> Iterator[list[bytes]
         yield block
 
 
-class _Left:
+class _Remaining:
     """The contents of a group that are not in a block yet."""
 
     def __init__(self, group: Sequence[bytes]) -> None:
         self._group = group
         self._numbers = np.arange(len(group))
         self._sketches = np.array([_sketch(each) for each in group]).reshape(len(group), _BINS)
-        self._met = np.zeros((len(group), _BINS), bool)  # whether a sketch entry agrees with one in the block
+        self._matches = np.zeros((len(group), _BINS), bool)  # whether a sketch entry agrees with one in the block
         self._at = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def likest(self) -> bytes:
+    def most_similar(self) -> bytes:
         """Return the content that is most similar to the block; the first one of equal ones."""
-        met = np.count_nonzero(self._met, axis=1)
-        found = np.flatnonzero(met == met.max())
+        matches = np.count_nonzero(self._matches, axis=1)
+        found = np.flatnonzero(matches == matches.max())
         self._at = int(found[self._numbers[found].argmin()])
         return self._group[self._numbers[self._at]]
 
     def take(self) -> None:
-        """Move the content that `likest` found into the block."""
+        """Move the content that `most_similar` found into the block."""
         sketch, last = self._sketches[self._at].copy(), len(self) - 1
-        for array in (self._numbers, self._sketches, self._met):
+        for array in (self._numbers, self._sketches, self._matches):
             array[self._at] = array[last]
-        self._numbers, self._sketches, self._met = self._numbers[:last], self._sketches[:last], self._met[:last]
-        self._met |= self._sketches == sketch
+        self._numbers, self._sketches, self._matches = self._numbers[:last], self._sketches[:last], self._matches[:last]
+        self._matches |= self._sketches == sketch
 
     def begin_block(self) -> None:
         """Start an empty block."""
-        self._met[:] = False
+        self._matches[:] = False
 
 
 def _sketch(content: bytes) -> np.ndarray:

@@ -16,46 +16,46 @@ from collections.abc import Iterator
 
 from autotune.locks import Lock
 
-AT_REST = 50_000
+PAUSED_THRESHOLD = 50_000
 """New objects after which a paused collector runs nevertheless: other threads may create cycles meanwhile."""
 
-MOST_MOVED = 400_000
+MAX_MOVED = 400_000
 """Objects moved to the oldest generation without a scan after which the collector scans all."""
 
 _changing = Lock(brief=False)  # open in a child of fork; `_of_child` repairs the state that it guards
-_resting: Counter[int] = Counter()  # nested pauses by thread
+_pauses: Counter[int] = Counter()  # nested pauses by thread
 _before = 0
 _moved = 0
 _others_freeze = False  # whether other code froze objects: counting them takes time in proportion to their number
 
 
 @contextlib.contextmanager
-def resting() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the collector; may be nested, and used by several threads. Thresholds that others set meanwhile stay."""
     global _before
     thread = threading.get_ident()
     with _changing:
         threshold, *older = gc.get_threshold()
-        if not _resting and 0 < threshold < AT_REST:  # 0: the collector is off
+        if not _pauses and 0 < threshold < PAUSED_THRESHOLD:  # 0: the collector is off
             _before = threshold
-            gc.set_threshold(AT_REST, *older)
-        _resting[thread] += 1
+            gc.set_threshold(PAUSED_THRESHOLD, *older)
+        _pauses[thread] += 1
     try:
         yield
     finally:
         with _changing:
-            _resting[thread] -= 1
+            _pauses[thread] -= 1
             _end()
 
 
 def _end() -> None:
     """Resume the collector, unless a thread still pauses it."""
     global _before
-    for thread in [thread for thread, count in _resting.items() if count <= 0]:
-        del _resting[thread]
-    if not _resting and _before:
+    for thread in [thread for thread, count in _pauses.items() if count <= 0]:
+        del _pauses[thread]
+    if not _pauses and _before:
         threshold, *older = gc.get_threshold()
-        if threshold == AT_REST:
+        if threshold == PAUSED_THRESHOLD:
             _move_to_oldest()
             gc.set_threshold(_before, *older)
         _before = 0
@@ -68,7 +68,7 @@ def _move_to_oldest() -> None:
     if _others_freeze:
         return
     _moved += gc.get_count()[0]
-    if _moved > MOST_MOVED:
+    if _moved > MAX_MOVED:
         _moved = 0
         gc.collect()
         return
@@ -78,9 +78,9 @@ def _move_to_oldest() -> None:
 
 def _of_child() -> None:
     """Drop the pauses of other threads in a child of fork, which has one thread."""
-    for thread in [*_resting]:
+    for thread in [*_pauses]:
         if thread != threading.get_ident():
-            del _resting[thread]
+            del _pauses[thread]
     _end()
 
 

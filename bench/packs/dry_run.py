@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.packs import abroad
-from bench.packs.wanted import THREADS
+from bench.packs import cross_compile
+from bench.packs.contents import THREADS
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.isa import features
 from cpuconv.kernels.emit import product
@@ -30,7 +30,7 @@ from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 def begin(cpu: CpuClass) -> None:
     """Run no compiled code from now on; call it before anything is compiled."""
-    abroad.begin(cpu)
+    cross_compile.begin(cpu)
     read = Fingerprinter._read
     granted = "amx-tile" in cpu.features
     others: tuple[tuple[Any, str, Any], ...] = (

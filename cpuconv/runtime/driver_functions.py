@@ -16,7 +16,7 @@ OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}
 _OVERLOADED = {"nogil": True, "error_model": "numpy", "forceinline": True}
 
 
-class Described:
+class DriverFunction:
     """A function that drivers may call.
 
     Attributes
@@ -31,22 +31,22 @@ class Described:
         self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     @lazy
-    def real(self) -> Any:
+    def numba_function(self) -> Any:
         """Return the corresponding Numba function."""
         raise NotImplementedError
 
 
-class Inlined(Described):
+class Inlined(DriverFunction):
     """A function that is inlined into its callers."""
 
     @lazy
-    def real(self) -> Any:
+    def numba_function(self) -> Any:
         from numba import njit
 
         return njit(no_cfunc_wrapper=True, forceinline=True, **OPTIONS)(self.py_func)
 
 
-class Emitted(Described):
+class Emitted(DriverFunction):
     """A function that emits its IR: `emit(builder, *given)` returns an int64 value.
 
     Attributes
@@ -80,7 +80,7 @@ class Emitted(Described):
         return I64(0) if result is None else result
 
     @lazy
-    def real(self) -> Any:
+    def numba_function(self) -> Any:
         from numba import types
         from numba.extending import intrinsic
 
@@ -97,7 +97,7 @@ class Emitted(Described):
         return intrinsic(namespace[self.__name__])
 
 
-class Specialised(Described):
+class Specialised(DriverFunction):
     """A function with one implementation per tile.
 
     Attributes
@@ -111,7 +111,7 @@ class Specialised(Described):
         self.choice = choice
 
     @lazy
-    def real(self) -> Any:
+    def numba_function(self) -> Any:
         from numba.extending import overload
 
         overload(self.py_func, jit_options=_OVERLOADED, strict=False)(lambda tile, *rest: self.choice(tile.tile))

@@ -28,7 +28,7 @@ SUFFIX = ".pack"
 FOLDER = origin.ROOT / "packs"
 
 
-class Served(NamedTuple):
+class ActivePack(NamedTuple):
     """The part of the package's pack that this process uses.
 
     Attributes
@@ -57,14 +57,14 @@ def find(name: str) -> bytes | None:
         with contextlib.suppress(Damaged):
             if (found := each.get(name)) is not None:
                 return found
-    part = served().part
-    if part is None or _left_out:
+    part = current().part
+    if part is None or _disabled:
         return None
     try:
         return part.get(name)
     except Damaged as error:
         _warn(error)
-        _left_out.append(str(error))
+        _disabled.append(str(error))
         return None
 
 
@@ -72,13 +72,13 @@ def has(name: str) -> bool:
     """Whether an active pack has a kernel with this name, damaged or not."""
     if any(name in each for each in list(_trusted)):
         return True
-    part = served().part
-    return part is not None and not _left_out and name in part
+    part = current().part
+    return part is not None and not _disabled and name in part
 
 
-def any_serves() -> bool:
+def is_any_active() -> bool:
     """Whether this process uses kernels of a pack: the package's, or a trusted one."""
-    return bool(_trusted) or served().part is not None
+    return bool(_trusted) or current().part is not None
 
 
 def trust(part: Part) -> None:
@@ -89,30 +89,30 @@ def trust(part: Part) -> None:
 _trusted: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
-_left_out: list[str] = []  # reasons why the pack is no longer used
+_disabled: list[str] = []  # reasons why the pack is no longer used
 
 
 @functools.cache
-def served() -> Served:
+def current() -> ActivePack:
     """Find the part of the package's pack that fits the target of this process best."""
     if os.environ.get(VARIABLE) == OFF:
-        return Served("", None, f"{VARIABLE} is {OFF}")
+        return ActivePack("", None, f"{VARIABLE} is {OFF}")
     if not _is_linux():
-        return Served("", None, "packs are made for Linux")
+        return ActivePack("", None, "packs are made for Linux")
     file = path()
     if not file.is_file():
-        return Served("", None, f"there is no file {file}")
+        return ActivePack("", None, f"there is no file {file}")
     classes = [each.name for each in fitting()]
     try:
         pack = of_file(file)
         best = next((each for each in classes if each in pack.parts), "")
         if best:
-            return Served(best, pack.part(best), "")
+            return ActivePack(best, pack.part(best), "")
     except Damaged as error:
         _warn(error)
-        return Served("", None, f"{file} is damaged: {error}")
+        return ActivePack("", None, f"{file} is damaged: {error}")
     wanted = f"none for {' or '.join(classes)}" if classes else f"none that this CPU, {target()[1]}, runs"
-    return Served("", None, f"{file} has kernels for {', '.join(pack.parts)}, and {wanted}")
+    return ActivePack("", None, f"{file} has kernels for {', '.join(pack.parts)}, and {wanted}")
 
 
 def fitting() -> list[CpuClass]:

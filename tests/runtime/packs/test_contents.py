@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bench.packs import wanted
+from bench.packs import contents
 from cpuconv.conv.session import TABLES
 from cpuconv.runtime.code.packs.cpu_classes import CLASSES
 
@@ -14,8 +14,8 @@ from cpuconv.runtime.code.packs.cpu_classes import CLASSES
 def test_each_shipped_table_is_of_the_class_that_serves_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for each in CLASSES:
-        monkeypatch.setattr(wanted, "target", lambda name=each.name: (None, name, ""))
-        for key in wanted.devices():
+        monkeypatch.setattr(contents, "target", lambda name=each.name: (None, name, ""))
+        for key in contents.devices():
             assert key not in found
             found[key] = each
     assert found.keys() == {path.stem for path in TABLES.glob("*.json")}

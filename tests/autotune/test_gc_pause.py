@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from autotune import collecting
-from autotune.collecting import AT_REST, MOST_MOVED, resting
+from autotune import gc_pause
+from autotune.gc_pause import MAX_MOVED, PAUSED_THRESHOLD, gc_paused
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def test_nothing_is_collected_meanwhile(thresholds) -> None:
     try:
         gc.collect()
         found.clear()
-        with resting():
-            kept = [[each] for each in range(AT_REST // 2)]
+        with gc_paused():
+            kept = [[each] for each in range(PAUSED_THRESHOLD // 2)]
             assert found == []
         assert gc.get_threshold() == thresholds
         kept += [[each] for each in range(2000)]
@@ -46,18 +46,18 @@ def test_what_others_leave_is_collected_all_the_same() -> None:
     found = []
     gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
     try:
-        with resting():
-            kept = [[each] for each in range(2 * AT_REST)]
-        assert len(kept) == 2 * AT_REST and found
+        with gc_paused():
+            kept = [[each] for each in range(2 * PAUSED_THRESHOLD)]
+        assert len(kept) == 2 * PAUSED_THRESHOLD and found
     finally:
         gc.callbacks.pop()
 
 
 def test_it_may_rest_within_itself(thresholds) -> None:
-    with resting():
-        with resting():
+    with gc_paused():
+        with gc_paused():
             pass
-        assert gc.get_threshold()[0] == AT_REST
+        assert gc.get_threshold()[0] == PAUSED_THRESHOLD
     assert gc.get_threshold() == thresholds
 
 
@@ -67,12 +67,12 @@ def test_what_was_made_is_among_the_oldest(frozen: int, monkeypatch: pytest.Monk
     asked: list[str] = []
     doing = {name: lambda name=name: asked.append(name) for name in ("freeze", "unfreeze", "collect")}
     counted = Mock(return_value=frozen)
-    telling = {"get_freeze_count": counted, "get_count": lambda: (MOST_MOVED // 2, 0, 0)}
-    monkeypatch.setattr(collecting, "gc", SimpleNamespace(**{**vars(gc), **doing, **telling}))
-    monkeypatch.setattr(collecting, "_moved", 0)
-    monkeypatch.setattr(collecting, "_others_freeze", False)
+    telling = {"get_freeze_count": counted, "get_count": lambda: (MAX_MOVED // 2, 0, 0)}
+    monkeypatch.setattr(gc_pause, "gc", SimpleNamespace(**{**vars(gc), **doing, **telling}))
+    monkeypatch.setattr(gc_pause, "_moved", 0)
+    monkeypatch.setattr(gc_pause, "_others_freeze", False)
     for _ in range(3):
-        with resting(), resting():
+        with gc_paused(), gc_paused():
             pass
     moved = ["freeze", "unfreeze"]
     assert asked == ([] if frozen else [*moved, *moved, "collect"])
@@ -80,7 +80,7 @@ def test_what_was_made_is_among_the_oldest(frozen: int, monkeypatch: pytest.Monk
 
 
 def test_an_error_ends_it(thresholds) -> None:
-    with pytest.raises(ValueError, match="wrong"), resting():
+    with pytest.raises(ValueError, match="wrong"), gc_paused():
         raise ValueError("wrong")
     assert gc.get_threshold() == thresholds
 
@@ -88,24 +88,24 @@ def test_an_error_ends_it(thresholds) -> None:
 def test_threads_may_do_so_at_once(thresholds) -> None:
     def rest(times: int) -> None:
         for _ in range(times):
-            with resting():
-                assert gc.get_threshold()[0] == AT_REST
+            with gc_paused():
+                assert gc.get_threshold()[0] == PAUSED_THRESHOLD
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(rest, [200] * 4)) == [None] * 4
     assert gc.get_threshold() == thresholds
 
 
-@pytest.mark.parametrize("stated", [0, AT_REST, 1_000_000])
+@pytest.mark.parametrize("stated", [0, PAUSED_THRESHOLD, 1_000_000])
 def test_a_collector_that_is_off_or_rarer_stays_so(stated: int) -> None:
     gc.set_threshold(stated)
-    with resting():
+    with gc_paused():
         assert gc.get_threshold()[0] == stated
     assert gc.get_threshold()[0] == stated
 
 
 def test_what_is_set_meanwhile_stays() -> None:
-    with resting():
+    with gc_paused():
         gc.set_threshold(123)
     assert gc.get_threshold()[0] == 123
 
@@ -116,20 +116,20 @@ def test_in_a_child_it_rests_for_the_thread_that_is_there(mine: bool, thresholds
     entered, leave = Event(), Event()
 
     def rest() -> None:
-        with resting():
+        with gc_paused():
             entered.set()
             leave.wait()
 
     other = Thread(target=rest)
     other.start()
     entered.wait()
-    with resting() if mine else contextlib.nullcontext():
+    with gc_paused() if mine else contextlib.nullcontext():
         child = os.fork()
         if not child:
             during = gc.get_threshold()[0]
-            with contextlib.nullcontext() if mine else resting():
+            with contextlib.nullcontext() if mine else gc_paused():
                 pass
-            os._exit(0 if during == (AT_REST if mine else 700) else 1)
+            os._exit(0 if during == (PAUSED_THRESHOLD if mine else 700) else 1)
     leave.set()
     other.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

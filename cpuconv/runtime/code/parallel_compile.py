@@ -22,16 +22,16 @@ from typing import Any, TypeVar
 from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
 from cpuconv.runtime.code import kernel_files
-from cpuconv.runtime.code.cache import NotCompiled, Statistics, compiling_nothing
+from cpuconv.runtime.code.cache import NotCompiled, Statistics, without_compiling
 from cpuconv.runtime.code.llvm import imported
-from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.sources.stamp import known_syntaxes
 from cpuconv.runtime.target import target
 
 VARIABLE = "CPUCONV_COMPILERS"  # number of compiling processes, including this one; 1: no helpers
-MOST = 8
-EACH = 8  # min. missing kernels per helper, which takes 1 s to start
-_MOST_EARLY = 3  # max. helpers that start before the number of missing kernels is known
+MAX_PROCESSES = 8
+MIN_KERNELS_PER_HELPER = 8  # min. missing kernels per helper, which takes 1 s to start
+_MAX_EARLY_HELPERS = 3  # max. helpers that start before the number of missing kernels is known
 LOAD = Path("/proc/loadavg")  # its fourth field: running threads / all threads
 _HELP_SECONDS = 120.0  # time limit of a helper
 
@@ -40,21 +40,21 @@ Wanted = tuple[Any, Any]
 """A `Kernel`, a `MicroKernel` or an object with their interface, and a tile."""
 
 
-def compiled_together(wanted: Iterable[Wanted]) -> None:
+def compile_in_parallel(wanted: Iterable[Wanted]) -> None:
     """Compile kernels in parallel, so that they are on disk or in memory before they are requested one by one."""
-    lacking = _lacking(wanted)
+    missing = _missing(wanted)
     helpers = _early.get()
     if helpers is None:
         helpers = []
-    if not helpers and len(lacking) < EACH:  # checked first, as counting idle cores reads a file
+    if not helpers and len(missing) < MIN_KERNELS_PER_HELPER:  # checked first, as counting idle cores reads a file
         return
-    count = min(_processes() - 1, len(lacking) // EACH)
-    if not (helpers or count) or not _can_help():
+    count = min(_processes() - 1, len(missing) // MIN_KERNELS_PER_HELPER)
+    if not (helpers or count) or not _can_start_helpers():
         return
     try:
         _start(helpers, count)
-        _give(helpers, [each for each, _ in lacking])
-        for (kernel, tile), file in sorted(lacking, key=lambda each: _is_driver(each[0][0])):
+        _send(helpers, [each for each, _ in missing])
+        for (kernel, tile), file in sorted(missing, key=lambda each: _is_driver(each[0][0])):
             if not file.is_begun():
                 kernel.entry(tile)
         for each in helpers:
@@ -67,17 +67,17 @@ def compiled_together(wanted: Iterable[Wanted]) -> None:
 def with_kernels(wanted: Callable[[], Iterable[Wanted]], make: Callable[[], Made]) -> Made:
     """Return the result of `make`; if it lacks kernels, compile all `wanted` in parallel first."""
     try:
-        with compiling_nothing(noting=True):
+        with without_compiling(record=True):
             return make()
     except NotCompiled:
-        compiled_together(wanted())
+        compile_in_parallel(wanted())
         return make()
 
 
-def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
+def _missing(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.KernelFile]]:
     """Return the kernels that must be compiled, without duplicates, with their files."""
     found: dict[str, tuple[Wanted, kernel_files.KernelFile]] = {}
-    with compiling_nothing():
+    with without_compiling():
         for kernel, tile in wanted:
             try:
                 kernel.entry(tile)
@@ -89,7 +89,7 @@ def _lacking(wanted: Iterable[Wanted]) -> list[tuple[Wanted, kernel_files.Kernel
 def _processes() -> int:
     """Return the number of compiling processes; by default 1 + idle cores, as a run waits for the slowest process."""
     stated = os.environ.get(VARIABLE, "")
-    return min(MOST, int(stated) if stated.isdecimal() else min(allowed_cores(), 1 + _idle_cores()))
+    return min(MAX_PROCESSES, int(stated) if stated.isdecimal() else min(allowed_cores(), 1 + _idle_cores()))
 
 
 def _idle_cores() -> int:
@@ -101,7 +101,7 @@ def _idle_cores() -> int:
     return max(0, (os.cpu_count() or 1) - 1 - others)
 
 
-def _can_help() -> bool:
+def _can_start_helpers() -> bool:
     """Whether kernels are cached on disk, and this interpreter can be started again (not if embedded)."""
     place = kernel_files.folder()
     return starts_again() and place.path is not None and not place.trouble
@@ -121,7 +121,7 @@ class _Helper:
         null = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null)
 
-    def give(self, tasks: bytes) -> None:
+    def send(self, tasks: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the helper has ended: this process compiles its share
             self._process.stdin.write(tasks)
@@ -148,14 +148,14 @@ _early: contextvars.ContextVar[list[_Helper] | None] = contextvars.ContextVar("e
 
 
 @contextlib.contextmanager
-def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
+def early_helpers(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
     """If no kernel is on disk, start helpers before the missing kernels are known; they begin with `usual()`."""
     helpers: list[_Helper] = []
     before = _early.set(helpers)
     try:
-        if nothing_is_there() and (count := min(_processes() - 1, _MOST_EARLY)) and _can_help():
+        if is_cache_empty() and (count := min(_processes() - 1, _MAX_EARLY_HELPERS)) and _can_start_helpers():
             _start(helpers, count)
-            _give(helpers, usual())
+            _send(helpers, usual())
         yield
     finally:
         _early.reset(before)
@@ -163,14 +163,14 @@ def expecting(usual: Callable[[], Sequence[Wanted]] = list) -> Iterator[None]:
             each.end()
 
 
-def nothing_is_there() -> bool:
+def is_cache_empty() -> bool:
     """Whether no kernel is on disk, neither in the cache folder nor in a pack. False without a cache folder, as
     kernels cannot be stored then."""
     if Statistics.compiled or Statistics.loaded:
         return False
     place = kernel_files.folder().path
     try:
-        return place is not None and not serving.any_serves() and not any(place.glob("*.o"))
+        return place is not None and not active_pack.is_any_active() and not any(place.glob("*.o"))
     except OSError:  # the folder is not accessible, so kernels cannot be stored
         return False
 
@@ -181,10 +181,10 @@ def _start(helpers: list[_Helper], count: int) -> None:
             helpers.append(_Helper(len(helpers)))
 
 
-def _give(helpers: Sequence[_Helper], wanted: Sequence[Wanted]) -> None:
+def _send(helpers: Sequence[_Helper], wanted: Sequence[Wanted]) -> None:
     tasks = pickle.dumps((len(helpers), [(kernel.module, kernel.name, tile) for kernel, tile in wanted]))
     for each in helpers:
-        each.give(tasks)
+        each.send(tasks)
 
 
 def main(asked: str, number: str) -> None:
@@ -197,7 +197,7 @@ def main(asked: str, number: str) -> None:
         while True:
             count, tasks = pickle.load(sys.stdin.buffer)
             known = [(found(module, name), tile) for module, name, tile in tasks]
-            _help([each for each in known if each[0] is not None], int(number) / count)
+            _compile_share([each for each in known if each[0] is not None], int(number) / count)
 
 
 def _prepare() -> None:
@@ -206,14 +206,14 @@ def _prepare() -> None:
     known_syntaxes()
 
 
-def _help(wanted: Sequence[Wanted], share: float) -> None:
+def _compile_share(wanted: Sequence[Wanted], share: float) -> None:
     drivers = [each for each in wanted if _is_driver(each[0])]
     micro = [each for each in reversed(wanted) if not _is_driver(each[0])]
     for each in (drivers, micro):
         start = int(len(each) * share)
         for kernel, tile in (*each[start:], *each[:start]):
             try:
-                with compiling_nothing():
+                with without_compiling():
                     kernel.entry(tile)
             except NotCompiled as error:
                 if not error.file.is_begun():

@@ -12,7 +12,7 @@ import pytest
 
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.kernel_body import KernelBody
-from cpuconv.runtime.code.packs import pack_file, packing, serving
+from cpuconv.runtime.code.packs import active_pack, pack_file, packing
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 from cpuconv.runtime.target import target
 from support.running import processes, shipped
@@ -27,15 +27,15 @@ import numpy as np
 import cpuconv
 exec(sys.argv[2])
 from pathlib import Path
-from cpuconv.runtime.code.cache import Statistics, noting
-from cpuconv.runtime.code.packs import serving
-serving.FOLDER = Path(sys.argv[1])
+from cpuconv.runtime.code.cache import Statistics, recording_names
+from cpuconv.runtime.code.packs import active_pack
+active_pack.FOLDER = Path(sys.argv[1])
 x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 1, 1), np.float32)
-with noting() as names:
+with recording_names() as names:
     y = cpuconv.conv2d(x, w, threads=1)
 assert (y == 8).all()
 counts = {name: getattr(Statistics, name) for name in ("compiled", "loaded", "packed")}
-print(json.dumps({**counts, "why": serving.served().why, "names": sorted(names), "warnings": caught}))
+print(json.dumps({**counts, "why": active_pack.current().why, "names": sorted(names), "warnings": caught}))
 """
 
 
@@ -62,12 +62,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes]
 @pytest.fixture
 def packs(tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> Path:
     """A folder with a pack of them, for the class that serves this CPU best."""
-    found = serving.fitting()
+    found = active_pack.fitting()
     if not found:
         pytest.skip(f"{target()[1]} is of no class")
     folder = tmp_path / "packs"
     folder.mkdir()
-    packing.write(folder / f"{found[0].machine}{serving.SUFFIX}", {found[0].name: compiled[0], "another": {}})
+    packing.write(folder / f"{found[0].machine}{active_pack.SUFFIX}", {found[0].name: compiled[0], "another": {}})
     return folder
 
 
@@ -148,25 +148,25 @@ def test_what_was_compiled_is_accounted_for(
     (path,) = packs.iterdir()
     first = accounted(packs, tmp_path / "served")
     assert first["kernel_pack"] == f"{pack_file.of_file(path).parts[-1]}, {len(compiled[0])} kernels in {path}"
-    assert first["kernels_compiled"] == "none are kept"
+    assert first["kernels_compiled"] == "none are cached"
     without = accounted(packs, tmp_path / "cache", use="0")
     assert without["kernel_pack"] == "none: CPUCONV_PACKS is 0"
-    assert without["kernels_compiled"].startswith(f"{compiled[1]}: {compiled[1]} as no pack serves (")
+    assert without["kernels_compiled"].startswith(f"{compiled[1]}: {compiled[1]} as no pack fits (")
     with_all = accounted(packs, tmp_path / "cache")
-    assert with_all["kernels_compiled"] == f"{compiled[1]}: {compiled[1]} before the pack served"
+    assert with_all["kernels_compiled"] == f"{compiled[1]}: {compiled[1]} before the pack was used"
     packing.write(path, {pack_file.of_file(path).parts[-1]: dict(list(compiled[0].items())[:1])})
     less = accounted(packs, tmp_path / "cache")["kernels_compiled"]
-    assert f"{compiled[1] - 1} as the pack lacks them (" in less and "; 1 before the pack served" in less
+    assert f"{compiled[1] - 1} as the pack lacks them (" in less and "; 1 before the pack was used" in less
 
 
 def test_names_are_noted_by_whoever_asks_and_around_it() -> None:
     program = """
 wide = np.ones((8, 8, 3, 3), np.float32)
-with noting() as outer:
-    with noting() as inner:
+with recording_names() as outer:
+    with recording_names() as inner:
         cpuconv.conv2d(x, wide, threads=1)
     cpuconv.conv2d(x, wide[:5], threads=1)
-with noting() as later:
+with recording_names() as later:
     pass
 print(json.dumps([len(inner), inner < outer, later < inner]))
 """

@@ -12,7 +12,7 @@ from cpuconv.elements import rounded
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.tuning.judging import ERROR_LIMITS, error_of, limit_of
+from cpuconv.tuning.checking import ERROR_LIMITS, error_of, limit_of
 from cpuconv.tuning.random_operands import expected, random_operands
 from cpuconv.tuning.workload import workload
 

@@ -23,45 +23,45 @@ from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import parsed
 
 NAME = "stamps"
-MOST = 256  # max. cached stamps
-_LATELY = 2 * 10**9  # coarsest resolution of file times, in nanoseconds
-_AT_ONCE = 8  # min. stamps per write, except at exit; also at least as many as the file has
+MAX_STAMPS = 256  # max. cached stamps
+_TIME_RESOLUTION = 2 * 10**9  # coarsest resolution of file times, in nanoseconds
+_MIN_WRITE = 8  # min. stamps per write, except at exit; also at least as many as the file has
 
 
-class Kept(NamedTuple):
+class CachedStamp(NamedTuple):
     """A stamp, and the paths of the source files that it was computed from."""
 
     stamp: str
     paths: tuple[str, ...]
 
 
-def find(modules: Collection[str]) -> Kept | None:
+def find(modules: Collection[str]) -> CachedStamp | None:
     """Return the cached stamp of these modules, if any; the files may have changed since the import."""
-    return _kept().get(" ".join(modules))
+    return _cached().get(" ".join(modules))
 
 
-def keep(modules: Collection[str], stamp: str, paths: Collection[str]) -> None:
+def put(modules: Collection[str], stamp: str, paths: Collection[str]) -> None:
     """Cache the stamp of modules whose files have not changed since the import."""
-    state, path = _state(), parsed.kept_path()
+    state, path = _state(), parsed.cache_path()
     if state is None or path is None:
         return
     _register()
     name = " ".join(modules)
     unwritten = _unwritten.setdefault((path.with_name(NAME), state), {})
-    _kept()[name] = unwritten[name] = Kept(stamp, tuple(paths))
-    if len(unwritten) >= max(_AT_ONCE, len(_kept()) - len(unwritten)):
+    _cached()[name] = unwritten[name] = CachedStamp(stamp, tuple(paths))
+    if len(unwritten) >= max(_MIN_WRITE, len(_cached()) - len(unwritten)):
         write()
 
 
-_unwritten: dict[tuple[Path, str], dict[str, Kept]] = {}  # by cache file and state of the sources
+_unwritten: dict[tuple[Path, str], dict[str, CachedStamp]] = {}  # by cache file and state of the sources
 
 
 def write() -> None:
     """Write the stamps that are not in the file yet."""
     while _unwritten:
         (path, state), stamps = _unwritten.popitem()
-        known = {**_told(checked_file.read(path, parsed.MOST_BYTES), state), **stamps}
-        text = json.dumps({"state": state, "stamps": dict([*known.items()][-MOST:])})
+        known = {**_parse(checked_file.read(path, parsed.MAX_BYTES), state), **stamps}
+        text = json.dumps({"state": state, "stamps": dict([*known.items()][-MAX_STAMPS:])})
         with contextlib.suppress(OSError):  # the next process computes them again
             checked_file.write(path, text.encode())
 
@@ -72,11 +72,11 @@ def _register() -> None:
 
 
 @functools.cache
-def _kept() -> dict[str, Kept]:
-    state, path = _state(), parsed.kept_path()
+def _cached() -> dict[str, CachedStamp]:
+    state, path = _state(), parsed.cache_path()
     if state is None or path is None:
         return {}
-    return _told(checked_file.read(path.with_name(NAME), parsed.MOST_BYTES), state)
+    return _parse(checked_file.read(path.with_name(NAME), parsed.MAX_BYTES), state)
 
 
 @functools.cache
@@ -84,18 +84,18 @@ def _state() -> str | None:
     """Return a hash that identifies the source files as of the import; None if their times are too recent."""
     states = origin.at_import()
     latest = max((max(state[-2:]) for state in states.values()), default=None)
-    if latest is None or latest + _LATELY > time.time_ns():
+    if latest is None or latest + _TIME_RESOLUTION > time.time_ns():
         return None
     return hashlib.sha256(repr(sorted(states.items())).encode()).hexdigest()
 
 
-def _told(text: bytes | None, state: str) -> dict[str, Kept]:
+def _parse(text: bytes | None, state: str) -> dict[str, CachedStamp]:
     if text is None:
         return {}
     try:
         data: Mapping[str, object] = json.loads(text)
         stamps = data["stamps"] if data["state"] == state else {}
         assert isinstance(stamps, dict)
-        return {name: Kept(str(stamp), tuple(map(str, paths))) for name, (stamp, paths) in stamps.items()}
+        return {name: CachedStamp(str(stamp), tuple(map(str, paths))) for name, (stamp, paths) in stamps.items()}
     except (ValueError, TypeError, KeyError, AssertionError):
         return {}  # written by another version
