@@ -123,11 +123,11 @@ def compared(
 
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
     """Return seconds of operators other than convolutions by kind, longest first; each is timed alone, in turn."""
-    from cpuconv.network.reports.timing import time_works
+    from cpuconv.network.reports.timing import time_operations
 
     took: dict[str, float] = {}
-    seconds, _ = time_works(program, inputs, outputs, RUNS)
-    for work, time in zip(program.works, np.median(seconds, axis=0), strict=True):
+    seconds, _ = time_operations(program, inputs, outputs, RUNS)
+    for work, time in zip(program.operations, np.median(seconds, axis=0), strict=True):
         if problem_of(work.node_plan) is None:
             op = work.node_plan.node.op
             took[op] = took.get(op, 0.0) + float(time)

@@ -34,7 +34,7 @@ from bench.loads import Shared, load, shared
 from bench.settings import machine_name, words
 from cpuconv.conv import least_work as algorithms
 from cpuconv.conv.choice.model import Choice, modelled_cost
-from cpuconv.conv.choice.select import choose, favourite_layouts
+from cpuconv.conv.choice.select import choose, preferred_layouts
 from cpuconv.conv.choice.target import IN_NETWORK, Target
 from cpuconv.conv.choice.tuned import roofs as measured_roofs
 from cpuconv.conv.recipe import assemble
@@ -202,7 +202,7 @@ def one_core() -> Roofs:
 def line_on(line: shapes.Line, workers: Sequence[int], machines: Machines) -> Iterator[Predicted]:
     """Predict a line of the benchmark in the instruction set's blocked layouts, for each number of workers."""
     problem = line.problem
-    forms = favourite_layouts(problem.c)[0], favourite_layouts(problem.k)[0]
+    forms = preferred_layouts(problem.c)[0], preferred_layouts(problem.k)[0]
     problem = replace(problem, in_layout=forms[0], out_layout=forms[1])
     one = _choice(replace(problem, threads=1))
     single = modelled_cost(replace(problem, threads=1), one.candidate).estimate
@@ -291,10 +291,10 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
     graph = prepared(graph, sizes, Rewriting())[0]
     targets = [Target(current(), count) for count in (1, workers)]
     alone, many = (Builder(lay_out(graph, target), target, _Unpacked()) for target in targets)  # nothing is compiled
-    known = {work.node_plan.node.outputs: work for work in alone.works}
-    for members in many.sets:
+    known = {work.node_plan.node.outputs: work for work in alone.operations}
+    for members in many.groups:
         before = None
-        for work in (many.works[at] for at in members):
+        for work in (many.operations[at] for at in members):
             found = _work_on(work, known.get(work.node_plan.node.outputs, work), workers, machines, before)
             if found is not None:
                 yield found

@@ -160,7 +160,7 @@ def _parts(shape: tuple[int, ...], weight: np.ndarray, padding: int) -> dict[str
     problem = ConvProblem(n, c, h, w, k, r, s, pads=(padding,) * 4, threads=1)
     choice = select.choose(problem, "heuristic", Limits())
     forms = session.current.weights.forms(session.current.fingerprint(weight))
-    candidate = select.reusing(problem, Limits(), choice, forms).candidate
+    candidate = select.prefer_packed(problem, Limits(), choice, forms).candidate
     parts["choice"] = time.perf_counter() - start
     form = candidate.packing(problem)
     parts["packing"] = 0.0 if form in forms else _seconds(lambda: form.pack(weight))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench import oracle
-from cpuconv.elements import BF16, F16, F32, S8, S32, U8, Element, rounded, widened
+from cpuconv.elements import BF16, F16, F32, S8, S32, U8, Element, from_bfloat16, to_bfloat16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 
@@ -82,7 +82,7 @@ def data(problem: ConvProblem, w_bits: int = W_BITS) -> Data:
         return _integers(problem, w_bits)
     if {types.x, types.w} <= {BF16, F16, F32} and types.y in (BF16, F16, F32):
         x, w, bias = oracle.arrays(problem)
-        return Data(_as(types.x, x), _as(types.w, w), widened(rounded(bias)))
+        return Data(_as(types.x, x), _as(types.w, w), from_bfloat16(to_bfloat16(bias)))
     raise ValueError(f"Types {types} are not compared.")
 
 
@@ -108,7 +108,7 @@ def quantized(steps: np.ndarray, zero: int, element: Element) -> np.ndarray:
 
 def numbers(array: np.ndarray) -> np.ndarray:
     """Convert an array of an element's dtype to float64."""
-    return (widened(array) if array.dtype == BF16.dtype else array).astype(np.float64)
+    return (from_bfloat16(array) if array.dtype == BF16.dtype else array).astype(np.float64)
 
 
 def error(problem: ConvProblem, output: np.ndarray, reference: np.ndarray) -> float:
@@ -141,7 +141,7 @@ def dequantized(given: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _as(element: Element, array: np.ndarray) -> np.ndarray:
-    return rounded(array) if element == BF16 else array.astype(element.dtype)
+    return to_bfloat16(array) if element == BF16 else array.astype(element.dtype)
 
 
 def _integers(problem: ConvProblem, w_bits: int) -> Data:

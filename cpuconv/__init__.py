@@ -9,8 +9,8 @@ from cpuconv import origin as _origin  # noqa: F401, first import: it records th
 
 # isort: split
 from cpuconv import interpreters as _interpreters  # noqa: F401, raises ImportError in unsupported interpreters
+from cpuconv.api.caches import clear_cache, set_cache_limit, tune_in_background
 from cpuconv.api.convolution import conv2d, explain, plan
-from cpuconv.api.remembering import clear_cache, set_cache_limit, tune_in_background
 from cpuconv.conv.plan import Plan
 from cpuconv.errors import (
     ArgumentError,

@@ -87,7 +87,7 @@ _NORMAL = {  # float32 bits that the type lacks; its smallest normal number, and
 }
 
 
-def rounded(array: np.ndarray) -> np.ndarray:
+def to_bfloat16(array: np.ndarray) -> np.ndarray:
     """Round float32 to bfloat16, to the nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     nearest = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
@@ -95,27 +95,27 @@ def rounded(array: np.ndarray) -> np.ndarray:
     return np.where(bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000), quiet, nearest)
 
 
-def widened(array: np.ndarray) -> np.ndarray:
+def from_bfloat16(array: np.ndarray) -> np.ndarray:
     """Convert bfloat16 to float32."""
     return (array.astype(np.uint32) << 16).view(np.float32)
 
 
-def floats(array: np.ndarray, element: Element) -> np.ndarray:
+def to_float32(array: np.ndarray, element: Element) -> np.ndarray:
     """Convert an array of an element type, in its internal dtype, to float32."""
-    return widened(array) if element == BF16 else array.astype(np.float32)
+    return from_bfloat16(array) if element == BF16 else array.astype(np.float32)
 
 
-def narrowed(array: np.ndarray, element: Element) -> np.ndarray:
+def round_to(array: np.ndarray, element: Element) -> np.ndarray:
     """Round float32 to a 16-bit element type, in its internal dtype."""
-    return rounded(array) if element == BF16 else array.astype(element.dtype)
+    return to_bfloat16(array) if element == BF16 else array.astype(element.dtype)
 
 
-def holds(element: Element, array: np.ndarray) -> bool:
+def represents_exactly(element: Element, array: np.ndarray) -> bool:
     """Whether a 16-bit element type represents all float32 numbers exactly; usually the first few show if not."""
     flat = array.reshape(-1, order="A")
     unsure = (_unsure(element, flat[start : start + _PART]) for start in range(0, flat.size, _PART))
     with np.errstate(over="ignore"):
-        return all(np.array_equal(floats(narrowed(part, element), element), part) for part in unsure)
+        return all(np.array_equal(to_float32(round_to(part, element), element), part) for part in unsure)
 
 
 def _unsure(element: Element, array: np.ndarray) -> np.ndarray:

@@ -101,14 +101,14 @@ def pytest_unconfigure() -> None:
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder in the place of the shipped tables, for what fixtures of modules do too."""
     folder = tmp_path_factory.mktemp("tables")
-    session.current = Session(tables=folder, attended=False)
+    session.current = Session(tables=folder, persistent=False)
     return folder
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
     """What the process remembers, which is nothing yet; no shipped table decides, and no thread writes to stores."""
-    monkeypatch.setattr(session, "current", Session(tables=tables, attended=False))
+    monkeypatch.setattr(session, "current", Session(tables=tables, persistent=False))
     monkeypatch.setattr(database, "_warned", set())
     monkeypatch.delenv(tiers.PINNED, raising=False)
     return session.current

@@ -68,7 +68,7 @@ _SIZES = tuple(
     for name in ("images", "attention", "int8", "dynamic int8")
 )
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, *_tests("conv/remembering/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
+    "x86-64": (*_KERNELS, *_tests("conv/caches/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
     "haswell": (
         *_KERNELS,
         *_tests("solvers/im2col", "solvers/fft", "solvers/asm"),

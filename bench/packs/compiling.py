@@ -96,7 +96,7 @@ def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
 
 def _on(key: str, machine: Machine, call: Callable[[], None]) -> None:
     """Make a call as on a device with a shipped table, which then decides."""
-    here, session.current = session.current, session.Session(attended=False, device=key)
+    here, session.current = session.current, session.Session(persistent=False, device=key)
     try:
         with simulated_machine.simulating(machine):
             call()

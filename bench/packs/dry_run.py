@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.packs import cross_compile
 from bench.packs.contents import THREADS
-from cpuconv.conv.remembering.fingerprint import Fingerprinter
+from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.isa import features
 from cpuconv.kernels.emit import product
 from cpuconv.memory import aligned

@@ -13,7 +13,7 @@ import numpy as np
 import layouts
 from bench.peers.base import Form
 from bench.typed import RANGES, Data, dequantized, quantized
-from cpuconv.elements import BF16, F32, S32, rounded
+from cpuconv.elements import BF16, F32, S32, to_bfloat16
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -151,7 +151,7 @@ def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> 
     def converted() -> np.ndarray:
         y, element = output(), problem.types.y
         if given.scales is None or element == F32:
-            return rounded(y) if element == BF16 else y.astype(element.dtype) if element.half else y
+            return to_bfloat16(y) if element == BF16 else y.astype(element.dtype) if element.half else y
         if element == S32:
             return np.rint(y / given.scales.sums[:, None, None]).astype(np.int32)
         return quantized(y / given.scales.y_scale, given.scales.y_zero, element).astype(element.dtype)

@@ -98,7 +98,7 @@ def fill(store: Store) -> None:
     device = fingerprint()
     store.register(device)
     store.note([Problem(PROBLEM.key, "a layer", 1, float(PROBLEM.flops), "a network")])
-    names = [str(each.candidate) for each in model.favourites_first(model.ranking(PROBLEM))[:CANDIDATES]]
+    names = [str(each.candidate) for each in model.tuning_order(model.ranking(PROBLEM))[:CANDIDATES]]
     rows = [
         Row(device.key, PROBLEM.key, name, workload.sources_of(name), "ok", median=seconds, spread=1e-6, score=seconds)
         for name, seconds in ((name, 1e-5 * (1 + at)) for at, name in enumerate(names))

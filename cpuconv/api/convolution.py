@@ -152,9 +152,9 @@ def plan(
         numbers = given.numbers(weight, problem.k)
         return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
     kin = LayerWeights.of(evaluated.template)
-    ending = kin.ending(problem, choice.candidate, name, weight, bias, given.quantization)
+    epilogue = kin.epilogue(problem, choice.candidate, name, weight, bias, given.quantization)
     numbers = given.numbers(None, problem.k)
-    return Plan(problem, choice, options.limits, packed, numbers=numbers, evaluated=evaluated, ending=ending)
+    return Plan(problem, choice, options.limits, packed, numbers=numbers, evaluated=evaluated, epilogue=epilogue)
 
 
 def explain(
@@ -334,7 +334,7 @@ def conv2d(
         key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, PLAIN)
         if given is not FLOAT32_CALL:
             key += given.key
-        layer = session.current.remembered.get(key)
+        layer = session.current.cache.get(key)
     except (TypeError, ValueError):  # an argument of another type, such as a NumPy integer
         key = layer = None
     if layer is None:
@@ -342,7 +342,7 @@ def conv2d(
     if bias is not None:
         bias = bias_view(bias, layer.plan.problem, given)
     if out is not None and _overlaps(out, weight, bias):
-        raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
+        raise ArgumentError(must("out", "separate memory", "memory that an input occupies"))
     return layer.run(x, residual, out, bias, weight, given.quantization)
 
 
@@ -360,7 +360,7 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
     here = session.current
     if key is None:
         key = problem, options.threads, options.strategy, options.limits, *given.key
-        layer = here.remembered.get(key)
+        layer = here.cache.get(key)
         if layer is not None:
             return layer
     with early_helpers():
@@ -369,7 +369,7 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         if new and found:
             return _by_template(key, new, found, options, given)
         layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
-    here.remembered.put(key, layer, layer.plan.nbytes)
+    here.cache.put(key, layer, layer.plan.nbytes)
     return layer
 
 
@@ -377,15 +377,15 @@ def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, giv
     """The layer that runs the kernel calls of a template, cached under `key`."""
     here, problem, kin = session.current, found.problem, LayerWeights.of(found.template)
     numbers = given.numbers(None, problem.k)
-    plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, ending=kin.blank)
-    kin.blank = plan.ending
+    plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, epilogue=kin.blank)
+    kin.blank = plan.epilogue
 
     def leave() -> None:
         new.of.leave_out(new.sizes)
-        here.remembered.drop(key)
+        here.cache.drop(key)
 
     layer = TemplateLayer(plan, here, kin, leave)
-    here.remembered.put(key, layer, plan.nbytes)
+    here.cache.put(key, layer, plan.nbytes)
     return layer
 
 

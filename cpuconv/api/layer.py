@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.ending_block import Numbers, ending_block
+from cpuconv.conv.caches.fingerprint import Fingerprint
+from cpuconv.conv.caches.lru_cache import Entry
+from cpuconv.conv.epilogue_block import Numbers, epilogue_block
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.conv.remembering.fingerprint import Fingerprint
-from cpuconv.conv.remembering.remembered import Entry
 from cpuconv.conv.session import Session
-from cpuconv.conv.template import Template
+from cpuconv.conv.template import ConvTemplate
 from cpuconv.problem.arrays import kernel_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 
-_MOST_CHANGES = 4  # consecutive calls with new weights, after which new weights are not cached
-_MOST_ENDINGS = 16  # cached epilogues, one per combination of weights, bias and scales
+_MAX_CHANGES = 4  # consecutive calls with new weights, after which new weights are not cached
+_MAX_EPILOGUES = 16  # cached epilogues, one per combination of weights, bias and scales
 
 
 class LayerWeights:
@@ -37,15 +37,15 @@ class LayerWeights:
     def __init__(self) -> None:
         self.blank: np.ndarray | None = None
         self.entries: dict[Fingerprint, Entry] = {}
-        self._endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
+        self._epilogues: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
 
     @classmethod
-    def of(cls, template: Template) -> LayerWeights:
+    def of(cls, template: ConvTemplate) -> LayerWeights:
         """The instance that all layers with the kernel calls of one template share."""
         made: LayerWeights = template.shared.setdefault("weights", cls())
         return made
 
-    def ending(
+    def epilogue(
         self,
         problem: ConvProblem,
         candidate: Candidate,
@@ -60,13 +60,13 @@ class LayerWeights:
         """
         content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
         key = name, content, quantization
-        ending = self._endings.get(key)
-        if ending is None:
-            ending = ending_block(problem, candidate, bias, Numbers.of(weight, quantization))
-            while len(self._endings) >= _MOST_ENDINGS:
-                self._endings.pop(next(iter(self._endings)), None)
-            self._endings[key] = ending
-        return ending
+        epilogue = self._epilogues.get(key)
+        if epilogue is None:
+            epilogue = epilogue_block(problem, candidate, bias, Numbers.of(weight, quantization))
+            while len(self._epilogues) >= _MAX_EPILOGUES:
+                self._epilogues.pop(next(iter(self._epilogues)), None)
+            self._epilogues[key] = epilogue
+        return epilogue
 
 
 class Layer:
@@ -109,7 +109,7 @@ class Layer:
         else:
             self._changes = 0
         if self._scaled:
-            bias = self.kin.ending(self.plan.problem, self._candidate, name, weight, bias, quantization)
+            bias = self.kin.epilogue(self.plan.problem, self._candidate, name, weight, bias, quantization)
         return self.plan.run(x, residual, out, bias, packed)
 
     def _packed(self, name: Fingerprint, weight: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ class Layer:
         if packed is None:
             packed = weights.pack(name, form, kernel_view(weight), self._threads)
             self._changes += 1
-            if self._changes > _MOST_CHANGES and not weights.was_seen(name):
+            if self._changes > _MAX_CHANGES and not weights.was_seen(name):
                 return packed
         entry = weights.remember(name, form, packed)
         if entry is not None:

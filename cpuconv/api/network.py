@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cpuconv.api.options import tuner_for
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
-from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, precision_named
+from cpuconv.conv.choice.target import IDLE_BYTES, IN_NETWORK, PRECISION_F32, Target, precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
@@ -118,7 +118,7 @@ def compile(
         check_left_out("node_precisions", f"where precision is {AUTO!r}", node_precisions)
         check_callable("metric", metric, "reference outputs and outputs")
         check_callable("progress", progress, "what is done, steps done and steps in all")
-        tolerance, named = tolerance_of(tolerance), FULL
+        tolerance, named = tolerance_of(tolerance), PRECISION_F32
     else:
         named = precision_named(precision, more=[AUTO])
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
@@ -137,17 +137,19 @@ def compile(
     target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, named, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
-        raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
+        raise SourceError(f"{os.fspath(source)} is a saved model: use cpuconv.load.")
     graph = source if isinstance(source, Graph) else read(source)
     unknown = [name for name in each if name not in names_of(graph)]
     if unknown:
-        raise ArgumentError(must("node_precisions", "of nodes by their names in the model", f"of {unknown[0]!r}"))
+        raise ArgumentError(
+            must("node_precisions", "a dict whose keys are node names of the model", f"one with {unknown[0]!r}")
+        )
     options = Rewriting(strict, tuple(skip_passes))
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.network.precision.errors import relative_rms
-    from cpuconv.network.precision.to_come import doubt
+    from cpuconv.network.precision.prediction_bound import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
 
     feeds = feeds_of(samples, graph)

@@ -8,9 +8,9 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.conv import session
+from cpuconv.conv.caches.fingerprint import Fingerprint
 from cpuconv.conv.choice import by_class, select
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options
-from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -76,7 +76,7 @@ class Options:
             choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner_for(self.strategy))
         if weight is None or self.algorithm is not None:
             return choice
-        return select.reusing(problem, self.limits, choice, session.current.weights.forms(weight))
+        return select.prefer_packed(problem, self.limits, choice, session.current.weights.forms(weight))
 
 
 def tuner_for(strategy: str) -> select.Tuner | None:

@@ -111,5 +111,5 @@ def _of_file(path: Path, graph: Graph) -> Feeds:
         return [feed]
     counts = {len(feed[name]) for name in feed if feed[name].ndim}
     if len(counts) != 1:
-        raise ArgumentError(must("samples", f"of as many arrays for each input in {path}", str(sorted(counts))))
+        raise ArgumentError(must("samples", f"the same number of arrays for each input in {path}", str(sorted(counts))))
     return [{name: array[at] for name, array in feed.items()} for at in range(counts.pop())]

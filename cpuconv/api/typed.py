@@ -10,8 +10,8 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.conv import session
-from cpuconv.conv.ending_block import Numbers
-from cpuconv.elements import F32, OF_DTYPE, S8, S16, S32, Element, floats
+from cpuconv.conv.epilogue_block import Numbers
+from cpuconv.elements import F32, OF_DTYPE, S8, S16, S32, Element, to_float32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem.arrays import as_float32_view, as_operand, kernel_view
 from cpuconv.problem.problem import ConvProblem
@@ -103,7 +103,7 @@ def bias_view(bias: Any, problem: ConvProblem, given: Typed = FLOAT32_CALL) -> n
         view = as_float32_view(bias, "bias")
     elif x.half:
         view, element = as_operand(bias, "bias", (F32, x))
-        view = floats(kernel_view(view), x) if element == x else view
+        view = to_float32(kernel_view(view), x) if element == x else view
     else:
         view, _ = as_operand(bias, "bias", (S32,) if given.quantization is None else (F32, S32))
     if view.shape != (problem.k,):
@@ -123,8 +123,8 @@ def _signed(weight: np.ndarray, w: Element, quantization: Quantization | None) -
         return weight
     here = session.current
     key = _signed.__name__, here.fingerprint(weight), w, points
-    known = here.remembered.get(key)
+    known = here.cache.get(key)
     if known is None:
         known = signed(weight, w, quantization)
-        here.remembered.put(key, known, known.nbytes)
+        here.cache.put(key, known, known.nbytes)
     return known

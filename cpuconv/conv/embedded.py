@@ -6,12 +6,12 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from cpuconv.conv.balanced import balanced
-from cpuconv.conv.choice.ways import Convolution
-from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
+from cpuconv.conv.balanced_rounding import round_balanced
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
+from cpuconv.conv.epilogue_block import Numbers, epilogue_block, padding_word
 from cpuconv.conv.recipe import assemble
 from cpuconv.elements import BF16
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import memoised
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.problem.problem import ConvProblem
@@ -19,7 +19,7 @@ from cpuconv.problem.quantization import Quantization
 
 
 def steps_of(
-    asked: Convolution,
+    asked: LayoutCandidate,
     operands: Operands,
     constants: Constants,
     space: Space,
@@ -33,7 +33,7 @@ def steps_of(
 
     Parameters
     ----------
-    asked : Convolution
+    asked : LayoutCandidate
     operands : Operands
     constants : Constants
         Stores the packed weights and the bias.
@@ -63,20 +63,20 @@ def steps_of(
 
     known: dict[str, Ref | int] = {name: operand.ref for name, operand in given.items()} | {
         "w": constants.packed(name, (view, joined, packing), pack),
-        "bias": constants.keep(ending_block(problem, candidate, bias, numbers, closed)),
-        "fill": fill_of(problem, quantization),
+        "bias": constants.keep(epilogue_block(problem, candidate, bias, numbers, closed)),
+        "fill": padding_word(problem, quantization),
         "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
 
 
 _BASES = {name: Ref(name) for name in ("x", "y", "residual")}
-_assembled = remembered(64)(assemble)  # cached, as networks repeat layers
+_assembled = memoised(64)(assemble)  # cached, as networks repeat layers
 
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
     """The float32 weights in the problem's element type."""
-    return balanced(weight) if problem.types.w == BF16 else weight
+    return round_balanced(weight) if problem.types.w == BF16 else weight
 
 
 def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:

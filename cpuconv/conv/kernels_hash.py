@@ -10,8 +10,8 @@ import numpy as np
 
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Row
+from cpuconv.conv.caches.stored_hashes import stored_hash
 from cpuconv.conv.recipe import Candidate, assemble
-from cpuconv.conv.remembering.kept_hashes import kept
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Step
 from cpuconv.problem.problem import ConvProblem
@@ -26,7 +26,7 @@ def kernels_hash(problem: ConvProblem, candidate: Candidate) -> str:
     words in order, and the number of its parts. Nothing is compiled.
     """
     key = f"{candidate.sources} {current().name} {problem.key} {candidate}"
-    return kept(hashlib.sha256(key.encode()).hexdigest()[:20], lambda: _computed(problem, candidate))
+    return stored_hash(hashlib.sha256(key.encode()).hexdigest()[:20], lambda: _computed(problem, candidate))
 
 
 def same_kernels(row: Row) -> bool:

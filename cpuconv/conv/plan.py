@@ -16,7 +16,7 @@ import numpy as np
 import layouts
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, Limits
-from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
+from cpuconv.conv.epilogue_block import Numbers, epilogue_block, padding_word
 from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of
 from cpuconv.conv.template import Evaluated, Patches
 from cpuconv.errors import ArgumentError, must
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 _BYTES_BESIDE = 24 << 10  # approximate size of a plan's Python objects, in bytes
-_MOST_VIEWS = 8  # pairs of strides of input and residual with cached contexts
+_MAX_VIEWS = 8  # pairs of strides of input and residual with cached contexts
 
 
 class _Context:
     """Argument blocks and program of one caller."""
 
-    def __init__(self, calls: Recipe | Evaluated, ending: np.ndarray, fill: int) -> None:
-        self.ending = ending.copy()
-        self.ended = False  # whether a call has overwritten the plan's epilogue
+    def __init__(self, calls: Recipe | Evaluated, epilogue: np.ndarray, fill: int) -> None:
+        self.epilogue = epilogue.copy()
+        self.epilogue_replaced = False  # whether a call has overwritten the plan's epilogue
         self.workspace_bytes = calls.workspace
-        kept: list[Any] = [self.ending]  # objects whose addresses are in the argument blocks
-        known = {"bias": address(self.ending), "fill": fill}
+        kept: list[Any] = [self.epilogue]  # objects whose addresses are in the argument blocks
+        known = {"bias": address(self.epilogue), "fill": fill}
         bound = calls.bound if isinstance(calls, Evaluated) else partial(_bound, calls)
         self._patches, self._program = bound(known, kept)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # addresses of the previous call, as they rarely change
@@ -120,12 +120,12 @@ class Plan:
         workspaces: Workspaces | None = None,
         numbers: Numbers | None = None,
         evaluated: Evaluated | None = None,
-        ending: np.ndarray | None = None,
+        epilogue: np.ndarray | None = None,
     ) -> None:
         """`weight`: packed in the candidate's form; None if each run passes its own. `workspaces`: default is the pool
         of the session. `numbers`: for integers; the sums of the weights do not matter if each run passes an epilogue.
-        `evaluated`: the kernel calls of the chosen candidate; None: they are assembled here. `ending`: the result of
-        `ending_block`, if it exists."""
+        `evaluated`: the kernel calls of the chosen candidate; None: they are assembled here. `epilogue`: the result of
+        `epilogue_block`, if it exists."""
         self.problem = problem
         self.algorithm = str(choice.candidate) if evaluated is None else evaluated.template.name
         self.decided_by = choice.decided_by
@@ -143,8 +143,8 @@ class Plan:
         self._weight = weight
         self._workspaces = workspaces or session.current.workspaces
         types = problem.types
-        self.ending = ending_block(problem, choice.candidate, bias, numbers) if ending is None else ending
-        self._fill = fill_of(problem, numbers and numbers.quantization)
+        self.epilogue = epilogue_block(problem, choice.candidate, bias, numbers) if epilogue is None else epilogue
+        self._fill = padding_word(problem, numbers and numbers.quantization)
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
         self._x_bytes = types.x.bytes * math.prod(self._x_shape)
@@ -153,7 +153,7 @@ class Plan:
         self.workspace_bytes = calls.workspace
         self.nbytes = _BYTES_BESIDE + calls.nbytes
         if problem.n:
-            self._contexts[None, None] = [_Context(calls, self.ending, self._fill)]
+            self._contexts[None, None] = [_Context(calls, self.epilogue, self._fill)]
         self._dense = _strides(self._x_shape, types.x.bytes), _strides(self._y_shape, types.y.bytes)
 
     def __repr__(self) -> str:
@@ -192,11 +192,11 @@ class Plan:
         return result
 
     def run(
-        self, x: Any, residual: Any, out: Any, ending: np.ndarray | None = None, weight: np.ndarray | None = None
+        self, x: Any, residual: Any, out: Any, epilogue: np.ndarray | None = None, weight: np.ndarray | None = None
     ) -> Any:
-        """Run as `__call__`, but with the given `ending` and packed `weight` instead of the plan's own.
+        """Run as `__call__`, but with the given `epilogue` and packed `weight` instead of the plan's own.
 
-        An ending is a result of `ending_block`; for float sums, a float32 bias (K,).
+        An epilogue is a result of `epilogue_block`; for float sums, a float32 bias (K,).
         """
         source = x
         if type(x) is not np.ndarray or x.dtype is not self._x_dtype or (x_address := address(x)) % self._x_aligned:
@@ -239,13 +239,13 @@ class Plan:
             context = free.pop()
         except IndexError:
             context = self._new_context(x_strides, residual_strides)
-        if ending is not None:
-            context.ending[: ending.size], context.ended = ending, True
-        elif context.ended:
-            context.ending[:], context.ended = self.ending, False
+        if epilogue is not None:
+            context.epilogue[: epilogue.size], context.epilogue_replaced = epilogue, True
+        elif context.epilogue_replaced:
+            context.epilogue[:], context.epilogue_replaced = self.epilogue, False
         packed = self._weight if weight is None else weight
         if packed is None:
-            raise ArgumentError(must("weight", "packed weights: the plan was made without", "None"))
+            raise ArgumentError(must("weight", "packed weights, as the plan has none", "None"))
         added = 0 if residual is None else address(residual)
         if context.workspace_bytes:
             workspace = self._workspaces.take(context.workspace_bytes)
@@ -258,18 +258,18 @@ class Plan:
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts
-        if len(views) >= _MOST_VIEWS:  # limits the memory of strides that do not recur
-            for key in list(views)[1 : len(views) - _MOST_VIEWS + 2]:
+        if len(views) >= _MAX_VIEWS:  # limits the memory of strides that do not recur
+            for key in list(views)[1 : len(views) - _MAX_VIEWS + 2]:
                 views.pop(key, None)
         return views.setdefault((x_strides, residual_strides), [])
 
     def _new_context(self, x_strides: Any, residual_strides: Any) -> _Context:
         problem = self.problem
         if x_strides is residual_strides is None and self._evaluated is not None:
-            return _Context(self._evaluated, self.ending, self._fill)
+            return _Context(self._evaluated, self.epilogue, self._fill)
         views = [
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
         ]
         recipe = assemble(problem, self.candidate, operands_of(problem, *views), self._limits.closed)
-        return _Context(recipe, self.ending, self._fill)
+        return _Context(recipe, self.epilogue, self._fill)

@@ -13,7 +13,7 @@ import numpy as np
 import layouts
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
-from cpuconv.following.sizes import is_followed, remembered
+from cpuconv.following.sizes import is_symbolic, memoised
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding import partition
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
@@ -101,7 +101,7 @@ def in_closed_set(problem: ConvProblem, candidate: Candidate) -> bool:
     return _in_closed_set(problem, candidate, current())
 
 
-@remembered(4096)
+@memoised(4096)
 def _in_closed_set(problem: ConvProblem, candidate: Candidate, isa: Isa) -> bool:
     own = candidate.solver.is_closed
     if own is not None and not own(problem, candidate.params, isa):
@@ -140,7 +140,7 @@ def _sources(solver: Solver) -> str:
 
 def effective_threads(problem: ConvProblem) -> int:
     """Number of threads worth using; with symbolic sizes all, as `parts_each` decides for each size."""
-    if problem.threads == 1 or is_followed(problem.flops):
+    if problem.threads == 1 or is_symbolic(problem.flops):
         return problem.threads
     return problem.threads if problem.flops > partition.SERIAL_FLOPS else 1
 
@@ -156,7 +156,7 @@ def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
     return padded
 
 
-_contiguous = remembered(4096)(contiguous)
+_contiguous = memoised(4096)(contiguous)
 
 
 def dense(problem: ConvProblem) -> tuple[Strides, Strides]:

@@ -40,7 +40,7 @@ _ALIGNED, _FLOAT32 = F32.bytes, F32.name  # module globals, as every call uses t
 _ELEMENTS = tuple(TABLE.values())
 _BECOME = (F32, BF16, F16, U8, S8)  # possible target types of a conversion
 _PARALLEL_BYTES = 1 << 18  # below this, one thread finishes before others have started
-_MOST_BOUND = 256  # cached programs; the least recently used is evicted first
+_MAX_PROGRAMS = 256  # cached programs; the least recently used is evicted first
 
 
 @overload
@@ -166,7 +166,7 @@ class _Change(NamedTuple):
 def _asked(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _Change | None]:
     """The name of the output element, and the numbers of the conversion; None if the element type stays the same."""
     try:
-        return _remembered_change(read, dtype, scale, zero_point)
+        return _cached_change(read, dtype, scale, zero_point)
     except TypeError:  # an argument is not hashable
         return _change(read, dtype, scale, zero_point)
 
@@ -176,7 +176,9 @@ def _change(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _C
     target = element_named(dtype, "dtype", (*_BECOME, element)) or element
     if target.integer == element.integer:
         if target != element and target.integer:
-            raise ArgumentError(must("dtype", f"a float's, or None, as 'x' is of {element.label}", target.label))
+            raise ArgumentError(
+                must("dtype", f"a floating-point type or None, as 'x' is of {element.label}", target.label)
+            )
         for name, value in (("scale", scale), ("zero_point", zero_point)):
             if value is not None:
                 expected = f"None, as 'x' is of {element.label} and the result of {target.label}"
@@ -186,7 +188,7 @@ def _change(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _C
     return target.name, _Change(bits_of(of), point)
 
 
-_remembered_change = functools.lru_cache(maxsize=_MOST_BOUND, typed=True)(_change)
+_cached_change = functools.lru_cache(maxsize=_MAX_PROGRAMS, typed=True)(_change)
 
 
 class _Move:
@@ -286,7 +288,7 @@ class _Bound(NamedTuple):
     change: memoryview | None
 
 
-_moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only global state of this module
+_moves = functools.lru_cache(maxsize=_MAX_PROGRAMS)(_Move)  # the only global state of this module
 
 
 def _logical_shape(shape: tuple[int, ...], layout: Layout, channels: int | None) -> tuple[int, int, int, int]:

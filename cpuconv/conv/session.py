@@ -9,12 +9,12 @@ from pathlib import Path
 from autotune.locks import lazy
 from autotune.machine.device import fingerprint
 from autotune.wisdom.tiers import Tiers
-from cpuconv.conv.remembering.choices import Choices
-from cpuconv.conv.remembering.fingerprint import Fingerprinter
-from cpuconv.conv.remembering.remembered import Remembered, default_limit
-from cpuconv.conv.remembering.size_classes import SizeClasses
-from cpuconv.conv.remembering.untuned_log import UntunedLog
-from cpuconv.conv.remembering.weights import Weights
+from cpuconv.conv.caches.choices import Choices
+from cpuconv.conv.caches.fingerprint import Fingerprinter
+from cpuconv.conv.caches.lru_cache import LruCache, default_limit
+from cpuconv.conv.caches.size_classes import SizeClasses
+from cpuconv.conv.caches.untuned_log import UntunedLog
+from cpuconv.conv.caches.weights import Weights
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.origin import ROOT
 from cpuconv.problem.problem import ConvProblem
@@ -28,7 +28,7 @@ class Session:
 
     Attributes
     ----------
-    remembered : Remembered
+    cache : LruCache
         Cache of `conv2d`'s layers, by arguments, and of packed weights, by content and form, with one common limit.
     weights : Weights
         The packed weights in this cache.
@@ -41,12 +41,12 @@ class Session:
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
         Requested problems without tuning results.
-    attended : bool
+    persistent : bool
         Whether the session stores data for later processes, in addition to compiled kernels.
     """
 
     def __init__(
-        self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True, device: str | None = None
+        self, limit: int | None = None, tables: Path = TABLES, *, persistent: bool = True, device: str | None = None
     ) -> None:
         """Start with empty caches.
 
@@ -56,21 +56,21 @@ class Session:
             Maximum size of layers and packed weights, in bytes; None: `default_limit()`.
         tables : Path
             The folder of shipped tables.
-        attended : bool
+        persistent : bool
             Whether a daemon thread writes the untuned log to the store and checks for new tuning results, and whether
             layouts of networks are stored on disk.
         device : str or None
             The key of the device whose tuning results are used; None: this machine.
         """
-        self.remembered = Remembered(default_limit() if limit is None else limit)
-        self.weights = Weights(self.remembered)
+        self.cache = LruCache(default_limit() if limit is None else limit)
+        self.weights = Weights(self.cache)
         self.workspaces = Workspaces()
         self.choices = Choices()
         self.size_classes = SizeClasses()
-        self.attended = attended
+        self.persistent = persistent
         self._device = device
         self.tiers = Tiers(tables)
-        self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
+        self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), persistent=persistent)
 
     @lazy
     def fingerprint(self) -> Fingerprinter:
@@ -84,7 +84,7 @@ class Session:
 
     def clear(self) -> None:
         """Clear layers, packed weights without other owners, and fingerprints of read-only arrays; free workspaces."""
-        self.remembered.clear()
+        self.cache.clear()
         self.size_classes.clear()
         if "fingerprint" in vars(self):  # it has been created
             self.fingerprint.forget()
@@ -103,9 +103,9 @@ class Session:
         """
         self.choices.drop(problem)
         self.size_classes.clear()
-        for key, value in self.remembered.items():
+        for key, value in self.cache.items():
             if getattr(value, "solves", _never)(problem):
-                self.remembered.drop(key)
+                self.cache.drop(key)
 
 
 def _never(problem: ConvProblem) -> bool:

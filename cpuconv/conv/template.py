@@ -10,7 +10,7 @@ import numpy as np
 
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
-from cpuconv.following.sizes import Trace, following
+from cpuconv.following.sizes import Trace, tracing
 from cpuconv.isa import current
 from cpuconv.kernels.binding.word_table import TABLES, WordTable
 from cpuconv.problem.arguments import Pads
@@ -34,7 +34,7 @@ class Evaluated(NamedTuple):
 
     Attributes
     ----------
-    template : Template
+    template : ConvTemplate
     problem : ConvProblem
     workspace : int
         Size of the workspace, in bytes.
@@ -42,7 +42,7 @@ class Evaluated(NamedTuple):
         The numbers from which argument words are computed.
     """
 
-    template: Template
+    template: ConvTemplate
     problem: ConvProblem
     workspace: int
     numbers: list[Any]
@@ -71,7 +71,7 @@ class Evaluated(NamedTuple):
         return patches, Program.of(table, self.template.threads, [*kept, words, tables])
 
 
-class Template:
+class ConvTemplate:
     """The kernel calls of a candidate for all sizes with the same comparison results.
 
     Parameters
@@ -99,7 +99,7 @@ class Template:
         self.candidate, self.name, self.rounding = candidate, str(candidate), candidate.rounding
         self.packing = candidate.packing(problem)
         trace = Trace(_sizes(problem))
-        with following():
+        with tracing():
             sized = _sized(problem, trace, padding)
             with trace.strictly():
                 if why_not(candidate.solver, sized, current()) is not None:
@@ -145,7 +145,7 @@ class SizedProblem:
     def __init__(self, problem: ConvProblem, padding: Padding, algorithms: Sequence[Algorithm]) -> None:
         self._problem, self._roundings = problem, [each.rounding for each in algorithms]
         trace = Trace(_sizes(problem))
-        with following():
+        with tracing():
             sized = _sized(problem, trace, padding)
             seconds = [each.seconds(sized) for each in algorithms] if len(algorithms) > 1 else []
             self._function = trace.function([*sized.pads, *seconds])
@@ -193,7 +193,7 @@ class SizeClass:
 
     Parameters
     ----------
-    pool : list of Template
+    pool : list of ConvTemplate
         The templates of all classes of the convolution.
     """
 
@@ -204,8 +204,8 @@ class SizeClass:
     _most_in_pool = 24
     _most_apart = 1024
 
-    def __init__(self, pool: list[Template]) -> None:
-        self._pool, self._made = pool, list[Template]()
+    def __init__(self, pool: list[ConvTemplate]) -> None:
+        self._pool, self._made = pool, list[ConvTemplate]()
         self._problems: dict[tuple[bool, bool], SizedProblem | None] = {}
         self._seen: set[Sizes] = set()
         self._apart: set[Sizes] = set()
@@ -258,7 +258,7 @@ class SizeClass:
         if not self._able or len(self._seen) < self._first or sizes in self._apart or self._is_full:
             return None
         try:
-            template = Template(problem, padding, candidate)
+            template = ConvTemplate(problem, padding, candidate)
         except UNABLE:
             self._able = bool(self._made)
             return None
@@ -283,7 +283,7 @@ class SizeClass:
 
 
 def _best(
-    problem: ConvProblem, rounding: str | None, templates: Sequence[Template], seconds: Seconds
+    problem: ConvProblem, rounding: str | None, templates: Sequence[ConvTemplate], seconds: Seconds
 ) -> tuple[Evaluated, float] | None:
     """The kernel calls for a problem by the fastest template with this `rounding` (None: any), and its estimate."""
     alike = [(seconds(problem, each.candidate), each) for each in templates if rounding in (None, each.rounding)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-HALF, AXIS, BATCH = 1, 2, 4
+HALF_STEP, AXIS, BATCH = 1, 2, 4
 """Bits between the largest sizes of adjacent classes: a power of 2, of 4, or of 16."""
 
 _USUAL = {0: 1, 1: 2, 2: 3, 4: 12, 6: 48, 8: 224, 10: 640}  # representative by bits of the class's largest size

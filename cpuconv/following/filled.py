@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import SIZES, is_followed, sizes_array
+from cpuconv.following.sizes import SIZES, is_symbolic, sizes_array
 
 Number = Callable[[Any], Any]  # returns the replacement of a size
 
 
 def filled(value: Any, number: Number) -> Any:
     """Replace each symbolic size in a value by `number(size)`, in order."""
-    if is_followed(value):
+    if is_symbolic(value):
         return number(value)
     if isinstance(value, (tuple, list)):
         made = type(value)(filled(each, number) for each in value)

@@ -100,7 +100,7 @@ class Trace:
 
     def emitted(self, results: Sequence[Any]) -> Callable[[Sequence[int]], list[Any] | None]:
         """Compile `function` to Python code, which takes a quarter of the time."""
-        return emitted(self._count, self._steps, self._answers, results, is_followed)
+        return emitted(self._count, self._steps, self._answers, results, is_symbolic)
 
     def computed(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Apply a function to sizes and plain numbers, and record the result as a size."""
@@ -149,7 +149,7 @@ class _Evaluated:
             self._calls += 1
             if self._calls <= _INTERPRETED:
                 known = trace.numbers(sizes)
-                return None if known is None else [known[each.place] if is_followed(each) else each for each in results]
+                return None if known is None else [known[each.place] if is_symbolic(each) else each for each in results]
             self._emitted = trace.emitted(results)
             self._source = None  # only after its replacement is set
         return self._emitted(sizes)
@@ -213,7 +213,7 @@ class Size:
     def exact(self) -> Any:
         """The number itself; the trace records that other sizes must equal it."""
         if self.trace._strict:
-            raise TypeError("the very number of a size is needed")
+            raise TypeError("a symbolic size has no value")
         self.trace.asked(operator.eq, self, self._number)
         return self._number
 
@@ -221,7 +221,7 @@ class Size:
         return self.trace.asked(_not_equal_zero, self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("a size that is followed cannot be kept")
+        raise TypeError("a symbolic size cannot be pickled")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # NumPy queries array interfaces
@@ -262,8 +262,8 @@ _traces = 0  # traces being recorded, by all threads
 
 
 @contextlib.contextmanager
-def following() -> Iterator[None]:
-    """Bypass the caches of `remembered` functions in this context, as they would hash sizes."""
+def tracing() -> Iterator[None]:
+    """Bypass the caches of `memoised` functions in this context, as they would hash sizes."""
     global _traces
     _traces += 1
     try:
@@ -272,7 +272,7 @@ def following() -> Iterator[None]:
         _traces -= 1
 
 
-def remembered(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def memoised(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: `functools.lru_cache` for a function of sizes; the cache is bypassed while sizes are traced."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,7 +319,7 @@ def applied(function: Callable[..., Any], *operands: Any) -> Any:
     """Apply a function to numbers; if one is a symbolic size, the result is a size, and the call is recorded."""
     hidden = (*function.args, *function.keywords.values()) if isinstance(function, functools.partial) else ()
     if any(type(each) is Size for each in hidden):
-        raise TypeError("a function holds a size that is followed")
+        raise TypeError("a function has a symbolic size among its bound arguments")
     followed = next((each for each in operands if type(each) is Size), None)
     return function(*operands) if followed is None else followed.trace.computed(function, *operands)
 
@@ -334,19 +334,19 @@ def items_of(numbers: Any) -> list[Any]:
     return [item(numbers, at) for at in range(len(now(numbers)))]
 
 
-def is_followed(size: Any) -> TypeGuard[Any]:
+def is_symbolic(size: Any) -> TypeGuard[Any]:
     """Whether a size is symbolic."""
     return type(size) is Size
 
 
-def own(value: Hashable) -> Hashable:
+def element_key(value: Hashable) -> Hashable:
     """A key that is equal for equal values; a symbolic size equals only itself."""
     return (Size.__name__, value.place) if type(value) is Size else value
 
 
-def bits(array: np.ndarray) -> Hashable:
-    """A key that is equal for bit-identical arrays; symbolic sizes as in `own`."""
-    return array.tobytes() if array.dtype != SIZES else tuple(map(own, array.ravel().tolist()))
+def array_key(array: np.ndarray) -> Hashable:
+    """A key that is equal for bit-identical arrays; symbolic sizes as in `element_key`."""
+    return array.tobytes() if array.dtype != SIZES else tuple(map(element_key, array.ravel().tolist()))
 
 
 class Affine(NamedTuple):

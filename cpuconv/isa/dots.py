@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, widened
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, from_bfloat16
 
 X86, ARM = "x86_64", "aarch64"
 _MATRIX_ROWS = 2
@@ -155,7 +155,7 @@ class TileDot:
 
 def values(element: Element, array: np.ndarray) -> np.ndarray:
     """Numbers in an array of an element's NumPy dtype: bfloat16 as float32, others unchanged."""
-    return widened(array) if element == BF16 else array
+    return from_bfloat16(array) if element == BF16 else array
 
 
 def at_rate(dots: tuple[Dot, ...], rate: float, *names: str) -> tuple[Dot, ...]:

@@ -1,7 +1,7 @@
 """Memory-mapped files, and arrays borrowed from them or from a caller's bytes object.
 
-Data that outlives the building of a program copies borrowed arrays (`own`). The pages of borrowed arrays are released
-after reading (`let_go`), and read from the file again when needed. Borrowed arrays need not be aligned.
+Data that outlives the building of a program copies borrowed arrays (`owned_copy`). The pages of borrowed arrays are
+released after reading (`release_pages`), and read from the file again when needed. Borrowed arrays need not be aligned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from autotune.files import open_regular
 from autotune.machine.pages import Pages
 from cpuconv.errors import SourceError
-from cpuconv.memory.passing import is_passing
+from cpuconv.memory.temporary import is_temporary
 
 
 class Mapped(Pages):
@@ -87,7 +87,7 @@ def contents(path: Path) -> memoryview:
 # --- borrowed arrays ------------------------------------------------------------------------------------------------
 
 
-def lender(array: np.ndarray) -> bytes | Mapped | None:
+def backing(array: np.ndarray) -> bytes | Mapped | None:
     """The file or the bytes object of a model that an array is a view of; None if there is none."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
@@ -98,17 +98,17 @@ def lender(array: np.ndarray) -> bytes | Mapped | None:
     return base if isinstance(base, (Mapped, bytes)) else None
 
 
-def own(array: np.ndarray) -> np.ndarray:
+def owned_copy(array: np.ndarray) -> np.ndarray:
     """Return the array, or a copy if it is borrowed or shares a chunk with other arrays."""
-    return array if lender(array) is None and not is_passing(array) else np.array(array, order="C")
+    return array if backing(array) is None and not is_temporary(array) else np.array(array, order="C")
 
 
-def let_go(arrays: Iterable[np.ndarray]) -> None:
+def release_pages(arrays: Iterable[np.ndarray]) -> None:
     """Release the pages of the files that arrays are borrowed from; they remain readable."""
-    give_back(files_of(arrays))
+    release_files(files_of(arrays))
 
 
-def give_back(files: Iterable[Mapped]) -> None:
+def release_files(files: Iterable[Mapped]) -> None:
     """Release the memory pages of files; they remain readable."""
     for each in files:
         each.give_back()
@@ -129,4 +129,4 @@ def check_unchanged(arrays: Iterable[np.ndarray]) -> None:
 
 def files_of(arrays: Iterable[np.ndarray]) -> set[Mapped]:
     """The files that arrays are borrowed from."""
-    return {found for array in arrays if isinstance(found := lender(array), Mapped)}
+    return {found for array in arrays if isinstance(found := backing(array), Mapped)}

@@ -11,7 +11,7 @@ import numpy as np
 from cpuconv.memory.large_pages import large
 from cpuconv.problem.arrays import address
 
-_MOST_KEPT = 256 << 20  # maximum size of unused workspaces, in bytes; others are freed after their call
+_MAX_UNUSED = 256 << 20  # maximum size of unused workspaces, in bytes; others are freed after their call
 
 
 class Workspace:
@@ -42,7 +42,7 @@ class Workspaces:
         size = workspace.memory.nbytes
         if self._free:
             size += sum(other.memory.nbytes for other in self._free)
-        if size <= _MOST_KEPT:
+        if size <= _MAX_UNUSED:
             self._free.append(workspace)
 
     def clear(self) -> None:

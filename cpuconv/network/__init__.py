@@ -9,8 +9,8 @@ A graph (`cpuconv.graph`) passes through these packages in turn:
 
 A *program* is what runs for inputs of given sizes. A `program_builder` makes each one from a network's `definition` by
 these packages, with the fastest number of threads (`thread_count`). The `dynamic_suffix` runs after a program, for
-sizes that are known only then. `programs` builds each program at first use, and caches it. `compiling` combines these
-parts into a `model`, which callers use. `reports` show the layouts, algorithms and times of a network. `problems` lists
-the convolutions that a warmup tunes. `ports` are inputs and outputs, with the validation of arrays. `interpret`
+sizes that are known only then. `program_cache` builds each program at first use, and keeps it. `compiling` combines
+these parts into a `model`, which callers use. `reports` show the layouts, algorithms and times of a network. `problems`
+lists the convolutions that a warmup tunes. `ports` are inputs and outputs, with the validation of arrays. `interpret`
 computes any graph by the operators' references, for comparison. `folding` limits the cost of constant folding.
 """

@@ -17,10 +17,10 @@ from cpuconv.graph.stopping import Stop
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.control.bodies import Ends, as_inputs
 from cpuconv.network.control.flow import Flow
-from cpuconv.network.dynamic_suffix import Tail
+from cpuconv.network.dynamic_suffix import DynamicSuffix
 from cpuconv.network.ports import arrays_for, sizes
-from cpuconv.network.running.caller import Caller
 from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.execution_context import ExecutionContext
 from cpuconv.network.sizes.specialise import sized
 
 
@@ -32,7 +32,7 @@ class Program(Protocol):
         """The kernel calls of the program."""
 
     @property
-    def tail(self) -> Tail | None:
+    def suffix(self) -> DynamicSuffix | None:
         """The dynamic suffix, which runs after the kernels."""
 
 
@@ -124,12 +124,12 @@ class ProgramBody:
 
 
 class _Side:
-    """A caller of a program, and the arrays whose addresses it has."""
+    """An execution context of a program, and the arrays whose addresses it has."""
 
-    __slots__ = ("caller", "given", "written")
+    __slots__ = ("context", "given", "written")
 
-    def __init__(self, caller: Caller | None, inputs: int, outputs: int) -> None:
-        self.caller = caller
+    def __init__(self, context: ExecutionContext | None, inputs: int, outputs: int) -> None:
+        self.context = context
         self.given: list[np.ndarray | None] = [None] * inputs
         self.written: list[np.ndarray | None] = [None] * outputs
 
@@ -137,8 +137,8 @@ class _Side:
 class ProgramStep:
     """Runs of a body by its programs.
 
-    While shapes stay the same, two callers alternate. Carried values swap their memory in each run, so each caller has
-    the right addresses every second run. Callers and the arena are taken once for all runs.
+    While shapes stay the same, two contexts alternate. Carried values swap their memory in each run, so each has
+    the right addresses every second run. Contexts and the arena are taken once for all runs.
     """
 
     def __init__(self, body: ProgramBody) -> None:
@@ -150,7 +150,7 @@ class ProgramStep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None or issubclass(kind, CpuconvError):  # after any other error, callers are not reused
+        if kind is None or issubclass(kind, CpuconvError):  # after any other error, contexts are not reused
             self._end()
 
     def run(
@@ -160,19 +160,19 @@ class ProgramStep:
         if self._made is None:
             self._begin(inputs)
         if len(self._sides) < 2:
-            self._sides.append(_Side(self._caller(), len(inputs), len(self._values)))
+            self._sides.append(_Side(self._context(), len(inputs), len(self._values)))
         side = self._sides[self._turn]
         self._turn = 1 - self._turn
-        caller, given, written = side.caller, side.given, side.written
+        context, given, written = side.context, side.given, side.written
         for at, array in enumerate(inputs):
             if array is not given[at]:
                 if array.shape != self._shapes[at] or array.dtype != self._dtypes[at]:
                     self._end()
                     return self.run(inputs, outputs, stop)
                 given[at] = array
-                if caller is not None:
-                    caller.place(f"input {at}", array)
-        if caller is None:
+                if context is not None:
+                    context.place(f"input {at}", array)
+        if context is None:
             return self._run_with_tail(inputs, stop)
         for at, output in enumerate(outputs):
             if output is None or output is not written[at]:
@@ -180,8 +180,8 @@ class ProgramStep:
                 if output is None or output.shape != value.shape or output.dtype != value.dtype:
                     output = aligned(sizes(value), value.dtype)
                 written[at] = output
-                caller.place(f"output {at}", output)
-        caller.run(stop)
+                context.place(f"output {at}", output)
+        context.run(stop)
         made = [array for array in written if array is not None]  # none is None here
         for at, array in self._constants:
             made[at][...] = array
@@ -197,35 +197,35 @@ class ProgramStep:
         self._constants = [(at, fixed[name]) for at, name in enumerate(executable.outputs) if name in fixed]
         self._sides: list[_Side] = []
         self._turn, self._made = 0, made
-        self._arena = None if made.tail is not None else executable.arenas.take(executable.run_bytes)
+        self._arena = None if made.suffix is not None else executable.arenas.take(executable.run_bytes)
 
-    def _caller(self) -> Caller | None:
-        """Take one more caller; None if the program has a dynamic suffix."""
+    def _context(self) -> ExecutionContext | None:
+        """Take one more context; None if the program has a dynamic suffix."""
         if self._made is None or self._arena is None:
             return None
         executable = self._made.executable
-        caller = executable.callers.take(executable.caller)
-        caller.take_place(self._arena)
-        return caller
+        context = executable.contexts.take(executable.context)
+        context.take_place(self._arena)
+        return context
 
     def _run_with_tail(self, inputs: Sequence[np.ndarray], stop: Stop | None) -> list[np.ndarray]:
         """Run a program that has a dynamic suffix."""
         graph, made = self._body.ends.graph, self._made
-        assert made is not None and made.tail is not None
+        assert made is not None and made.suffix is not None
         outputs = arrays_for(made.executable.outputs, {}, inputs)
         made.executable.run(inputs, list(outputs.values()), stop=stop)
         known: Mapping[str, np.ndarray] = {**dict(zip(graph.inputs, inputs, strict=True)), **outputs}
-        results = made.tail.finished(known, stop)
+        results = made.suffix.finished(known, stop)
         return [results[name] for name in graph.outputs]
 
     def _end(self) -> None:
-        """Return the callers and the arena."""
+        """Return the contexts and the arena."""
         made, self._made = self._made, None
         if made is None:
             return
         for side in self._sides:
-            if side.caller is not None:
-                made.executable.callers.give_back(side.caller)
+            if side.context is not None:
+                made.executable.contexts.give_back(side.context)
         if self._arena is not None:
             made.executable.arenas.give_back(self._arena)
         self._programs.remember(made)

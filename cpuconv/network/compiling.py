@@ -19,7 +19,7 @@ from cpuconv.network.definition import Definition
 from cpuconv.network.model import Model, Opened
 from cpuconv.network.ports import sizes
 from cpuconv.network.program_builder import Key, ProgramBuilder
-from cpuconv.network.programs import Programs
+from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
@@ -108,7 +108,7 @@ def _prepare(builder: ProgramBuilder) -> None:
     from cpuconv.network.sizes.usual_sizes import compile_with_small_tiles, usual_shapes  # for open sizes only
 
     for shapes in usual_shapes([*definition.inputs.values()], builder.fits):
-        if not no_kernels and builder.is_laid_out(shapes):
+        if not no_kernels and builder.has_stored_layout(shapes):
             return
         with contextlib.suppress(CpuconvError), early_helpers(_usual):  # the shapes may exceed the memory
             if no_kernels:
@@ -121,19 +121,19 @@ def _given(graph: Graph) -> Graph:
     return graph
 
 
-def _programs(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Programs:
+def _programs(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> ProgramCache:
     settings = definition.settings
 
     def part(graph: Graph) -> Model:
         """A part of the network for sizes that are known only at run time; packed weights are shared."""
         return _model(Definition(graph, {}, settings, None, None, part=True), target, packed, making, auto=False)
 
-    def body(graph: Graph) -> Programs:
+    def body(graph: Graph) -> ProgramCache:
         """The programs of a node's body; packed weights are shared."""
         made = Definition(graph, {}, settings, None, None, part=True, body=True)
         return _programs(made, target, packed, making, auto=False)
 
-    return Programs(ProgramBuilder(definition, target, packed, part, Bodies(body), auto=auto), making)
+    return ProgramCache(ProgramBuilder(definition, target, packed, part, Bodies(body), auto=auto), making)
 
 
 def _usual() -> list[Wanted]:

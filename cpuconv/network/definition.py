@@ -18,10 +18,10 @@ from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.sizes.cutting import Parts
+from cpuconv.network.sizes.graph_templates import GraphTemplates, lasting
 from cpuconv.network.sizes.prepared import Prepared, Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
 from cpuconv.network.sizes.specialise import bound_inputs
-from cpuconv.network.sizes.templates import Templates, lasting
 
 
 class Definition:
@@ -47,7 +47,7 @@ class Definition:
         The graph, with the rewrites that are valid for all sizes; None after it was released.
     notes : list of Note
         Notes on these rewrites.
-    templates : Templates
+    templates : GraphTemplates
         Templates of the graph, rewritten for sizes.
     """
 
@@ -87,7 +87,7 @@ class Definition:
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
-        self.templates = Templates(self.inputs)
+        self.templates = GraphTemplates(self.inputs)
         if not self.is_fixed:
             from cpuconv.graph import passes  # deferred: models saved with fixed sizes need no rewrites
 
@@ -166,7 +166,7 @@ class Definition:
         if not (noted or shape_arrays or self.is_fixed):
             ready = self.templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
             if ready is not None:
-                return Prepared(ready.head, [], ready.tail), None
+                return Prepared(ready.head, [], ready.suffix), None
         return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
 
     def original(self) -> Graph:
@@ -183,7 +183,7 @@ class Definition:
             raise SourceError(f"{self.name} cannot be saved: it was not made by cpuconv.compile.")
         return _once(self._source())
 
-    def let_go(self) -> None:
+    def release_graph(self) -> None:
         """Release the graph after all programs are built, so that raw weights are not stored next to packed ones."""
         self.graph = None
 
@@ -199,4 +199,4 @@ def _ready(graph: Graph, options: Rewriting, quiet: bool, shapes: Mapping[str, S
     made = prepared(graph, shapes, options, noted=False, quiet=quiet)
     if any(node.semantics is not None and not is_control(node) for node in made.graph.nodes):
         return None
-    return Parts(made.graph, made.tail)
+    return Parts(made.graph, made.suffix)

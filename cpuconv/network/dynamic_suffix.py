@@ -39,7 +39,7 @@ class Network(Protocol):
         """Explain its layouts and algorithms."""
 
 
-class Tail:
+class DynamicSuffix:
     """The part of a network that runs after a program.
 
     Parameters

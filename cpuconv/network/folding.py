@@ -13,10 +13,10 @@ from cpuconv.errors import SourceError
 from cpuconv.following.sizes import now
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.limits import check_rank
-from cpuconv.memory.room import SMALL, check_bytes, check_room
+from cpuconv.memory.free_memory import SMALL, check_bytes, check_fits
 
-MOST_STEPS = 40_000  # folded nodes of bodies, counted per execution: a second or two
-MOST_OPERATIONS = 1 << 26  # element operations of folding: about a second of the references
+MAX_STEPS = 40_000  # folded nodes of bodies, counted per execution: a second or two
+MAX_OPERATIONS = 1 << 26  # element operations of folding: about a second of the references
 PER_ELEMENT = 64  # additional element operations per element of the model's constants
 _FOLDED = 0.25  # fraction of free memory for folded constants, whose computation needs as much again
 _CALL = 1000  # overhead of one NumPy call, in element operations
@@ -55,7 +55,7 @@ def check_results(node: Node, shapes: Sequence[Sequence[Any] | None], results: S
             continue
         value = Value(None if shape is None else tuple(shape), result.dtype)
         if not value.fits(result.shape):
-            raise SourceError(f"{node.label}: an output must be {value} by its inputs, and comes as {result.shape}.")
+            raise SourceError(f"{node.label}: an output must have the inferred shape {value}, not {result.shape}.")
 
 
 # --- operations -----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Folding:
 
     def __init__(self, constants: Iterable[np.ndarray] = ()) -> None:
         self._bytes = self._steps = 0
-        self._operations: float = MOST_OPERATIONS + PER_ELEMENT * sum(array.size for array in constants)
+        self._operations: float = MAX_OPERATIONS + PER_ELEMENT * sum(array.size for array in constants)
         self._room: float | None = None
 
     def allows(self, node: Node, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> bool:
@@ -195,12 +195,12 @@ class Folding:
         Raises
         ------
         SourceError
-            There are more than `MOST_STEPS`, as in a `Loop` that does not end, or the results do not fit into memory.
+            There are more than `MAX_STEPS`, as in a `Loop` that does not end, or the results do not fit into memory.
         """
         self._steps += steps
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise SourceError(
-                f"{node.label}: what is computed of constants must take no more than {MOST_STEPS:,} steps, nodes of a"
+                f"{node.label}: constant folding must take no more than {MAX_STEPS:,} steps, nodes of a"
                 " Loop counted each time."
             )
         self._add(node, size)
@@ -209,4 +209,4 @@ class Folding:
         self._bytes += size
         if self._bytes > SMALL:
             self._room = _FOLDED * free_bytes() if self._room is None else self._room
-            check_room(self._bytes, self._room, f"{node.label}: what is computed of constants")
+            check_fits(self._bytes, self._room, f"{node.label}: constant folding")

@@ -17,7 +17,7 @@ from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, converted, fed
-from cpuconv.network.programs import Programs
+from cpuconv.network.program_cache import ProgramCache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Model:
     def __init__(
         self,
         definition: Definition,
-        programs: Programs,
+        programs: ProgramCache,
         outputs: Mapping[str, Value],
         reopened: Callable[[Collection[str]], Opened],
     ) -> None:
@@ -151,9 +151,9 @@ class Model:
         outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
         try:
             made.executable.run(given, list(outputs.values()), stop=stop)
-            if made.tail is not None:
+            if made.suffix is not None:
                 known = dict(zip(self._definition.inputs, arrays, strict=True))
-                outputs = made.tail.finished({**known, **outputs}, stop)
+                outputs = made.suffix.finished({**known, **outputs}, stop)
         finally:
             self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
@@ -191,10 +191,10 @@ class Model:
         made = self._programs.builder.detailed(made)
         outputs = arrays_for(made.executable.outputs, {}, arrays)
         head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
-        if made.tail is None:
+        if made.suffix is None:
             return head
         values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
-        return combined([head, *made.tail.profiles(values, int(runs))])
+        return combined([head, *made.suffix.profiles(values, int(runs))])
 
     def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
         """The model in which the defaults in the feed are inputs; None if it has none of them."""
@@ -226,7 +226,7 @@ class Model:
         """
         made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
         explanation = self._programs.builder.explained(made)
-        return explanation if made.tail is None else made.tail.explained(explanation)
+        return explanation if made.suffix is None else made.suffix.explained(explanation)
 
     def precision_table(self) -> PrecisionTable:
         """Report the selection of precisions: precision, error and time per operator, and the effect of the other one.
@@ -243,7 +243,7 @@ class Model:
         """
         if self._precisions is None:
             wanted = "made by cpuconv.compile with precision='auto', to have a table of precisions"
-            raise SourceError(must(self._definition.name, wanted, "made otherwise"))
+            raise SourceError(must(self._definition.name, wanted, "another model"))
         return self._precisions
 
     def with_table(self, precisions: PrecisionTable) -> Model:

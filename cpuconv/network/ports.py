@@ -144,8 +144,8 @@ def _checked(
     if not array.flags.carray:
         raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
     if any(np.may_share_memory(array, other) for other in inputs):
-        raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
+        raise ArgumentError(must(label, "separate memory", "memory that an input occupies"))
     for other, taken in others.items():
         if np.may_share_memory(array, taken):
-            raise ArgumentError(must(label, "memory of its own", f"memory that out[{other!r}] occupies"))
+            raise ArgumentError(must(label, "separate memory", f"memory that out[{other!r}] occupies"))
     return array

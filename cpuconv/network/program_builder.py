@@ -17,10 +17,10 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Graph
 from cpuconv.memory.arenas import Arenas
-from cpuconv.memory.mapped_files import files_of, give_back, own
+from cpuconv.memory.mapped_files import files_of, owned_copy, release_files
 from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
-from cpuconv.network.dynamic_suffix import Network, Tail
+from cpuconv.network.dynamic_suffix import DynamicSuffix, Network
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.running.building import Builder, build
 from cpuconv.network.running.executable import Executable
@@ -28,8 +28,8 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.selection.existing import by_kernels_at_hand
-from cpuconv.network.selection.kept import is_kept, laid_out
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
+from cpuconv.network.selection.layout_files import is_stored, load_or_plan_layout
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import Parts, stages
 from cpuconv.network.templating.classes import (
@@ -69,7 +69,7 @@ class ShapeProgram:
     shape_arrays : mapping of str to numpy.ndarray
         Arrays of the inputs whose elements decide sizes; they are constants of the program.
     executable : Executable
-    tail : Tail or None
+    suffix : DynamicSuffix or None
         The dynamic suffix, which runs after the executable.
     told : callable
         Returns `decisions`.
@@ -82,7 +82,7 @@ class ShapeProgram:
     key: Key
     shape_arrays: Mapping[str, np.ndarray]
     executable: Executable
-    tail: Tail | None
+    suffix: DynamicSuffix | None
     told: Callable[[], Decisions]
     explanation: Explanation | None = None
     kernels: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class ShapeProgram:
     @property
     def nbytes(self) -> int:
         """Memory that is freed when the program is dropped, in bytes."""
-        return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)
+        return self.executable.nbytes + (0 if self.suffix is None else self.suffix.nbytes)
 
 
 class ProgramBuilder:
@@ -179,7 +179,7 @@ class ProgramBuilder:
         target = self._target_of(key, shape_arrays)
         made = self._by_representative(key, target) if follows else None
         if made is not None:
-            give_back(files_of(whole.constants.values()))
+            release_files(files_of(whole.constants.values()))
             return made
         order, files = whole.outputs, files_of(whole.constants.values())
         del whole
@@ -187,27 +187,30 @@ class ProgramBuilder:
         (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
         follows &= decisions is None
         graph = self.bodies.bound(graph)
-        give_back(files)
+        release_files(files)
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto and definition.is_fixed:
                 network_plan, executable = fastest(
-                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed, self.arenas
+                    lambda target: self._plan_layout(graph, key, decisions, target),
+                    self.target,
+                    self.packed,
+                    self.arenas,
                 )
             else:
-                network_plan = self._laid_out(graph, key, decisions, target)
+                network_plan = self._plan_layout(graph, key, decisions, target)
                 del graph  # so that folded weights are freed as they are packed
                 follows = follows and self._keeps_rounding(network_plan, key)
                 made = self._by_template(key, network_plan) if follows else None
                 if made is not None:
-                    give_back(files)
+                    release_files(files)
                     return made
                 executable = build(network_plan, target, self.packed, self.arenas)
-        tail = None if late is None else Tail(stages(self.bodies.bound(_owned(late))), order, self._part)
-        give_back(files)
-        made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.told())
+        suffix = None if late is None else DynamicSuffix(stages(self.bodies.bound(_owned(late))), order, self._part)
+        release_files(files)
+        made = ShapeProgram(key, shape_arrays, executable, suffix, network_plan.told())
         if not definition.is_fixed:
             return made
-        definition.let_go()
+        definition.release_graph()
         return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
     def _target_of(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Target:
@@ -223,7 +226,7 @@ class ProgramBuilder:
             graph = None if shape_arrays else self._like(of)
             if graph is None:
                 graph = self.bodies.bound(self.definition.prepared(key.shapes, shape_arrays, noted=False)[0].graph)
-            _, made = fastest(partial(laid_out, graph), self.target, self.packed, self.arenas)
+            _, made = fastest(partial(load_or_plan_layout, graph), self.target, self.packed, self.arenas)
             self._threads[of] = made.target.threads
         return replace(self.target, threads=self._threads[of])
 
@@ -256,7 +259,7 @@ class ProgramBuilder:
             graph = self._like(of)
             if graph is None or winner(graph, target) is not None:
                 return None
-            plan = laid_out(graph, target)
+            plan = load_or_plan_layout(graph, target)
             self._plans[of], self._decisions[at], self._may_lose[of] = plan, plan.decisions(), may_lose(plan)
         return self._decisions[at] if of in self._may_lose else None
 
@@ -277,19 +280,19 @@ class ProgramBuilder:
         templates = self.definition.templates
         numbers, given = templates.numbers(key.shapes), templates.followed(shapes or key.shapes)
         if given is not None:
-            (head, tail), trace = given
-            given = Parts(self.bodies.bound(head), tail), trace
+            (head, suffix), trace = given
+            given = Parts(self.bodies.bound(head), suffix), trace
         found = self._templates.add(self._class(key), numbers, plan, given)
         return None if found is None else ShapeProgram(key, {}, *found)
 
-    def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
+    def _plan_layout(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """Plan the layouts of a graph: by saved decisions, by the fastest timed plan, or by its class of sizes."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
         if self.definition.is_fixed:
-            return laid_out(graph, target)
+            return load_or_plan_layout(graph, target)
         known = None if winner(graph, target) is not None else self._class_decisions(graph, key, target)
-        plan = laid_out(graph, target) if known is None else laid_out(graph, target, known)
+        plan = load_or_plan_layout(graph, target) if known is None else load_or_plan_layout(graph, target, known)
         return by_kernels_at_hand(plan)
 
     def _class_decisions(self, graph: Graph, key: Key, target: Target) -> Decisions | None:
@@ -301,17 +304,17 @@ class ProgramBuilder:
         known = self._decisions.get((of, target.threads)) or self._saved_decisions(key.shapes)
         if known is not None:
             return known
-        plan = laid_out(graph if key.elements else self._like(of) or graph, target)
+        plan = load_or_plan_layout(graph if key.elements else self._like(of) or graph, target)
         if plan.decided_by == "raced":
             return None
         return self._decisions.setdefault((of, target.threads), plan.decisions())
 
-    def is_laid_out(self, shapes: Shapes) -> bool:
+    def has_stored_layout(self, shapes: Shapes) -> bool:
         """Whether an earlier process stored layouts for the class of these shapes, and the network can have them."""
         of = class_of(shapes)
         self._examples[of] = shapes
         graph = self._like(of)
-        return graph is not None and is_kept(graph, self.target)
+        return graph is not None and is_stored(graph, self.target)
 
     def _like(self, of: Class) -> Graph | None:
         """The graph for the representative of a class; None if the network cannot have its sizes."""
@@ -355,7 +358,7 @@ class ProgramBuilder:
 
         A program that a template evaluated is lowered again.
         """
-        if made.executable.works:
+        if made.executable.operations:
             return made
         graph, *_ = self.definition.prepared(made.key.shapes, {}, noted=False)[0]
         plan = lay_out(graph, made.executable.target, made.decisions)
@@ -366,8 +369,8 @@ class ProgramBuilder:
         """The kernels that a program for inputs of these shapes would call; the program itself is dropped."""
         graph = self.definition.prepared(shapes, {}, noted=False)[0].graph
         network_plan = lay_out(self.bodies.bound(graph), self.target)
-        works = Builder(network_plan, self.target, Packed()).works
-        return [kernel for work in works for step in work.steps for kernel in step.kernels()]
+        operations = Builder(network_plan, self.target, Packed()).operations
+        return [kernel for operation in operations for step in operation.steps for kernel in step.kernels()]
 
     def explained(self, made: ShapeProgram) -> Explanation:
         """The explanation of a program, without its dynamic suffix.
@@ -377,17 +380,17 @@ class ProgramBuilder:
         if made.explanation is not None:
             return made.explanation
         ready, decisions = self.definition.prepared(made.key.shapes, made.shape_arrays, noted=True)
-        network_plan = self._laid_out(ready.graph, made.key, decisions, made.executable.target)
+        network_plan = self._plan_layout(ready.graph, made.key, decisions, made.executable.target)
         return Explanation.of(
             self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
         )
 
 
-def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, tail: Graph) -> SizedSuffix:
+def _suffixed(outputs: tuple[str, ...], part: Callable[[Graph], Network], bodies: Bodies, suffix: Graph) -> SizedSuffix:
     """Make the suffix of a network whose nodes have symbolic sizes."""
-    return SizedSuffix(outputs, part, bodies.bound(tail))
+    return SizedSuffix(outputs, part, bodies.bound(suffix))
 
 
 def _owned(graph: Graph) -> Graph:
     """Copy a graph's constants out of the model's memory-mapped file."""
-    return replace(graph, constants={name: own(array) for name, array in graph.constants.items()})
+    return replace(graph, constants={name: owned_copy(array) for name, array in graph.constants.items()})

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.machine.cores import thread_counts
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops.drawing import timed_draws
 from cpuconv.kernels.binding.processor import join_seconds
@@ -28,13 +28,13 @@ _SECONDS, _ROUNDS = 0.3, 15  # time limit for timing all counts together, and ma
 
 
 def fastest(
-    laid_out: Callable[[Target], NetworkPlan], target: Target, packed: Packed, arenas: Arenas
+    plan_layout: Callable[[Target], NetworkPlan], target: Target, packed: Packed, arenas: Arenas
 ) -> tuple[NetworkPlan, Executable]:
     """The plan and the executable with the fastest number of threads, at most the target's."""
     made = {}
     for count in thread_counts(target.threads):
         asked = replace(target, threads=count)
-        network_plan = laid_out(asked)
+        network_plan = plan_layout(asked)
         made[count] = network_plan, build(network_plan, asked, packed, arenas)
     programs = {count: executable for count, (_, executable) in made.items()}
     if target.strategy == "profile":
@@ -48,16 +48,16 @@ def fastest(
 def modelled(executable: Executable) -> float:
     """Modelled time of a run, in seconds; operators that references compute are not counted."""
     threads = executable.target.threads
-    saved = sum(len(each) - 1 for each in executable.sets)
-    return sum(_seconds(work, threads) for work in executable.works) - saved * join_seconds(threads)
+    saved = sum(len(each) - 1 for each in executable.groups)
+    return sum(_seconds(operation, threads) for operation in executable.operations) - saved * join_seconds(threads)
 
 
-def _seconds(work: CompiledNode, threads: int) -> float:
-    offer = work.node_plan.offer
+def _seconds(operation: CompiledNode, threads: int) -> float:
+    offer = operation.node_plan.offer
     if offer is None:
         return 0.0
-    joins = sum(step.parts > 0 for step in work.steps)
-    alone = not joins and not isinstance(offer.detail, Convolution)  # a convolution's estimate includes its threads
+    joins = sum(step.parts > 0 for step in operation.steps)
+    alone = not joins and not isinstance(offer.detail, LayoutCandidate)  # a convolution's estimate includes its threads
     return offer.seconds * (threads if alone else 1) + joins * join_seconds(threads)
 
 

@@ -272,4 +272,4 @@ def check_out(
         raise ArgumentError(must("out", expected, "read-only" if expected == "writable" else f"{out.strides} strides"))
     for other in inputs:
         if other is not None and np.may_share_memory(out, other):
-            raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
+            raise ArgumentError(must("out", "separate memory", "memory that an input occupies"))

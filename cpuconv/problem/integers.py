@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.following.sizes import is_followed
+from cpuconv.following.sizes import is_symbolic
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -32,7 +32,7 @@ def integer(value: object, name: str, least: int) -> int:
     """Check that `value` is an integer of at least `least` and return it as int; errors name the argument `name`."""
     if type(value) is int and value >= least:
         return value
-    if is_followed(value) and value >= least:
+    if is_symbolic(value) and value >= least:
         return value
     if not is_integer(value):
         raise ArgumentTypeError(must(name, "an integer", describe(value)))
@@ -45,7 +45,7 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
     """Check that `value` is a sequence of `count` integers of at least `least` and return it as a tuple of ints."""
     if type(value) is tuple and len(value) == count and set(map(type, value)) == {int} and min(value) >= least:
         return value
-    if type(value) is tuple and any(map(is_followed, value)):
+    if type(value) is tuple and any(map(is_symbolic, value)):
         return tuple(integer(each, name, least) for each in value)
     if not is_sequence(value):
         raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import layouts
-from cpuconv.elements import BF16, Element, widened
+from cpuconv.elements import BF16, Element, from_bfloat16
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
@@ -66,7 +66,7 @@ def conv2d(
 def values(array: np.ndarray, element: Element) -> np.ndarray:
     """Convert an array to float64."""
     array = np.asarray(array)
-    return np.asarray(widened(array) if element == BF16 and array.dtype == BF16.dtype else array, np.float64)
+    return np.asarray(from_bfloat16(array) if element == BF16 and array.dtype == BF16.dtype else array, np.float64)
 
 
 def _sums(x: np.ndarray, w: np.ndarray, p: ConvProblem) -> np.ndarray:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
@@ -168,7 +168,7 @@ def calibrated(
     return made[0] if len(made) == 1 else min(made, key=lambda each: judge.error(each.built(choice.int8_layers(each))))
 
 
-def exclude_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = FULL) -> Choice:
+def exclude_slower(made: Calibration, choice: Choice, feed: Feed, precision: str = PRECISION_F32) -> Choice:
     """Keep layers in float32 where int8 is not faster, by the times of layers and conversions, then of the network.
 
     In the comparison, float32 may be rounded to `precision`.

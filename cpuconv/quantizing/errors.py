@@ -12,8 +12,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import number_of, relative_rms
-from cpuconv.network.precision.to_come import bounded, expected
-from cpuconv.network.precision.undecided import Undecided, logits_of
+from cpuconv.network.precision.low_margin import LowMargin, logits_of
+from cpuconv.network.precision.prediction_bound import bounded_error, needed_tolerance
 from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.observing import Step, ready
@@ -63,9 +63,9 @@ class Judge:
         made._logits, made._names, made._packed = self._logits, self._names, self._packed
         return made
 
-    def undecided(self) -> Undecided:
+    def undecided(self) -> LowMargin:
         """Make a measure of the error of low-margin inputs from logits; 0 if no output is a probability."""
-        return Undecided(self._logits)
+        return LowMargin(self._logits)
 
     def error(self, variant: Graph, step: Step = lambda: None) -> float:
         """Error of a variant with the same inputs and outputs; `step` is called per sample.
@@ -89,7 +89,7 @@ class Judge:
         measures: Sequence[Accumulator],
         some: slice = slice(None),
         step: Step = lambda: None,
-        undecided: Undecided | None = None,
+        undecided: LowMargin | None = None,
     ) -> None:
         """Pass the outputs of some samples to the measures, and their logits to `undecided`."""
         names = self._graph.outputs if undecided is None else self._names
@@ -213,12 +213,12 @@ class Worst(_Values):
 
 
 class Bounded(Worst):
-    """Maximum of a metric, or the bound for unseen inputs if that is larger (`precision.unseen_bound`)."""
+    """Maximum of a metric, or the bound for unseen inputs if that is larger (`precision.prediction_bound`)."""
 
     @property
     def value(self) -> float:
         """Error of the samples so far."""
-        return bounded(self._values)
+        return bounded_error(self._values)
 
 
 class BoundedError(RelativeError):
@@ -236,7 +236,7 @@ class BoundedError(RelativeError):
     @property
     def value(self) -> float:
         """Error of the samples so far."""
-        return max(super().value, expected(self._single))
+        return max(super().value, needed_tolerance(self._single))
 
 
 class Agreement:

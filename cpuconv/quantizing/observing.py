@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
@@ -28,7 +28,7 @@ def ready(
     graph: Graph,
     threads: int,
     outputs: Sequence[str] | None = None,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
     packed: Packed | None = None,
 ) -> Model:
     """Compile the network, optionally with other outputs and with float32 rounded to a precision.

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.data_classes import dataclass
 from autotune.screen import Column, Report, Table
 from autotune.text import count_of
-from cpuconv.network.precision.to_come import doubt
+from cpuconv.network.precision.prediction_bound import doubt
 
 INT8, FLOAT32 = "int8", "float32"
 COLUMNS = (

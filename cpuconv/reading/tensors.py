@@ -16,8 +16,8 @@ import numpy as np
 
 from cpuconv.errors import SourceError
 from cpuconv.graph.limits import check_rank
+from cpuconv.memory.free_memory import check_bytes
 from cpuconv.memory.mapped_files import contents
-from cpuconv.memory.room import check_bytes
 from cpuconv.protos import elements
 from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
 

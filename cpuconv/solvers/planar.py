@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import greatest, is_followed, now
+from cpuconv.following.sizes import greatest, is_symbolic, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -102,7 +102,7 @@ def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
 
 def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
     """Panels of a plane, pixels of the last one that are in vectors, and those that are loose."""
-    loose = 0 if is_followed(pixels) else loose_pixels(isa, v, n, pixels)
+    loose = 0 if is_symbolic(pixels) else loose_pixels(isa, v, n, pixels)
     panels = divide(pixels - loose, v * isa.lanes)
     return panels, pixels - loose - (panels - 1) * v * isa.lanes, loose
 
@@ -234,7 +234,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         fetch=fetch if pack in (IN_PLACE, PLANES) and now(panels) > 1 else 0,
         tail=tail,
     )
-    if is_followed(rest):
+    if is_symbolic(rest):
         last = [replace(gemm, v=v, masked=True) for v in range(1, params.v + 1)]
         which = divide(rest, lanes) - 1
     else:
@@ -259,7 +259,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     units = problem.n * problem.groups * panels
     _, chunks = best_partition(problem.threads, 1, _grid(problem, params, isa))
     args: Args = {
-        **kernels("gemm", [gemm], needed=is_followed(panels) or panels > 1),
+        **kernels("gemm", [gemm], needed=is_symbolic(panels) or panels > 1),
         **kernels("gemm_last", last, which),
         **operand_args(operands),
         "table": np.arange(segments, dtype=np.int64) * unroll * params.n * F32.bytes,
@@ -268,7 +268,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "segment_rows": unroll,
         "shares": divide(params.v + 1, fetch),
         "tails": int(tail > 0),
-        "valid": (rest - 1) % lanes + 1 if is_followed(rest) else rest % lanes,
+        "valid": (rest - 1) % lanes + 1 if is_symbolic(rest) else rest % lanes,
         "segment_bytes": unroll * params.n * F32.bytes,
         "tile_bytes": depth * params.n * F32.bytes,
         "group_bytes": tiles * depth * params.n * F32.bytes,

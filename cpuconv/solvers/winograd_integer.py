@@ -19,7 +19,7 @@ import numpy as np
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
 from cpuconv.elements import S8, S16, U8, Element
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
@@ -237,7 +237,7 @@ def _axis_sizes(kernel: int, outputs: int) -> list[int]:
     return [m for at, m in enumerate(found) if at == 0 or found[at - 1] < outputs]
 
 
-@remembered(256)
+@memoised(256)
 def _exact_forms(problem: ConvProblem) -> tuple[Form, ...]:
     """The forms for a plane that are exact."""
     high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))

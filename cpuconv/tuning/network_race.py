@@ -16,7 +16,7 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops.base import is_float
 from cpuconv.isa import current
@@ -35,7 +35,7 @@ from cpuconv.tuning.speed_probe import speed_probe
 
 MAX_DURATION = 8.0  # time limit of a race between slow programs, in multiples of an effort's seconds
 _RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # min. runs of a plan: first run, calibration, check, then timed rounds
-_ERRORS = {FULL: 1e-3, HALF: 0.25}
+_ERRORS = {PRECISION_F32: 1e-3, PRECISION_BF16: 0.25}
 """Max. difference between the outputs of two plans: algorithms and rounding may differ in every layer."""
 
 
@@ -56,7 +56,7 @@ def race_networks(
     *,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
     effort: str = "quick",
     again: bool = True,
 ) -> Iterator[Raced]:
@@ -158,7 +158,7 @@ class Run:
         program: Executable,
         inputs: Sequence[np.ndarray],
         expected: Sequence[np.ndarray] | None = None,
-        limit: float = _ERRORS[FULL],
+        limit: float = _ERRORS[PRECISION_F32],
     ) -> None:
         self._program, self._inputs, self._expected, self.limit = program, inputs, expected, limit
         self.outputs = [aligned(sizes(value), value.dtype) for value in program.outputs.values()]

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from cpuconv.conv.choice.target import FULL, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -23,7 +23,7 @@ def time_networks(
     threads: int,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
 ) -> list[tuple[str, int, float]]:
     """Return (name, threads, median seconds of a run) of a model per batch, on random data; see `problems_of`."""
     times = []

@@ -13,7 +13,7 @@ from autotune.store.rows import Row
 from autotune.store.store import Store
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import AUTO, Limits
-from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.conv.kernels_hash import kernels_hash, same_kernels
 from cpuconv.conv.least_work import DTYPES, work_of
 from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
@@ -23,7 +23,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.network.problems.compiled import problems_of
-from cpuconv.network.problems.stated import stated_problems
+from cpuconv.network.problems.original import original_problems
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import ALL_F32, Types
@@ -88,13 +88,15 @@ class ConvWorkload:
         try:
             if is_model and reading.layouts is None and not reading.types:
                 entries = problems_of(
-                    source, reading.threads, reading.batches, reading.inputs, reading.precision or FULL
+                    source, reading.threads, reading.batches, reading.inputs, reading.precision or PRECISION_F32
                 )
             else:
                 types = Types.parse(reading.types) if reading.types else ALL_F32
                 layouts = first, second
                 if is_model:
-                    entries = stated_problems(source, layouts, reading.threads, reading.batches, reading.inputs, types)
+                    entries = original_problems(
+                        source, layouts, reading.threads, reading.batches, reading.inputs, types
+                    )
                 else:
                     entries = sources.load(source, layouts, reading.threads, types)
             for entry in entries:
@@ -115,7 +117,9 @@ class ConvWorkload:
         """Return (network, threads, seconds of a run) of a model with the current tuning; nothing for other sources."""
         if not sources.is_model(source):
             return []
-        return time_networks(source, reading.threads, reading.batches, reading.inputs, reading.precision or FULL)
+        return time_networks(
+            source, reading.threads, reading.batches, reading.inputs, reading.precision or PRECISION_F32
+        )
 
     def race_whole(
         self,
@@ -134,7 +138,7 @@ class ConvWorkload:
             store,
             batches=reading.batches,
             inputs=reading.inputs,
-            precision=reading.precision or FULL,
+            precision=reading.precision or PRECISION_F32,
             effort=effort,
             again=again,
         ):
@@ -144,7 +148,7 @@ class ConvWorkload:
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Return every candidate, the model's choice first, and the solvers that do not apply, with their reasons."""
         problem = ConvProblem.parse(key)
-        ranked = model.favourites_first(model.ranking(problem))
+        ranked = model.tuning_order(model.ranking(problem))
         rejected = [protocol.Rejected(name, why) for name, why in model.applicable(problem) if why is not None]
         return [model.as_tuner_candidate(problem, item) for item in ranked], rejected
 

@@ -16,9 +16,9 @@ import cpuconv
 import layouts
 from cpuconv.api.layer import TemplateLayer
 from cpuconv.conv import session
+from cpuconv.conv.caches.size_classes import SizeClasses
 from cpuconv.conv.choice.by_class import choose_in_class, class_choice, representative
-from cpuconv.conv.choice.model import Limits, favourite, modelled_cost
-from cpuconv.conv.remembering.size_classes import SizeClasses
+from cpuconv.conv.choice.model import Limits, cheapest, modelled_cost
 from cpuconv.conv.session import Session
 from cpuconv.elements import BF16, F32
 from cpuconv.errors import ArgumentError
@@ -107,7 +107,7 @@ def templates() -> int:
 
 
 def fresh() -> Session:
-    session.current = Session(tables=NO_TABLES, attended=False)
+    session.current = Session(tables=NO_TABLES, persistent=False)
     return session.current
 
 
@@ -188,7 +188,7 @@ def test_templates_serve_new_sizes_and_compile_nothing(kind: str) -> None:
         x, residual = have.given(sized)
         have.check(have.run(x, residual), x, residual, sized)
         have.check(have.plan(sized)(x), x, residual, sized)
-    layers = [value for _, value in session.current.remembered.items() if isinstance(value, TemplateLayer)]
+    layers = [value for _, value in session.current.cache.items() if isinstance(value, TemplateLayer)]
     assert len(layers) >= 3
     assert Statistics.compiled == before or kind == "3x3"  # some of whose transforms may not have been met
 
@@ -212,9 +212,7 @@ def test_a_size_that_comes_often_is_planned_by_itself() -> None:
     results = [have.run(x) for x in arrays]
 
     def layer() -> Any:
-        found = [
-            (value.plan.problem, value) for _, value in session.current.remembered.items() if hasattr(value, "kin")
-        ]
+        found = [(value.plan.problem, value) for _, value in session.current.cache.items() if hasattr(value, "kin")]
         return next(value for problem, value in found if (problem.h, problem.w) == SIZES[-1])
 
     assert isinstance(layer(), TemplateLayer)
@@ -269,8 +267,8 @@ def test_memory_of_many_sizes_is_bounded() -> None:
         h, w = 17 + at % 60, 17 + at // 9
         have.run(x[: 37 * h * w].reshape(1, 37, h, w))
     here = session.current
-    layers = [value for _, value in here.remembered.items() if hasattr(value, "kin")]
-    assert len(layers) > 500 and here.remembered.nbytes < 600 * (40 << 10)
+    layers = [value for _, value in here.cache.items() if hasattr(value, "kin")]
+    assert len(layers) > 500 and here.cache.nbytes < 600 * (40 << 10)
     assert templates() <= 24 * len(here.size_classes)
 
 
@@ -310,7 +308,7 @@ def test_the_algorithms_of_a_class_lose_little_by_the_model(channels: int, size:
     for h, w in rng.integers(size // 4 + 1, size + 1, (24, 2)).tolist():
         sized = replace(problem, h=h, w=w)
         own = choose_in_class(sized, "heuristic", limits).candidate
-        losses.append(modelled_cost(sized, own).estimate / favourite(sized, limits).cost.estimate)
+        losses.append(modelled_cost(sized, own).estimate / cheapest(sized, limits).cost.estimate)
     assert np.quantile(losses, 0.9) < 1.2 and max(losses) < 1.4
 
 
@@ -319,7 +317,7 @@ def test_templates_serve_sizes_that_they_suit_by_the_model() -> None:
     for h, w in np.random.default_rng(2).integers(17, 65, (40, 2)).tolist():
         plan = have.plan(have.sized(1, h, w))
         if plan._evaluated is not None:
-            least = favourite(plan.problem, Limits()).cost.estimate
+            least = cheapest(plan.problem, Limits()).cost.estimate
             losses.append(modelled_cost(plan.problem, plan.candidate).estimate / least)
     assert len(losses) > 30 and np.quantile(losses, 0.9) < 1.2 and max(losses) < 1.5
 

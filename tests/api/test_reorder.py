@@ -163,7 +163,7 @@ def test_a_result_that_overlaps_its_source_is_refused(apart):
     memory = numbered((200,))
     x, y = memory[apart : apart + 75].reshape(1, 3, 5, 5), memory[:75].reshape(1, 5, 5, 3)
     for source, target, layouts_ in ((x, y, ("NCHW", "NHWC")), (y, x, ("NHWC", "NCHW"))):
-        with pytest.raises(ArgumentError, match="'out' must be memory of its own"):
+        with pytest.raises(ArgumentError, match="'out' must be separate memory"):
             reorder(source, *layouts_, out=target)
     beside = memory[75:150].reshape(1, 5, 5, 3)
     assert np.array_equal(reorder(memory[:75].reshape(1, 3, 5, 5), "NCHW", "NHWC", out=beside).ravel(), beside.ravel())

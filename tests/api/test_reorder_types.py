@@ -149,7 +149,7 @@ REFUSED = [
     (X, {"dtype": "int16", "scale": 1}, ArgumentError, "'dtype' must be one of float32, bfloat16"),
     (X, {"scale": 1.0}, ArgumentError, "'scale' must be None, as 'x' is of float32"),
     (X, {"dtype": "bfloat16", "zero_point": 1}, ArgumentError, "'zero_point' must be None"),
-    (X.astype(np.uint8), {"dtype": "int8", "scale": 1}, ArgumentError, "'dtype' must be a float's, or None, as 'x'"),
+    (X.astype(np.uint8), {"dtype": "int8", "scale": 1}, ArgumentError, "'dtype' must be a floating-point type or None"),
     (X.astype(np.uint8), {"dtype": "float32"}, ArgumentTypeError, "'scale' must be a finite number"),
     (X.astype(np.float64), {}, ArgumentTypeError, "'x' must be of dtype float32"),
     (X, {"dtype": "uint8", "scale": 1, "out": np.empty((1, 4, 5, 3), np.int8)}, ArgumentTypeError, "'out' must be of"),

@@ -113,7 +113,7 @@ def test_torch_out(torch):
             with pytest.raises(kind, match=f"'out' must be .*{message}"):
                 call(x, out=wrong)
     same = torch.zeros(2, 20, 8, 12)
-    with pytest.raises(ArgumentError, match="'out' must be memory of its own"):
+    with pytest.raises(ArgumentError, match="'out' must be separate memory"):
         conv(same, W[:20], out=same)
 
 
@@ -154,6 +154,6 @@ def test_out_overlaps_an_input(overlapped):
     arrays[overlapped] = memory[: int(np.prod(shape))].reshape(shape)
     out = memory[: EXPECTED.size].reshape(EXPECTED.shape)
     before = memory.copy()
-    with pytest.raises(ArgumentError, match="'out' must be memory of its own, not memory that an input occupies"):
+    with pytest.raises(ArgumentError, match="'out' must be separate memory, not memory that an input occupies"):
         conv(out=out, **arrays)
     np.testing.assert_array_equal(memory, before)

@@ -10,7 +10,7 @@ import pytest
 
 from bench.packs import closed_sets
 from cpuconv.conv import recipe
-from cpuconv.conv.choice.relatives import relatives
+from cpuconv.conv.choice.size_variants import size_variants
 from cpuconv.conv.recipe import Candidate, assemble, operands_of
 from cpuconv.elements import F32
 from cpuconv.isa import current
@@ -109,14 +109,14 @@ def test_one_size_tells_the_kernels_of_all(size, stride):
         params = next(each for each in depthwise.candidates(problem, ISA) if depthwise.is_closed(problem, each, ISA))
         (ref,) = micro_kernels(problem, Candidate(depthwise.SOLVER, params))
         asked.add(ref)
-        found.append(relatives(ref, ISA))
+        found.append(size_variants(ref, ISA))
     assert all(set(each) == set(found[0]) for each in found) and asked <= set(found[0])
 
 
 def test_a_line_of_one_size_tells_the_kernels_of_all():
     known = line_tiles(ISA, "Softmax")
     for tile in known:
-        assert {ref.tile for ref in relatives(MicroRef(work_on_line, tile), ISA)} == set(known)
+        assert {ref.tile for ref in size_variants(MicroRef(work_on_line, tile), ISA)} == set(known)
 
 
 @pytest.mark.parametrize("isa", [ISA, AVX2])

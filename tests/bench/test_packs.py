@@ -47,7 +47,7 @@ from bench.packs import dry_run, orders
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 dry_run.begin(BY_NAME[sys.argv[1]])
 orders.begin(BY_NAME[sys.argv[1]])
-from cpuconv.conv.remembering.fingerprint import Fingerprinter
+from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.kernels.emit.product import matrix_product_of
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.cache import recording_names

@@ -18,7 +18,7 @@ from bench.soak import STUCK, Soak, main
 from bench.soak_networks import NETWORKS
 from cpuconv.memory import arenas, large_pages
 from cpuconv.network import interpret
-from cpuconv.network.running import caller
+from cpuconv.network.running import execution_context
 from support.running import processes
 
 pytestmark = [
@@ -30,11 +30,11 @@ import json
 import numpy as np
 from bench.soak import Soak
 from bench.soak_networks import NETWORKS
-from cpuconv.network.running import callers
+from cpuconv.network.running import context_pool
 
 leaked = []
 # A pool that does not give out again what it gets.
-callers.Callers.give_back = lambda self, one: leaked.append((one, np.ones(1 << 16)))
+context_pool.ContextPool.give_back = lambda self, one: leaked.append((one, np.ones(1 << 16)))
 print(json.dumps(Soak([network for network in NETWORKS if network.name == "lookup"]).run(2.0, 2).problems))
 """
 LOOKUP = [network for network in NETWORKS if network.name == "lookup"]
@@ -68,7 +68,7 @@ def test_a_short_soak_finds_nothing() -> None:
     assert report.problems == []
     assert {kind for kind, count in report.runs.items() if count} == {"plain", "failing", "stopped", "bad"}
     assert report.points >= 3  # the outputs, an arena, a node that a reference computes
-    assert caller.run is interpret.run and arenas.large is large_pages.large  # nothing fails any longer
+    assert execution_context.run is interpret.run and arenas.large is large_pages.large  # nothing fails any longer
 
 
 def test_a_leak_is_found() -> None:

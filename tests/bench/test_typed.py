@@ -14,7 +14,7 @@ from bench.peers import CPUCONV, OWN_F32, make
 from bench.peers.cpuconv_peer import CpuconvPeer, OwnFloat32Peer
 from bench.results import Measurement
 from bench.settings import Settings
-from cpuconv.elements import widened
+from cpuconv.elements import from_bfloat16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from support import saturation
@@ -82,7 +82,7 @@ def test_bfloat16_operands_are_rounded_once():
     given = typed.data(problem)
     plain = typed.data(replace(problem, types=ALL_F32))
     assert given.x.dtype == np.uint16 and given.scales is None
-    assert np.abs(widened(given.x) - plain.x).max() <= 2.0**-8 * np.abs(plain.x).max()
+    assert np.abs(from_bfloat16(given.x) - plain.x).max() <= 2.0**-8 * np.abs(plain.x).max()
     assert np.array_equal(given.bias, plain.bias)  # as bfloat16 holds it
 
 

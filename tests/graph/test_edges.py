@@ -284,7 +284,7 @@ def test_outputs_need_memory_of_their_own():
     model = cpuconv.compile(parse("g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Neg(x) }"))
     x, both = np.ones((2, 3), np.float32), np.zeros(9, np.float32)
     first, second = both[:6].reshape(2, 3), both[3:].reshape(2, 3)
-    with pytest.raises(ArgumentError, match=r"out\['z'\]' must be memory of its own, not memory that out\['y'\]"):
+    with pytest.raises(ArgumentError, match=r"out\['z'\]' must be separate memory, not memory that out\['y'\]"):
         model.run({"x": x}, {"y": first, "z": second})
     with pytest.raises(ArgumentTypeError, match="'out' must be a dict of arrays by output name, not a list"):
         model.run({"x": x}, [first])

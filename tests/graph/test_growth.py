@@ -156,7 +156,7 @@ def test_what_is_left_to_run_time_is_right(name, monkeypatch):
         with monkeypatch.context() as patched, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             folded = cpuconv.compile(model, strategy="heuristic").run({})
-            patched.setattr(folding, "MOST_OPERATIONS", -1)
+            patched.setattr(folding, "MAX_OPERATIONS", -1)
             patched.setattr(folding, "PER_ELEMENT", 0)
             left = cpuconv.compile(model, strategy="heuristic").run({})
         for output, expected in folded.items():
@@ -165,7 +165,7 @@ def test_what_is_left_to_run_time_is_right(name, monkeypatch):
 
 def test_a_large_model_folds_more():
     node = read(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")).nodes[0]
-    value = type("Huge", (), {"concrete": True, "shape": (folding.MOST_OPERATIONS,)})()
+    value = type("Huge", (), {"concrete": True, "shape": (folding.MAX_OPERATIONS,)})()
     assert not folding.Folding().allows(node, [value], [value])
     assert folding.Folding([np.empty(1 << 22, np.int8)]).allows(node, [value], [value])
 

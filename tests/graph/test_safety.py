@@ -21,7 +21,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph import limits  # noqa: E402
-from cpuconv.memory import mapped_files, room  # noqa: E402
+from cpuconv.memory import free_memory, mapped_files  # noqa: E402
 from cpuconv.network import folding  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.damage.damageable import damageable, looping, nested  # noqa: E402
@@ -35,9 +35,9 @@ WIDE = "kernel_shape = [100000, 100000], pads = [50000, 50000, 50000, 50000]"
 
 @pytest.fixture
 def most(monkeypatch):
-    """Set the bounds of `limits`, `room` and `folding` on nodes and steps, and what they take for free memory."""
-    names = {"nodes": [(limits, "MAX_NODES")], "steps": [(folding, "MOST_STEPS")]}
-    names["free"] = [(room, "free_bytes"), (folding, "free_bytes")]
+    """Set the bounds of `limits`, `free_memory` and `folding` on nodes and steps, and free memory."""
+    names = {"nodes": [(limits, "MAX_NODES")], "steps": [(folding, "MAX_STEPS")]}
+    names["free"] = [(free_memory, "free_bytes"), (folding, "free_bytes")]
 
     def bounded(**bounds):
         for name, bound in bounds.items():
@@ -79,7 +79,9 @@ TOO_LARGE = [
 def test_what_no_machine_can_hold_is_refused_before_it_is_made(text):
     tracemalloc.start()
     try:
-        with pytest.raises(SourceError, match=r"an output of shape .* takes .* GB of memory, where .* GB may be taken"):
+        with pytest.raises(
+            SourceError, match=r"an output of shape .* needs .* GB of memory, but only .* GB are available"
+        ):
             _compiled(parse(text, 18))
         assert tracemalloc.get_traced_memory()[1] < 30e6
     finally:
@@ -131,14 +133,14 @@ def test_an_arena_must_fit_into_memory(most):
     assert compiled.run({"x": one, "z": other})["y"] == 64 * 64
     large = np.ones((4000, 64), np.float32)
     most(free=lambda: 65 << 20)
-    with pytest.raises(SourceError, match="g: a run takes 0.1.* GB of memory, where 0.06816 GB may be taken"):
+    with pytest.raises(SourceError, match="g: a run needs 0.1.* GB of memory, but only 0.06816 GB are available"):
         compiled.run({"x": large, "z": np.ascontiguousarray(large.T)})
 
 
 def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(most, monkeypatch):
     text = "g () => (float[] y) <int64[1] s = {8000000}> { a = ConstantOfShape(s) b = Neg(a) y = ReduceSum(b) }"
     most(free=lambda: 240_000_000)
-    with pytest.raises(SourceError, match=r"Neg node 'b': what is computed of constants takes 0.064 GB .* 0.06 GB"):
+    with pytest.raises(SourceError, match=r"Neg node 'b': constant folding needs 0.064 GB .* 0.06 GB"):
         _compiled(parse(text))
     monkeypatch.undo()
     assert _compiled(parse(text)).run({})["y"] == 0
@@ -164,7 +166,7 @@ def test_loops_of_constants_within_the_bound_are_computed(most):
 
 def test_what_a_loop_of_constants_makes_must_fit_into_memory(most):
     most(free=lambda: 80_000_000)
-    with pytest.raises(SourceError, match="Loop node 'y': what is computed of constants takes 0.0.* GB of memory"):
+    with pytest.raises(SourceError, match="Loop node 'y': constant folding needs 0.0.* GB of memory"):
         _compiled(looping("Concat", 2))
 
 
@@ -259,7 +261,7 @@ def test_external_data_in_what_is_no_file(tmp_path):
 def test_external_data_must_fit_into_memory(tmp_path):
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(1 << 40)  # which takes no room on the disk
-    with pytest.raises(SourceError, match="the constant 'w'.* takes 1100 GB of memory"):
+    with pytest.raises(SourceError, match="the constant 'w'.* needs 1100 GB of memory"):
         read(_external(tmp_path, "w.bin", elements=1 << 38))
 
 
@@ -274,7 +276,7 @@ def test_a_mapped_file_keeps_no_descriptor_and_is_unmapped_with_its_last_array(t
     del mapped
     gc.collect()
     assert str(path) in Path("/proc/self/maps").read_text() and lent.tobytes() == b"xx"
-    assert isinstance(mapped_files.lender(lent), mapped_files.Mapped)
+    assert isinstance(mapped_files.backing(lent), mapped_files.Mapped)
     del lent
     gc.collect()
     assert str(path) not in Path("/proc/self/maps").read_text()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-from cpuconv.elements import S8, rounded, widened
+from cpuconv.elements import S8, from_bfloat16, to_bfloat16
 from cpuconv.isa.dots import AMX, VECTORS, TileDot
 from cpuconv.isa.features import tiles_granted
 from cpuconv.isa.vector import Vector
@@ -207,8 +207,8 @@ TWINS: dict[str, Callable[..., np.ndarray]] = {
     "avx512.vpermi2var.ps.512": picked,
     "avx512.vpermi2var.qi.512": picked,
     "avx512bf16.dpbf16ps.512": dot_of_bfloats,
-    "avx512bf16.cvtneps2bf16.512": lambda x: rounded(flushed(x)).view(np.int16),
-    "avx512bf16.cvtneps2bf16.256": lambda x: rounded(flushed(x)).view(np.int16),
+    "avx512bf16.cvtneps2bf16.512": lambda x: to_bfloat16(flushed(x)).view(np.int16),
+    "avx512bf16.cvtneps2bf16.256": lambda x: to_bfloat16(flushed(x)).view(np.int16),
 }
 
 
@@ -235,7 +235,7 @@ def test_it_computes_what_the_instruction_is_said_to(name: str) -> None:
         return
     expected = TWINS[name](*given) if name in TWINS else by_dot(name, given)
     if "cvtneps2bf16" in name:
-        found, expected = (widened(each.view(np.uint16)) for each in (found, expected))
+        found, expected = (from_bfloat16(each.view(np.uint16)) for each in (found, expected))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -297,7 +297,7 @@ def test_products_of_tiles(dot: TileDot) -> None:
     if dot.sum.integer:
         x, w, sums = (integers(rng, (count,), np.int32) for count in (size, 256, size))
     else:  # whole numbers, whose sums are exact in any order
-        x, w = (rounded(rng.integers(-7, 8, 2 * count).astype(np.float32)) for count in (size, 256))
+        x, w = (to_bfloat16(rng.integers(-7, 8, 2 * count).astype(np.float32)) for count in (size, 256))
         sums = rng.integers(-99, 99, size).astype(np.float32)
     setup = np.zeros(64, np.uint8)
     setup[0] = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cpuconv.elements import BF16, F16, F32, S8, S16, S32, TABLE, U8, Element, rounded, widened
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, TABLE, U8, Element, from_bfloat16, to_bfloat16
 from cpuconv.isa import current, typed
 from cpuconv.isa.features import offered, rounds_to_half
 from cpuconv.isa.vector import I64, Vector
@@ -108,7 +108,7 @@ def flushed(numbers: np.ndarray) -> np.ndarray:
 def narrowed(element: Element, numbers: np.ndarray) -> np.ndarray:
     """Floats as NumPy has them in that type."""
     if element == BF16:
-        return rounded(flushed(numbers))
+        return to_bfloat16(flushed(numbers))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return numbers.astype(element.dtype)
@@ -116,7 +116,7 @@ def narrowed(element: Element, numbers: np.ndarray) -> np.ndarray:
 
 def assert_same(element: Element, found: np.ndarray, expected: np.ndarray) -> None:
     """The same bits, but for those of NaN."""
-    as_floats = widened if element == BF16 else np.asarray
+    as_floats = from_bfloat16 if element == BF16 else np.asarray
     nan = np.zeros(found.shape, bool) if element.integer else np.isnan(as_floats(expected))
     if not element.integer:
         np.testing.assert_array_equal(np.isnan(as_floats(found)), nan)
@@ -128,7 +128,7 @@ def assert_same(element: Element, found: np.ndarray, expected: np.ndarray) -> No
 @pytest.mark.parametrize("element", ALL, ids=str)
 def test_elements_are_widened_to_floats(element: Element, lanes: int) -> None:
     source = numbers_of(element)
-    expected = widened(source) if element == BF16 else source.astype(np.float32)
+    expected = from_bfloat16(source) if element == BF16 else source.astype(np.float32)
     assert_same(F32, moved(MoveTile(lanes, element, F32, "float", 0), source), expected)
 
 

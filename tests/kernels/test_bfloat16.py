@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cpuconv.conv.recipe import padded_bias
-from cpuconv.elements import BF16, F32, rounded, widened
+from cpuconv.elements import BF16, F32, from_bfloat16, to_bfloat16
 from cpuconv.isa import current
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Ref
@@ -31,19 +31,19 @@ STEP = 2.0**-8  # largest relative error of one rounding to bfloat16
     ],
 )  # fmt: skip
 def test_the_nearest_is_taken_and_ties_go_to_the_even_one(given: int, expected: int) -> None:
-    assert rounded(np.array([given], np.uint32).view(np.float32)).tolist() == [expected]
+    assert to_bfloat16(np.array([given], np.uint32).view(np.float32)).tolist() == [expected]
 
 
 @pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0xFF800001])
 def test_nan_stays_nan(bits: int) -> None:
-    assert np.isnan(widened(rounded(np.array([bits], np.uint32).view(np.float32)))).all()
+    assert np.isnan(from_bfloat16(to_bfloat16(np.array([bits], np.uint32).view(np.float32)))).all()
 
 
 def test_rounding_moves_a_number_by_at_most_half_a_step() -> None:
     numbers = np.random.default_rng(0).standard_normal(10_000, np.float32)
-    back = widened(rounded(numbers))
+    back = from_bfloat16(to_bfloat16(numbers))
     assert (np.abs(back - numbers) <= STEP * np.abs(numbers)).all()
-    np.testing.assert_array_equal(widened(rounded(back)), back)
+    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(back)), back)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -77,7 +77,7 @@ def test_a_vector_times_a_rounded_matrix(depth: int, columns: int, edge: str, th
 
     magnitude = (np.abs(x).astype(np.float64) @ np.abs(w))[0]
     sums = (depth + 4) * 2.0**-24 * (magnitude * (1 + STEP) + np.abs(bias) + np.abs(residual[0]))
-    assert (np.abs(y - expected(widened(rounded(w)))) <= sums).all()
+    assert (np.abs(y - expected(from_bfloat16(to_bfloat16(w)))) <= sums).all()
     assert (np.abs(y - expected(w)) <= sums + STEP * magnitude).all()
 
 

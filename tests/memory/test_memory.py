@@ -31,7 +31,7 @@ random.Random(0).shuffle(sizes)
 most, before = 0, None
 for turn, (height, width) in enumerate(sizes):
     cpuconv.conv2d(image[:, :, :height, :width], weights[turn % 3], threads=1, strategy="heuristic")
-    most = max(most, session.current.remembered.nbytes)
+    most = max(most, session.current.cache.nbytes)
     before = before or resident()
 print(len(sizes), most, resident() - before)
 """

@@ -209,7 +209,7 @@ def test_products_of_rows_and_the_copies_that_they_need():
     feed = {"x": x_of(2, 64, 48)}
     narrow = cpuconv.compile(source, threads=1, **NARROW)
     near(narrow.run(feed), cpuconv.compile(source, strategy="heuristic").run(feed), 0.01)
-    assert all(work.node_plan.offer is not None for work in programs_of(narrow).last.executable.works)
+    assert all(operation.node_plan.offer is not None for operation in programs_of(narrow).last.executable.operations)
 
 
 def test_recurrent_layers(tmp_path):

@@ -53,7 +53,7 @@ def test_ends_stay_and_kernels_compute_all(dtype, precision, tmp_path):
         largest = np.abs(right[name]).max()
         np.testing.assert_allclose(got[name].astype(np.float32), right[name], rtol=0, atol=1.01 * step * largest)
     np.testing.assert_array_equal(got["z"], x)
-    assert all(work.node_plan.offer is not None for work in programs_of(model).last.executable.works)
+    assert all(operation.node_plan.offer is not None for operation in programs_of(model).last.executable.operations)
     model.save(tmp_path / "net.cpuconv")
     for name, array in cpuconv.load(tmp_path / "net.cpuconv", threads=1).run({"x": x}).items():
         np.testing.assert_array_equal(array, got[name])

@@ -170,7 +170,9 @@ def test_equal_nodes_that_become_one_take_the_strictest_precision():
 def test_wrong_arguments():
     with pytest.raises(ArgumentError, match=r"'node_precisions\['second'\]' must be one of float32, bfloat16, not 'x'"):
         compiled({"second": "x"})
-    with pytest.raises(ArgumentError, match="'node_precisions' must be of nodes by their names .* not of 'nobody'"):
+    with pytest.raises(
+        ArgumentError, match="'node_precisions' must be a dict whose keys are node names .* not one with 'nobody'"
+    ):
         compiled({"nobody": "float32"})
     with pytest.raises(ArgumentTypeError, match="'node_precisions' must be a dict"):
         compiled("second")

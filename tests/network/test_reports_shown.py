@@ -38,7 +38,7 @@ def test_a_share_counts_what_the_algorithm_executes(told: tuple[cpuconv.Model, P
     (row,) = (row for row in profile.rows if row.op == "Conv")
     problems = [
         node.node_plan.offer.detail.problem
-        for node in model._programs.last.executable.works
+        for node in model._programs.last.executable.operations
         if hasattr(node.node_plan.offer.detail, "problem")
     ]
     work = work_of(problems[0], row.algorithm)

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from cpuconv.elements import BF16, F16, OF_DTYPE, TABLE, Element, floats, holds
+from cpuconv.elements import BF16, F16, OF_DTYPE, TABLE, Element, represents_exactly, to_float32
 
 
 @pytest.mark.parametrize("element", TABLE.values(), ids=str)
@@ -32,9 +32,9 @@ def test_there_is_one_object_of_each() -> None:
 
 @pytest.mark.parametrize("element", (F16, BF16), ids=str)
 def test_numbers_of_an_element_are_told_from_others(element: Element) -> None:
-    every = floats(np.arange(1 << 16, dtype=np.uint16).view(element.dtype), element)
+    every = to_float32(np.arange(1 << 16, dtype=np.uint16).view(element.dtype), element)
     every = every[~np.isnan(every)]
-    assert holds(element, every) and holds(element, every[::3].reshape(1, -1).T)
+    assert represents_exactly(element, every) and represents_exactly(element, every[::3].reshape(1, -1).T)
     between = np.nextafter(every[np.isfinite(every)], np.float32(np.inf))
-    assert not any(holds(element, np.append(every, number)) for number in between[:: len(between) // 50])
-    assert not holds(element, np.float32([1, np.nan])) and not holds(F16, np.float32([65536]))
+    assert not any(represents_exactly(element, np.append(every, number)) for number in between[:: len(between) // 50])
+    assert not represents_exactly(element, np.float32([1, np.nan])) and not represents_exactly(F16, np.float32([65536]))

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv.elements import BF16, rounded
+from cpuconv.elements import BF16, to_bfloat16
 from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
@@ -197,8 +197,8 @@ def test_the_bound_holds_for_sums_in_float32_and_no_multiple_of_it(activation: A
     ended = {None: total, "hardswish": total * np.clip(total / 6 + ONE(0.5), 0, 1)}.get(
         activation, np.where(total > 0, total, total * ONE(3))
     )
-    kept = rounded(ended.astype(np.float32))
+    kept = to_bfloat16(ended.astype(np.float32))
     error = np.abs(reference.values(kept, BF16) - exact)
     assert (error <= bound).all() and bound.max() < 0.02 * np.abs(exact).max()
-    kept = rounded(ended.astype(np.float32) * ONE(1.02))
+    kept = to_bfloat16(ended.astype(np.float32) * ONE(1.02))
     assert (np.abs(reference.values(kept, BF16) - exact) > bound).mean() > 0.3

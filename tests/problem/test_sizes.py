@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 
 from cpuconv.following import sizes
 from cpuconv.following.emitted import emitted as emit
-from cpuconv.following.sizes import SIZES, Size, Trace, affine, applied, bits, greatest, item, least, own, sizes_array
+from cpuconv.following.sizes import (
+    SIZES,
+    Size,
+    Trace,
+    affine,
+    applied,
+    array_key,
+    element_key,
+    greatest,
+    item,
+    least,
+    sizes_array,
+)
 
 SIZE = st.integers(1, 40)
 COMPUTED = (
@@ -76,7 +88,7 @@ def test_whatever_needs_the_number_keeps_it(needs):
 def test_a_size_passes_for_a_number_of_its_type():
     _, (x,) = _followed(3)
     assert isinstance(x, int) and isinstance(x / 2, float) and not isinstance(x, str)
-    with pytest.raises(TypeError, match="kept"):
+    with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(x)
 
 
@@ -90,8 +102,8 @@ def test_constants_of_sizes():
     array = sizes_array([x, 7, y])
     assert array.dtype == SIZES and [type(each) for each in array] == [Size, int, Size]
     assert sizes_array([3, 7]).dtype == np.int64
-    assert bits(array) == bits(sizes_array([x, 7, y])) != bits(sizes_array([y, 7, x]))
-    assert own(x) != own(y) and own("x") == "x"
+    assert array_key(array) == array_key(sizes_array([x, 7, y])) != array_key(sizes_array([y, 7, x]))
+    assert element_key(x) != element_key(y) and element_key("x") == "x"
     assert trace.numbers([5, 6]) is not None  # nobody asked for a number
 
 
@@ -131,7 +143,7 @@ def test_a_fork_goes_on_by_itself():
 
 def test_strict_traces_refuse_numbers_and_forget_what_was_asked():
     trace, (x,) = _followed(3)
-    with pytest.raises(TypeError, match="number"), trace.strictly():
+    with pytest.raises(TypeError, match="has no value"), trace.strictly():
         assert x > 2
         hash(x)
     assert trace.numbers([1]) is not None
@@ -150,5 +162,5 @@ def test_affine_arrays_follow_sizes():
 
 def test_functions_that_hold_sizes_are_refused():
     _, (x, y) = _followed(3, 5)
-    with pytest.raises(TypeError, match="holds"):
+    with pytest.raises(TypeError, match="bound arguments"):
         applied(functools.partial(min, x), y)

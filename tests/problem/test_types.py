@@ -109,7 +109,7 @@ def test_every_solver_says_what_it_does_not_compute() -> None:
 @pytest.mark.parametrize("strategy", ["heuristic", "cached"])
 def test_a_choice_of_other_types_is_refused_in_words(strategy: str) -> None:
     problem = replace(PROBLEM, types=HALF)
-    message = "^Argument 'types' must be such that there are kernels for them, not f16:f16:f16:f16.$"
+    message = "^Argument 'types' must be a combination that kernels support, not f16:f16:f16:f16.$"
     with pytest.raises(ArgumentError, match=message):
         select.choose(problem, strategy, Limits())
     unsigned, signs = replace(PROBLEM, types=Types.parse("u8:u8:u8")), "weights of uint8 are s8, or s16, less their"

@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
-from cpuconv.network.precision.to_come import BEYOND  # noqa: E402
+from cpuconv.network.precision.prediction_bound import UNSEEN_FACTOR  # noqa: E402
 from cpuconv.quantizing.choosing import FEW  # noqa: E402
 from cpuconv.quantizing.observing import PARTS, counted, ends_of, ready  # noqa: E402
 from cpuconv.quantizing.ranges import Histogram, least_error  # noqa: E402
@@ -106,5 +106,5 @@ def test_a_tolerance_holds_for_others_behind_squeeze_and_excitation(tmp_path):
         for tolerance in (0.7 * of_bytes, 1.1 * of_bytes):
             made = cpuconv.quantize(model, samples, output=file, threads=1, refuse_slower=False, tolerance=tolerance)
             assert [layer.why for layer in made.layers] == ["", FEW, FEW, "", FEW]
-            beyond += int((errors(model, file, others) > BEYOND * tolerance).sum())
+            beyond += int((errors(model, file, others) > UNSEEN_FACTOR * tolerance).sum())
     assert beyond <= 2  # of 384

@@ -19,7 +19,7 @@ import cpuconv  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.memory.mapped_files import Mapped, check_unchanged, contents, lender, let_go, own  # noqa: E402
+from cpuconv.memory.mapped_files import Mapped, backing, check_unchanged, contents, owned_copy, release_pages  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
@@ -92,7 +92,7 @@ def test_every_source_has_the_same_constants(path: Path):
         graph = read(source)
         same(dict(graph.constants), expected)
         assert all(not array.flags.writeable for array in graph.constants.values())
-    lent = {name for name, array in read(path).constants.items() if isinstance(lender(array), Mapped)}
+    lent = {name for name, array in read(path).constants.items() if isinstance(backing(array), Mapped)}
     assert lent == {"w", "m", "a", "c", "k"}
 
 
@@ -173,10 +173,10 @@ def test_weights_at_any_byte_give_the_same_results(tmp_path: Path, shift: int):
 def test_pages_that_were_given_back_are_read_again(path: Path):
     graph = read(path)
     before = {name: array.copy() for name, array in graph.constants.items()}
-    let_go(graph.constants.values())
+    release_pages(graph.constants.values())
     same(dict(graph.constants), before)
-    lent, kept = graph.constants["w"], own(graph.constants["w"])
-    assert isinstance(lender(lent), Mapped) and lender(kept) is None and own(kept) is kept
+    lent, kept = graph.constants["w"], owned_copy(graph.constants["w"])
+    assert isinstance(backing(lent), Mapped) and backing(kept) is None and owned_copy(kept) is kept
 
 
 def test_a_program_lets_go_of_constants(path: Path):
@@ -185,7 +185,7 @@ def test_a_program_lets_go_of_constants(path: Path):
     executable = build(network_plan, Target(current(), 1, "heuristic"), Packed())
     read_by_nodes = {name for each in network_plan.nodes for name in each.node.inputs}
     assert executable.raw_bytes > 8_000_000 and not read_by_nodes & network_plan.graph.constants.keys()
-    assert all(lender(array) is None for array in executable.constants.values())
+    assert all(backing(array) is None for array in executable.constants.values())
 
 
 # --- other sizes ----------------------------------------------------------------------------------------------------

@@ -108,12 +108,12 @@ def _network(quantised: bool) -> list[np.ndarray]:
 
 
 def _conv2d() -> list[np.ndarray]:
-    session.current.remembered.clear()
+    session.current.cache.clear()
     return [cpuconv.conv2d(X, WEIGHTS, BIAS, padding=1, activation=("clip", 1e-39, 0.1))]
 
 
 def _conv2d_of_integers() -> list[np.ndarray]:
-    session.current.remembered.clear()
+    session.current.cache.clear()
     return [cpuconv.conv2d(*INTEGERS, BIAS, padding=1, y_dtype="uint8", quantization=SCALES)]
 
 

@@ -90,7 +90,7 @@ for inside in (
     ffi.lib._lock,
     session.current.choices._lock,
     session.current.weights._lock,
-    session.current.remembered._lock,
+    session.current.cache._lock,
     session.current.untuned._lock,
 ):
     thread = elsewhere(inside, lambda: time.sleep(0.3))

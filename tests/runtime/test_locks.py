@@ -42,7 +42,7 @@ def test_fingerprints_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             made.append(self)
 
     monkeypatch.setattr(session, "Fingerprinter", Fingerprinter)
-    here, seen = Session(tables=tmp_path, attended=False), set()
+    here, seen = Session(tables=tmp_path, persistent=False), set()
     at_once(4, lambda _: seen.add(id(here.fingerprint)))
     assert len(made) == 4 and len(seen) == 1
 

@@ -19,7 +19,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import TABLE
 from cpuconv.network.definition import Definition
 from cpuconv.network.interpret import interpret
-from cpuconv.network.programs import Programs
+from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.reading.onnx_reader import read
 
@@ -39,7 +39,7 @@ def parse(text: str, opset: int = 17) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
 
 
-def programs_of(model: cpuconv.Model) -> Programs:
+def programs_of(model: cpuconv.Model) -> ProgramCache:
     """The programs that a model keeps."""
     return model._programs
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import layouts
 from cpuconv.conv.choice.model import Choice, Limits
-from cpuconv.conv.ending_block import Numbers
+from cpuconv.conv.epilogue_block import Numbers
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import F32, Element

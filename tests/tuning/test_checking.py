@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.workload import check
-from cpuconv.elements import rounded
+from cpuconv.elements import to_bfloat16
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
@@ -78,10 +78,10 @@ def test_random_results_are_spread_over_their_range(text: str) -> None:
 def test_bfloat16_is_judged_beyond_its_own_rounding() -> None:
     problem = typed("bf16:bf16:bf16")
     exact = expected(problem)
-    y = rounded(exact.astype(np.float32))
+    y = to_bfloat16(exact.astype(np.float32))
     assert error_of(problem, y, exact) == 0
     assert error_of(problem, y.view(problem.types.y.outside), exact) == 0
-    assert error_of(problem, rounded(exact.astype(np.float32) * np.float32(1.01)), exact) > ERROR_LIMITS["standard"]
+    assert error_of(problem, to_bfloat16(exact.astype(np.float32) * np.float32(1.01)), exact) > ERROR_LIMITS["standard"]
     broken = y.copy()
     broken.reshape(-1)[5] = 0x7FC0
     assert error_of(problem, broken, exact) == np.inf

@@ -66,7 +66,7 @@ def warmed(our_store, monkeypatch, capsys):
 def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[str]:
     """The problems that `compile` asks solvers for: what a session without a store decides of."""
     with monkeypatch.context() as patch:
-        seen = session.Session(tables=Path(path).parent / "none", attended=False)
+        seen = session.Session(tables=Path(path).parent / "none", persistent=False)
         patch.setattr(session, "current", seen)
         model = cpuconv.compile(path, threads=1, **options)
         made = programs_of(model).last.executable

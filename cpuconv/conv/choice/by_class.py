@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cpuconv.conv import session
-from cpuconv.conv.choice.model import Choice, Limits, Ranked, favourite, like, search
+from cpuconv.conv.choice.model import Choice, Limits, Ranked, cheapest, cheapest_with_same_rounding, search
 from cpuconv.conv.choice.select import choose, chosen, note_untuned
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.template import Algorithm, is_padded
@@ -24,7 +24,7 @@ from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
 
-_MOST_LOSS = 1.15  # ratio of a class's estimate to the best candidate's, from which on the class gets another algorithm
+_MIN_SPEEDUP = 1.15  # speed-up by the model from which on a class gets another algorithm
 _FEW_BITS = 4  # axes of up to 2**4 elements: tiles of transforms are selected per size
 
 
@@ -44,9 +44,9 @@ class ClassChoice(NamedTuple):
 
     def better(self, problem: ConvProblem, limits: Limits) -> Ranked | None:
         """The best candidate for a size, if the class's algorithm takes over 1.15 times as long by the model."""
-        able = (like(problem, each.candidate, limits) for each in self.ordered(problem))
+        able = (cheapest_with_same_rounding(problem, each.candidate, limits) for each in self.ordered(problem))
         own = next((each for each in able if each is not None), None)
-        return None if own is None else search(problem, limits, below=own.cost.estimate / _MOST_LOSS)
+        return None if own is None else search(problem, limits, below=own.cost.estimate / _MIN_SPEEDUP)
 
 
 def representative(problem: ConvProblem) -> ConvProblem | None:
@@ -78,7 +78,7 @@ def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> ClassCh
 
 
 def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
-    first, seconds = chosen(known, strategy, limits).candidate, favourite(known, limits).cost.estimate
+    first, seconds = chosen(known, strategy, limits).candidate, cheapest(known, limits).cost.estimate
     made = ClassChoice(()).plus(known, first, seconds)  # a tuned candidate counts as fast as the model's best
     is_small = any(size <= 2**_FEW_BITS and taps > 1 for size, taps in ((known.h, known.r), (known.w, known.s)))
     if is_small and first.solver.rounding:
@@ -139,7 +139,7 @@ def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choi
 
 
 def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate) -> Choice | None:
-    """The candidate for a problem among those that round like `known`; None if there is none."""
+    """The candidate for a problem with the rounding of `known`; None if there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
     if not known.solver.rounding:
@@ -147,7 +147,7 @@ def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate
     choices, asked = session.current.choices, (strategy, limits, known.rounding)
     choice: Choice | None = choices.get(problem, asked)
     if choice is None:
-        best = like(problem, known, limits)
+        best = cheapest_with_same_rounding(problem, known, limits)
         if best is None:
             return None
         choice = Choice(best.candidate, "model")

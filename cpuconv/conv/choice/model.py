@@ -26,10 +26,10 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 AT_HAND = "at hand"
-_MOST_COSTED = 32  # cached candidate lists, as consecutive queries concern the same problem
+_MAX_CACHED_LISTS = 32  # cached candidate lists, as consecutive queries concern the same problem
 _STREAMED = 8.0  # minimum bytes per cycle from any L3 for sequential reads of whole arrays, thanks to prefetchers
 _TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # maximum bytes per cycle, by bytes per element (Zen 5: 8 to 20)
-_IN_THE_RUNNING = 1.5  # maximum ratio of an estimate to the best one for a candidate to be timed early
+_MAX_ESSENTIAL_RATIO = 1.5  # maximum ratio of an estimate to the best one for a candidate to be timed early
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def check_types(problem: ConvProblem) -> None:
     """Raise `ArgumentError` if there are no kernels for the problem's element types."""
     if not any(reason is None for _, reason in applicable(problem)):
         signs = ": weights of uint8 are s8, or s16, less their zero points" if problem.types.w == U8 else ""
-        raise ArgumentError(must("types", f"such that there are kernels for them{signs}", problem.types))
+        raise ArgumentError(must("types", f"a combination that kernels support{signs}", problem.types))
 
 
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
@@ -150,14 +150,14 @@ def _bound(problem: ConvProblem, module: Solver, known: dict[Ends, float]) -> fl
     return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa), known)
 
 
-@functools.lru_cache(maxsize=_MOST_COSTED)
+@functools.lru_cache(maxsize=_MAX_CACHED_LISTS)
 def _bounds(problem: ConvProblem, solver: str | None, here: Machine) -> tuple[tuple[float, int], ...]:
     """Lower bound and table index of each solver in `_able` on this machine, in ascending order."""
     reorders: dict[Ends, float] = {}
     return tuple(sorted((_bound(problem, module, reorders), TABLE.index(module)) for module in _able(problem, solver)))
 
 
-@functools.lru_cache(maxsize=_MOST_COSTED)
+@functools.lru_cache(maxsize=_MAX_CACHED_LISTS)
 def _costed(problem: ConvProblem, module: Solver, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, the lowest estimate first."""
     reorders: dict[Ends, float] = {}
@@ -219,20 +219,20 @@ def with_kernels_of(known: Candidate, problem: ConvProblem, limits: Limits, slow
     if why_not(solver, problem, current()) is not None or not _may_admit(limits, solver):
         return None
     isa = _machine(limits.closed).isa
-    made = alike_in_rounding(problem, known, limits.closed) or [
+    made = with_same_rounding(problem, known, limits.closed) or [
         Candidate(solver, params) for params in solver.candidates(problem, isa)
     ]
     alike = [each.same_micro_kernels(known) for each in made]
-    own = _least(problem, limits, itertools.compress(made, alike))
+    own = _cheapest_of(problem, limits, itertools.compress(made, alike))
     if own is not None and own.cost.estimate < slower * _bound(problem, solver, {}):
         return own
-    best = _least(problem, limits, (each for each, same in zip(made, alike, strict=True) if not same))
+    best = _cheapest_of(problem, limits, (each for each, same in zip(made, alike, strict=True) if not same))
     if own is None or best is None:
         return own or best
     return own if own.cost.estimate < slower * best.cost.estimate else best
 
 
-def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = False) -> list[Candidate]:
+def with_same_rounding(problem: ConvProblem, known: Candidate, closed: bool = False) -> list[Candidate]:
     """The candidates with the same rounding as a candidate of the problem or of another size of it.
 
     Empty if that candidate is impossible for this size.
@@ -244,22 +244,22 @@ def alike_in_rounding(problem: ConvProblem, known: Candidate, closed: bool = Fal
     return [each for each in made if not solver.rounding or each.rounding == known.rounding]
 
 
-def like(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | None:
+def cheapest_with_same_rounding(problem: ConvProblem, known: Candidate, limits: Limits) -> Ranked | None:
     """The model's best candidate among those with the rounding of `known`; None if there is none."""
     if why_not(known.solver, problem, current()) is not None:
         return None
     if not known.solver.rounding:
         return search(problem, limits, f"{known.solver.name}(")
-    return _least(problem, limits, alike_in_rounding(problem, known, limits.closed))
+    return _cheapest_of(problem, limits, with_same_rounding(problem, known, limits.closed))
 
 
-def _least(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
+def _cheapest_of(problem: ConvProblem, limits: Limits, candidates: Iterable[Candidate]) -> Ranked | None:
     """The model's best candidate among given ones, within the limits."""
     costed = sorted((Ranked(each, modelled_cost(problem, each, limits.closed)) for each in candidates), key=_estimate)
     return next((each for each in costed if why_excluded(problem, each, limits) is None), None)
 
 
-def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
+def tuning_order(ranked: list[Ranked]) -> list[Ranked]:
     """Sort candidates for a tuner that may stop early: the essential ones first, both parts in the model's order.
 
     Essential is the best candidate per rounding (algorithm and transform size) whose estimate is close to the best one:
@@ -267,7 +267,7 @@ def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
     """
     if not ranked:
         return []
-    limit = _IN_THE_RUNNING * ranked[0].cost.estimate
+    limit = _MAX_ESSENTIAL_RATIO * ranked[0].cost.estimate
     first: dict[str, Ranked] = {}
     for item in ranked:
         if item.cost.estimate <= limit:
@@ -308,11 +308,11 @@ def within_limits(problem: ConvProblem, limits: Limits, prefix: str = "") -> lis
 
 
 def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
-    """The model's best candidate within the limits; raises as `favourite`."""
-    return favourite(problem, limits, prefix).candidate
+    """The model's best candidate within the limits; raises as `cheapest`."""
+    return cheapest(problem, limits, prefix).candidate
 
 
-def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
+def cheapest(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
     """The first candidate of `within_limits`, without costing solvers that cannot beat it.
 
     Raises

@@ -19,26 +19,26 @@ AGREES = 1.1  # maximum ratio of the model's estimate for a suggested algorithm 
 _OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size ratio of e has distance 1
 
 
-def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
+def from_older_kernels(problem: ConvProblem, names: Sequence[str], best: Ranked, limits: Limits) -> Candidate | None:
     """The first candidate of `names` that the cost model confirms.
 
     Parameters
     ----------
     names : sequence of str
         Candidates that were fastest with older kernels, the fastest first; unknown names are skipped.
-    favourite : Ranked
+    best : Ranked
         The model's own selection within the limits.
     """
     for name in names:
         candidate = tuned.named(problem, name)
         if candidate is not None:
             own = Ranked(candidate, modelled_cost(problem, candidate))
-            if own.cost.estimate <= AGREES * favourite.cost.estimate and why_excluded(problem, own, limits) is None:
+            if own.cost.estimate <= AGREES * best.cost.estimate and why_excluded(problem, own, limits) is None:
                 return candidate
     return None
 
 
-def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
+def from_nearest_problem(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
     """The fastest candidate of the nearest tuned problem, or another one of its solver, if the cost model confirms it.
 
     `best` is the model's own selection, the first of `model.within_limits`.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import BF16, F32
 from cpuconv.kernels.binding.steps import Operand
 from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, TensorView

@@ -12,7 +12,6 @@ from autotune.machine.cores import thread_counts
 from autotune.wisdom.tiers import OLDER_KERNELS
 from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
-from cpuconv.conv.choice.existing import served
 from cpuconv.conv.choice.model import (
     AT_HAND,
     AUTO,
@@ -21,11 +20,12 @@ from cpuconv.conv.choice.model import (
     Ranked,
     by_model,
     by_name,
-    favourite,
+    cheapest,
     modelled_cost,
     search,
     with_kernels_of,
 )
+from cpuconv.conv.choice.substitutes import find_substitute
 from cpuconv.conv.recipe import Candidate, effective_threads
 from cpuconv.elements import F32, Element
 from cpuconv.isa import current
@@ -34,11 +34,11 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.code import background
 from cpuconv.solvers.shared import blocked
 
-_CLEARLY = 1.02  # minimum speed-up of NCHW over blocks, as the next layer reads blocks without a reorder
+_MIN_NCHW_SPEEDUP = 1.02  # minimum speed-up of NCHW over blocks, as the next layer reads blocks without a reorder
 MODELLED = ("neighbour", "model")  # sources of decisions without stored results
 _UNTUNED = (OLDER_KERNELS, *MODELLED)  # sources of decisions without results of current kernels
-_CLEARLY_SLOWER = 1.1  # ratio up to which another size's micro-kernels are used; the model's error is as large
-_HARDLY = 1.03  # maximum ratio of the estimate of a candidate with packed weights to the selected one's
+_MAX_REUSE_SLOWDOWN = 1.1  # ratio up to which another size's micro-kernels are used; the model's error is as large
+_MAX_PACKED_SLOWDOWN = 1.03  # maximum ratio of the estimate of a candidate with packed weights to the selected one's
 
 
 class Tuner(Protocol):
@@ -120,17 +120,17 @@ def untuned(
     known : Choice or None
         The best candidate of current kernels, which was slower than those.
     """
-    best = favourite(problem, limits, prefix)
-    old = nearest_tuned.remembered(problem, older, best, limits)
+    best = cheapest(problem, limits, prefix)
+    old = nearest_tuned.from_older_kernels(problem, older, best, limits)
     if old is not None:
         return Choice(old, OLDER_KERNELS)
     if known is not None:
         return known
-    near = nearest_tuned.suggestion(problem, best, limits, prefix)
+    near = nearest_tuned.from_nearest_problem(problem, best, limits, prefix)
     return Choice(best.candidate, "model") if near is None else Choice(near, "neighbour")
 
 
-def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) -> Choice | None:
+def choose_for_new_size(problem: ConvProblem, strategy: str, limits: Limits, name: str) -> Choice | None:
     """Select a candidate by the model, starting from `name`, selected for the same convolution of another size.
 
     Only the same solver is considered. Its existing micro-kernels are preferred, unless the model finds others clearly
@@ -138,7 +138,7 @@ def following(problem: ConvProblem, strategy: str, limits: Limits, name: str) ->
     """
     if strategy == "profile" or limits.reproducible:
         return None
-    choices, asked = session.current.choices, (strategy, limits, name, following.__name__)
+    choices, asked = session.current.choices, (strategy, limits, name, choose_for_new_size.__name__)
     choice = choices.get(problem, asked)
     if choice is None:
         if strategy == "cached" and tuned.any_rows() and _is_stored(problem, limits):
@@ -165,7 +165,7 @@ def _with_kernels_of(name: str, problem: ConvProblem, limits: Limits) -> Ranked 
         known = _parsed(name)
     except ValueError:  # the name is from an older release
         return search(problem, limits, f"{name.partition('(')[0]}(")
-    return with_kernels_of(known, problem, limits, _CLEARLY_SLOWER)
+    return with_kernels_of(known, problem, limits, _MAX_REUSE_SLOWDOWN)
 
 
 def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits) -> Choice:
@@ -175,14 +175,14 @@ def at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits)
     """
     if strategy == "profile" or choice.decided_by == "named":
         return choice
-    found = served(problem, limits, choice.candidate)
+    found = find_substitute(problem, limits, choice.candidate)
     if found.candidate == choice.candidate:
         return choice
     awaited = found.loss > background.MIN_SAVING and background.request(found.missing)
     return Choice(found.candidate, AT_HAND, choice.candidate if awaited else None)
 
 
-def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
+def prefer_packed(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
     """Return the choice, or a candidate that reads weights in one of the existing packed `forms`.
 
     That requires that nothing is stored, that the rounding is equal, and that the model finds it hardly slower. Packing
@@ -191,7 +191,7 @@ def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collect
     if choice.decided_by not in MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
     prefix = "" if problem.types.sum.integer else choice.candidate.rounding
-    below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
+    below = _MAX_PACKED_SLOWDOWN * modelled_cost(problem, choice.candidate).estimate
     packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
     return choice if packed is None else Choice(packed.candidate, "model")
 
@@ -217,7 +217,7 @@ def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tun
     return replace(problem, threads=effective_threads(problem))
 
 
-def favourite_layouts(channels: int, element: Element = F32) -> tuple[str, ...]:
+def preferred_layouts(channels: int, element: Element = F32) -> tuple[str, ...]:
     """The preferred layouts for a number of channels of an element type: the instruction set's blocks, and NCHW.
 
     Channels that fill at most half a block stay in NCHW, as blocks would contain more zeros than channels.
@@ -230,12 +230,12 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
         replace(choosing, in_layout=first, out_layout=second)
-        for first in (favourite_layouts(problem.c, problem.types.x) if in_layout == AUTO else (in_layout,))
-        for second in (favourite_layouts(problem.k, problem.types.y) if out_layout == AUTO else (out_layout,))
+        for first in (preferred_layouts(problem.c, problem.types.x) if in_layout == AUTO else (in_layout,))
+        for second in (preferred_layouts(problem.k, problem.types.y) if out_layout == AUTO else (out_layout,))
     ]
     best, least = options[0], math.inf
     for option in options if len(options) > 1 else ():
-        weight = _CLEARLY ** (option.in_layout, option.out_layout).count("NCHW")
+        weight = _MIN_NCHW_SPEEDUP ** (option.in_layout, option.out_layout).count("NCHW")
         ranked = search(option, limits, below=least / weight)
         if ranked is not None and ranked.cost.estimate * weight < least:
             best, least = option, ranked.cost.estimate * weight

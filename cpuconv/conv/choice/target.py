@@ -17,10 +17,10 @@ from cpuconv.kernels.products.closed.closed_set import has_closed_set
 
 IN_NETWORK = Limits(cold=True)
 IDLE_BYTES = 256 << 20  # default
-FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # in order of decreasing precision
+PRECISION_F32, PRECISION_BF16 = PRECISIONS = ("float32", "bfloat16")  # in order of decreasing precision
 
 
-PRECISION_ALIASES = {"f32": FULL, "fp32": FULL, "bf16": HALF}
+PRECISION_ALIASES = {"f32": PRECISION_F32, "fp32": PRECISION_F32, "bf16": PRECISION_BF16}
 _NO_FLOAT16 = "float16", "fp16", "f16", "half"
 _INTEGERS = "int8", "uint8", "s8", "u8"
 
@@ -72,7 +72,7 @@ class Target(Processor):
     limits: Limits = IN_NETWORK
     tuner: Tuner | None = None
     idle_bytes: int = IDLE_BYTES
-    precision: str = FULL
+    precision: str = PRECISION_F32
     node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def of(self, names: Iterable[str]) -> Target:
@@ -94,8 +94,8 @@ class Target(Processor):
     @property
     def rounds(self) -> bool:
         """Whether any node may round to bfloat16."""
-        return HALF in (self.precision, *self.node_precisions.values())
+        return PRECISION_BF16 in (self.precision, *self.node_precisions.values())
 
     def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
         """The blocked forms in which a tensor of a dtype may be stored."""
-        return (BLOCKED, BLOCKED_BF16) if self.precision == HALF and dtype == FLOAT32 else (BLOCKED,)
+        return (BLOCKED, BLOCKED_BF16) if self.precision == PRECISION_BF16 and dtype == FLOAT32 else (BLOCKED,)

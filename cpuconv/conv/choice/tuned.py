@@ -10,7 +10,7 @@ from autotune.store.store import shared
 from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS, WEIGHTS
 from cpuconv.conv import session
-from cpuconv.conv.choice.model import Choice, Limits, alike_in_rounding
+from cpuconv.conv.choice.model import Choice, Limits, with_same_rounding
 from cpuconv.conv.kernels_hash import same_kernels
 from cpuconv.conv.recipe import Candidate, current_sources, in_closed_set
 from cpuconv.isa import current
@@ -63,7 +63,7 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
         return None
     # A row must not name a candidate that the solver does not list: kernels do not check their parameters.
     solver, isa = candidate.solver, current()
-    if why_not(solver, problem, isa) is not None or candidate not in alike_in_rounding(problem, candidate):
+    if why_not(solver, problem, isa) is not None or candidate not in with_same_rounding(problem, candidate):
         return None
     return candidate
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.layout_candidates import layout_candidates, restored, solvable
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import restored, solvable, ways
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
@@ -118,7 +118,7 @@ def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offers in channel blocks or plain layouts for input and output; the residual has the output's form."""
     problem = problem_of(node, inputs)
     able = problem is not None and (problem.types == ALL_F32 or solvable(problem))
-    return [offer(way, inputs) for way in ways(problem, target)] if able and problem is not None else []
+    return [offer(each, inputs) for each in layout_candidates(problem, target)] if able and problem is not None else []
 
 
 def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:

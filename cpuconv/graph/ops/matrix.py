@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
+from cpuconv.conv.choice.layout_candidates import in_own_layouts, restored
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
-from cpuconv.conv.choice.target import HALF, Target
-from cpuconv.conv.choice.ways import restored, way
+from cpuconv.conv.choice.target import PRECISION_BF16, Target
 from cpuconv.conv.recipe import padded_bias
-from cpuconv.elements import BF16, F16, F32, Element, holds
+from cpuconv.elements import BF16, F16, F32, Element, represents_exactly
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast_shapes, given
@@ -94,7 +94,7 @@ def matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     transposed, forms = _transposed(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
     sizes = sizes_of(a.shape, b.shape, transposed)
     float32_seconds = seconds(target, *sizes, transposed[1])
-    bf16_seconds = matmul_pairs.seconds(target, *sizes) if target.precision == HALF else math.inf
+    bf16_seconds = matmul_pairs.seconds(target, *sizes) if target.precision == PRECISION_BF16 else math.inf
     return [
         Offer(
             forms, (DENSE,), min(float32_seconds, bf16_seconds), Rounded() if bf16_seconds < float32_seconds else None
@@ -157,8 +157,8 @@ def _is_stream(inputs: Inputs) -> bool:
 def _stored_as(weights: np.ndarray, target: Target) -> Element:
     """Smallest type that holds the weights exactly; else the type to which the target's precision rounds them."""
     able = (F16, BF16) if rounds_to_half() else (BF16,)
-    exact = (each for each in able if holds(each, weights))
-    return next(exact, BF16 if target.precision == HALF else F32)
+    exact = (each for each in able if represents_exactly(each, weights))
+    return next(exact, BF16 if target.precision == PRECISION_BF16 else F32)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     if _is_stream(inputs):
         return [_stream(inputs, target, _stored_as(inputs[1].array, target))]
-    return [offer(way(problem, target), inputs) for problem in of_rows(_rows(node, inputs), target)]
+    return [offer(in_own_layouts(problem, target), inputs) for problem in of_rows(_rows(node, inputs), target)]
 
 
 def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:

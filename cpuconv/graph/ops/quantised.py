@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.layout_candidates import in_own_layouts, restored, solvable
 from cpuconv.conv.choice.rows import rows_operand, rows_problem
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import restored, solvable, way
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.functions.casting import convert, is_integer, limits, wide
 from cpuconv.graph.ir import Node, Value
@@ -230,7 +230,7 @@ def _has_kernel(node: Node, inputs: Inputs) -> bool:
 
 
 def _linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return [offer(way(rows_of(node, inputs), target), inputs)] if _has_kernel(node, inputs) else []
+    return [offer(in_own_layouts(rows_of(node, inputs), target), inputs)] if _has_kernel(node, inputs) else []
 
 
 def _restored(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.layout_candidates import in_own_layouts
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
-from cpuconv.conv.choice.target import HALF, Target
-from cpuconv.conv.choice.ways import way
+from cpuconv.conv.choice.target import PRECISION_BF16, Target
 from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -292,11 +292,11 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     problem = rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes)
     stages = stages_of(node, len(inputs) > 5 + cell.states)
     states = States(target, directions, hidden, batch, stages, not whole)
-    product, step = states.fastest() if target.precision == HALF else (None, states.seconds(None))
+    product, step = states.fastest() if target.precision == PRECISION_BF16 else (None, states.seconds(None))
     lie = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
     forms = ("", "", "", "" if whole else DENSE, *lie, "")[: len(inputs) - 1]
     made = []
-    for products in (way(each, target) for each in of_rows(problem, target)):
+    for products in (in_own_layouts(each, target) for each in of_rows(problem, target)):
         first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
         detail = StateProducts(**vars(products), state=product.name if product else "")
         made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + step * length, detail))

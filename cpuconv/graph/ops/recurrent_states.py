@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autotune.data_classes import dataclass
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.rows import rows_problem
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import Convolution
 from cpuconv.elements import BF16, F32
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.emit.product import BY_NAME, Product
@@ -19,7 +19,7 @@ from cpuconv.kernels.recurrent.recurrent_cell import Stage
 
 
 @dataclass(frozen=True)
-class StateProducts(Convolution):
+class StateProducts(LayoutCandidate):
     """Multiplication of all inputs; `state`: instruction for states, a name in `product.TABLE`, or "" for float32."""
 
     state: str = ""

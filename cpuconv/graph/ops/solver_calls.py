@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from cpuconv.conv.choice.ways import Convolution
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.embedded import steps_of
 from cpuconv.elements import BF16, S8
 from cpuconv.graph.ir import Value
@@ -19,7 +19,7 @@ _PLAIN_FORMS = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to rea
 _PLAIN_BF16_FORMS = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # form to read
 
 
-def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
+def offer(way: LayoutCandidate, inputs: Sequence[Value | None]) -> Offer:
     """Make an offer for operands in the order of Conv: input, weights, bias, residual (in the form of the output)."""
     types = way.problem.types
     first, _ = _PLAIN_FORMS.get(way.problem.in_layout, (BLOCKED, BLOCKED))

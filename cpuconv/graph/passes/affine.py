@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import is_followed
+from cpuconv.following.sizes import is_symbolic
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
@@ -42,7 +42,7 @@ class Affine(NamedTuple):
 
     def of(self, channels: int) -> Affine:
         """Broadcast scale and shift to all channels; unchanged if the number of channels is symbolic."""
-        return self if is_followed(channels) else Affine(*(np.broadcast_to(each, channels) for each in self))
+        return self if is_symbolic(channels) else Affine(*(np.broadcast_to(each, channels) for each in self))
 
     def then(self, other: Affine) -> Affine:
         """Compose: apply `other` to the result of this."""

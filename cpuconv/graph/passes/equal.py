@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpuconv.following.sizes import bits, own
+from cpuconv.following.sizes import array_key, element_key
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import draws
 from cpuconv.graph.passes.rewriting import without
@@ -24,13 +24,15 @@ _SAMPLE = 16  # elements that distinguish most constants
 
 def _digest(array: np.ndarray) -> Hashable:
     """Digest of the bits of an array: -0 differs from 0, and NaN equals NaN."""
-    exact = bits(array)
+    exact = array_key(array)
     return hashlib.blake2b(exact).digest() if isinstance(exact, bytes) else exact
 
 
 def constants(graph: Graph) -> Graph:
     """Replace equal constants by the first of them."""
-    known = [((array.dtype, array.shape, bits(array.flat[:_SAMPLE])), name) for name, array in graph.constants.items()]
+    known = [
+        ((array.dtype, array.shape, array_key(array.flat[:_SAMPLE])), name) for name, array in graph.constants.items()
+    ]
     alike = Counter(sample for sample, _ in known)
     kept: dict[Hashable, str] = {}
     names: dict[str, str] = {}
@@ -46,12 +48,12 @@ def constants(graph: Graph) -> Graph:
 def frozen(value: object) -> Hashable:
     """Convert an attribute to a hashable value."""
     if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, bits(value))
+        return (value.dtype.str, value.shape, array_key(value))
     if isinstance(value, Mapping):
         return tuple((name, frozen(item)) for name, item in sorted(value.items()))
     if isinstance(value, (list, tuple)):
         return tuple(map(frozen, value))
-    return own(value) if isinstance(value, Hashable) else id(value)
+    return element_key(value) if isinstance(value, Hashable) else id(value)
 
 
 def nodes(graph: Graph) -> Graph:

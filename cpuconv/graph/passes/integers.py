@@ -23,7 +23,7 @@ from typing import cast
 
 import numpy as np
 
-from cpuconv.conv.choice.ways import solvable
+from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.elements import S8, S32, U8
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE

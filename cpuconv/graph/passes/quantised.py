@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.choice.ways import solvable
+from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.elements import OF_DTYPE
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import is_followed, sizes_array
+from cpuconv.following.sizes import is_symbolic, sizes_array
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, merged_parts, trimmed
 from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
@@ -255,7 +255,7 @@ def per_channel(array: np.ndarray, shape: Sequence[int], axis: int, shared: bool
     if any(size != 1 for at, size in enumerate(sizes) if at != axis) or sizes[axis] not in (1, shape[axis]):
         return None
     numbers = array.reshape(-1).astype(np.float64)
-    return numbers if shared or is_followed(shape[axis]) else np.broadcast_to(numbers, shape[axis])
+    return numbers if shared or is_symbolic(shape[axis]) else np.broadcast_to(numbers, shape[axis])
 
 
 # --- construction ---------------------------------------------------------------------------------------------------

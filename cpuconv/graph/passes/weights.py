@@ -16,7 +16,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.affine import OPERATORS, Affine, affine, chain_behind
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of, sole_reader
-from cpuconv.memory.passing import passing
+from cpuconv.memory.temporary import temporary
 from cpuconv.problem.window import Window
 
 _BUFFERED = 512  # elements, to stay in L1: 0.5 ns per element on Zen 4; NumPy's default 8192 takes 1.3
@@ -123,7 +123,7 @@ def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.nd
     with np.errstate(all="ignore"):
         array, bias = graph.constants[weight], bias.astype(graph.constants[weight].dtype)
         if (scales != 1).any():
-            scaled = passing(array.shape, array.dtype)
+            scaled = temporary(array.shape, array.dtype)
             _multiply(_by_group(array, node), scales, _by_group(scaled, node))
             array, weight = scaled, maker.constant(scaled, "weight")
     if not np.isfinite(array).all() or not np.isfinite(bias).all():

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, is_followed, now
+from cpuconv.following.sizes import applied, is_symbolic, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS, AxisTile
@@ -166,7 +166,7 @@ def line_steps(
 
 def _micro_kernel(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
     """The micro-kernel for lines of `vectors` vectors, whatever is at hand: others add in a different order."""
-    if not is_followed(vectors) or tile.across:
+    if not is_symbolic(vectors) or tile.across:
         return MicroRef(work_on_line, tile)
     counts = (0, *(registers for registers in LINE_REGISTERS if registers <= isa.registers // 2))
     registers = (tile.registers, *(each for each in counts if each != tile.registers))

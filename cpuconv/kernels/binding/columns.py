@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from cpuconv.following.sizes import applied, is_followed, item
+from cpuconv.following.sizes import applied, is_symbolic, item
 from cpuconv.kernels.binding.steps import MicroRef, OneOf
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
@@ -23,7 +23,7 @@ class Columns(NamedTuple):
 
     def ref(self, make: Callable[[int], MicroRef]) -> MicroRef | OneOf:
         """The micro-kernel of the selected columns; `make` maps columns to micro-kernels."""
-        if not is_followed(self.index):
+        if not is_symbolic(self.index):
             return make(self.options[self.index])
         return OneOf(tuple(map(make, self.options)), self.index, ready=1)  # the kernels of other options are at hand
 
@@ -44,7 +44,7 @@ def columns_for(
     kernels : callable
         Maps a number of columns to the micro-kernels of such tiles.
     """
-    if not is_followed(pixels):
+    if not is_symbolic(pixels):
         return Columns((first,), 0, first)
     options = [first]
     for each in others:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import SIZES, Affine, applied, is_followed, now
+from cpuconv.following.sizes import SIZES, Affine, applied, is_symbolic, now
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
@@ -111,7 +111,7 @@ def word_of(value: Any, kept: list[Any]) -> Any:
         return value.entry().address_for(kept)
     if isinstance(value, OneOf):
         return applied(_Entries(value.refs, value.ready, kept), value.index)
-    if type(value) is Affine or is_followed(value) or type(value) is np.ndarray and value.dtype == SIZES:
+    if type(value) is Affine or is_symbolic(value) or type(value) is np.ndarray and value.dtype == SIZES:
         return value
     if isinstance(value, tuple):
         value = np.array([each.entry().address_for(kept) for each in value], np.int64)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import Affine, is_followed, now
+from cpuconv.following.sizes import Affine, is_symbolic, now
 from cpuconv.kernels.binding.bound_step import words_of
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.words import Words, entries_of, placed
@@ -48,7 +48,7 @@ class WordTable:
                 if type(value) is int:
                     continue
                 words[at], place = 0, len(base) + at
-                if not is_followed(value):
+                if not is_symbolic(value):
                     words[at] = self._tables.add(value)
                     unresolved.setdefault(TABLES, []).append(at)
                 elif isinstance(now(value), np.ndarray):
@@ -63,7 +63,7 @@ class WordTable:
         self._entries = entries_of(self._codes, self._kept)
         self._parts: list[Any] = [step.parts for step in steps]
         for each in self._parts:
-            if is_followed(each):
+            if is_symbolic(each):
                 self.place(each)
         self._varying = _columns(varying)
         self._tables.close()
@@ -88,7 +88,7 @@ class WordTable:
         words[places] = values[indices]
         for place, array in arrays:
             words[place] = address(array)
-        parts = [numbers[self._places[each.place]] if is_followed(each) else each for each in self._parts]
+        parts = [numbers[self._places[each.place]] if is_symbolic(each) else each for each in self._parts]
         kept = [self._kept, *(array for _, array in arrays)]
         made = Words(words, self._starts, self._patches, self._codes, parts, kept, self._entries)
         return made, self._tables.array(values)
@@ -126,9 +126,9 @@ class _Tables:
         else:
             elements = array.ravel().tolist()
             self._elements += [
-                (start + at, self._owner.place(each)) for at, each in enumerate(elements) if is_followed(each)
+                (start + at, self._owner.place(each)) for at, each in enumerate(elements) if is_symbolic(each)
             ]
-            base = np.array([0 if is_followed(each) else each for each in elements], np.int64)
+            base = np.array([0 if is_symbolic(each) else each for each in elements], np.int64)
         self._parts.append(base)
         self._size += base.size
 
@@ -158,7 +158,7 @@ class _Tables:
 def _key(array: Any) -> Any:
     if isinstance(array, Affine):
         return array.base.tobytes(), tuple((size.place, factors.tobytes()) for size, factors in array.terms)
-    return tuple((True, each.place) if is_followed(each) else (False, each) for each in array.ravel().tolist())
+    return tuple((True, each.place) if is_symbolic(each) else (False, each) for each in array.ravel().tolist())
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

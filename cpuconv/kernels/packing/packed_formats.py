@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import BF16, F32, Element, floats, narrowed
+from cpuconv.elements import BF16, F32, Element, round_to, to_float32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -104,7 +104,7 @@ class Rounded(Packing):
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`; the result has the type `w`."""
         packed = place(self.size).view(self.w.dtype)
-        packed[:] = narrowed(self.form.pack(weight, threads), self.w)
+        packed[:] = round_to(self.form.pack(weight, threads), self.w)
         return packed
 
 
@@ -122,7 +122,7 @@ class Widened(Packing):
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`; `weight` has the type `w`."""
-        return self.form.pack(floats(weight, self.w), threads, place)
+        return self.form.pack(to_float32(weight, self.w), threads, place)
 
 
 @dataclass(frozen=True)

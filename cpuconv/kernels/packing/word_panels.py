@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import F32, Element, floats
+from cpuconv.elements import F32, Element, to_float32
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.joined_words import join
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
@@ -237,4 +237,4 @@ def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray
     """Convert the numbers to the packed type."""
     if given == packed:
         return array
-    return floats(array, given) if packed == F32 else array.astype(packed.dtype)
+    return to_float32(array, given) if packed == F32 else array.astype(packed.dtype)

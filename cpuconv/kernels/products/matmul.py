@@ -22,7 +22,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, is_followed, items_of, now
+from cpuconv.following.sizes import applied, is_symbolic, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.columns import Columns
@@ -268,7 +268,7 @@ def _strip(isa: Isa, problem: MatmulProblem, v: int, n: int, unroll: int) -> tup
     gemm = GemmTile(isa.lanes, v, 1, n, unroll, 0, 0, step, planar=True, has_epilogue=False, tail=tail)
     panels = divide(problem.columns, v * isa.lanes)
     rest = problem.columns - (panels - 1) * v * isa.lanes
-    if is_followed(rest):
+    if is_symbolic(rest):
         return gemm, replace(gemm, masked=True)
     last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
     return (gemm if panels > 1 else last), last
@@ -280,7 +280,7 @@ def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
     def strip(v: int, count: int) -> MicroRef:
         return MicroRef(gemm_strip, replace(last, v=v, cols=count))
 
-    if not is_followed(rest):
+    if not is_symbolic(rest):
         return rows.ref(functools.partial(strip, last.v))
     refs = [strip(v, count) for count in rows.options for v in range(1, last.v + 1)]
     return OneOf(tuple(refs), rows.index * last.v + divide(rest, last.lanes) - 1)
@@ -319,7 +319,7 @@ def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> S
     args: Args = {
         "gemm": (
             rows.ref(lambda count: MicroRef(gemm_strip, replace(gemm, cols=count)))
-            if is_followed(panels) or panels > 1
+            if is_symbolic(panels) or panels > 1
             else 0
         ),
         "gemm_last": _last(last, rest, rows),
@@ -340,7 +340,7 @@ def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> S
         "table": applied(functools.partial(_starts, unroll), depth, a.column),
         "segments": depth // unroll + depth % unroll,
         "tails": depth - whole,
-        "valid": (rest - 1) % isa.lanes + 1 if is_followed(rest) else rest % isa.lanes,
+        "valid": (rest - 1) % isa.lanes + 1 if is_symbolic(rest) else rest % isa.lanes,
         "a_tile": n * a.row,
         "a_overlap": (problem.rows - n - (tiles - 1) * n) * a.row,
         "b_row": b.row,

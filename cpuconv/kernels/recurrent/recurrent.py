@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import is_followed
+from cpuconv.following.sizes import is_symbolic
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
@@ -306,12 +306,12 @@ def _layer_step(
     def micro(number: int, cols: int) -> int | MicroRef | OneOf:
         if number >= len(stages):
             return 0
-        if is_followed(cols):
+        if is_symbolic(cols):
             options = range(1, 1 + _widest(processor.isa, stages, work.lengths is not None))
         else:
             options = range(cols, cols + 1)
         refs = [MicroRef(cell, CellTile(lanes, each, total, stages[number], work.product)) for each in options]
-        return OneOf((*refs,), cols - 1) if is_followed(cols) else refs[0]
+        return OneOf((*refs,), cols - 1) if is_symbolic(cols) else refs[0]
 
     is_int8 = bool(work.product) and BY_NAME[work.product].sum.integer
     state = _state(lanes, work.product)

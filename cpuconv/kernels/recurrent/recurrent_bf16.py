@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.elements import BF16, rounded
+from cpuconv.elements import BF16, to_bfloat16
 from cpuconv.isa import Isa
 from cpuconv.kernels.copies.rounding import BF16_TYPES, PAIR
 from cpuconv.kernels.emit.product import BY_NAME, TABLE, Product, rate, usable
@@ -51,7 +51,7 @@ def packed_bf16(weights: np.ndarray, gates: int, lanes: int, first: int = 0, cou
     chosen = weights.reshape(directions, gates, hidden, depth)[:, first : first + (count or gates)]
     panels = divide(hidden, lanes)
     full = np.zeros((directions, chosen.shape[1], panels * lanes, words * PAIR), BF16.dtype)
-    full[:, :, :hidden, :depth] = rounded(chosen).reshape(chosen.shape)
+    full[:, :, :hidden, :depth] = to_bfloat16(chosen).reshape(chosen.shape)
     ordered = full.reshape(directions, -1, panels, lanes, words, PAIR).transpose(0, 2, 4, 1, 3, 5)
     made = aligned(ordered.shape, BF16.dtype)
     made[...] = ordered

@@ -20,7 +20,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, is_followed, items_of, now
+from cpuconv.following.sizes import applied, is_symbolic, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -300,7 +300,7 @@ def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: i
     if width < outputs:
         raise ValueError("a strip is wider than the plane")
     strips = divide(width, outputs)
-    starts = [] if is_followed(width) else [min(at * outputs, width - outputs) * stride - near for at in range(strips)]
+    starts = [] if is_symbolic(width) else [min(at * outputs, width - outputs) * stride - near for at in range(strips)]
     inside = [start >= 0 and start + tile.wide <= w for start in starts]
     x_line = x.strides[2]
     tables = functools.partial(_tables, bare)

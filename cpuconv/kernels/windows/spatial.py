@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, is_followed, items_of, sizes_array
+from cpuconv.following.sizes import applied, is_symbolic, items_of, sizes_array
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -169,7 +169,7 @@ def _windows_step(
     factors: np.ndarray | None,
     parts: int,
 ) -> Step:
-    shifted = factors is not None and not is_followed(factors) and factors.ndim == 3
+    shifted = factors is not None and not is_symbolic(factors) and factors.ndim == 3
     tile = RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element, shifted)
     args: Args = {
         **plane_args(x, y),
@@ -181,7 +181,7 @@ def _windows_step(
         "factors": 0
         if factors is None
         else factors
-        if is_followed(factors)
+        if is_symbolic(factors)
         else np.ascontiguousarray(factors, np.float32),
         "factor": factor_bytes(shifted),
     }

@@ -9,7 +9,7 @@ import numpy as np
 from cpuconv.errors import SourceError
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.memory.aligned import aligned
-from cpuconv.memory.room import check_bytes
+from cpuconv.memory.free_memory import check_bytes
 from cpuconv.network.control.bodies import Ends, Step
 
 _FIRST_ROWS = 16  # initial rows of a stack of unknown length

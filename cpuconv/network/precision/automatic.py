@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autotune.data_classes import dataclass
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.network.precision.choosing import CLEARLY, Finalist, Finalists, Rounding, finalists
-from cpuconv.network.precision.programs import race
-from cpuconv.network.precision.table import BYTES, Layer, rows_of
-from cpuconv.network.precision.to_come import doubt
+from cpuconv.network.precision.prediction_bound import doubt
+from cpuconv.network.precision.sample_groups import race
+from cpuconv.network.precision.table import INT8, Layer, rows_of
 from cpuconv.network.precision.trials import Measured
 from cpuconv.network.reports.precisions import PrecisionTable
 
@@ -39,8 +39,8 @@ class Form(NamedTuple):
     least: float = 1.0
 
 
-OF_FLOATS = Form(Kinds(FULL, HALF, MIXED))
-OF_BYTES = Form(Kinds(BYTES, f"{BYTES}, {HALF}", f"{BYTES}, {MIXED}"), CLEARLY)
+FLOAT_NETWORK = Form(Kinds(PRECISION_F32, PRECISION_BF16, MIXED))
+INT8_NETWORK = Form(Kinds(INT8, f"{INT8}, {PRECISION_BF16}", f"{INT8}, {MIXED}"), CLEARLY)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Rounding = frozenset[int]  # indices of the operators that may round
 
 _STEPS, _HALVINGS, _ADDED = 40, 12, 12  # maximum steps of the price, bisections, and operators tried at the end
 _STEP = 4.0
-_LEAST, _LARGEST = 1e-30, 1e12  # bounds of a squared error: infinite ones would hide all others
+_MIN_SQUARE, _MAX_SQUARE = 1e-30, 1e12  # bounds of a squared error: infinite ones would hide all others
 CLEARLY = 0.99  # maximum ratio of a mixed plan's time to the others', if bfloat16 alone is within the tolerance
 
 
@@ -111,7 +111,7 @@ class Bound:
     def __init__(self, trials: Mixtures, tolerance: float, base: float, *, additive: bool = True) -> None:
         self.tolerance, self._measured, self._additive = tolerance, trials.error, additive
         self.errors = trials.errors()
-        self.squares = [min(each**2, _LARGEST) for each in self.errors]
+        self.squares = [min(each**2, _MAX_SQUARE) for each in self.errors]
         self._base = base**2
         self._known: dict[Rounding, float] = {Rounding(): base}
 
@@ -173,7 +173,7 @@ def _added(trials: Mixtures, bound: Bound, rounding: Rounding) -> Rounding:
     """Add operators that fit: those first that save most time per squared error."""
     before = trials.modelled(rounding)
     gains = {at: before - trials.modelled(rounding | {at}) for at in range(trials.count) if at not in rounding}
-    worth = {at: gain / max(bound.squares[at], _LEAST) for at, gain in gains.items() if gain > 0}
+    worth = {at: gain / max(bound.squares[at], _MIN_SQUARE) for at, gain in gains.items() if gain > 0}
     tried = 0
     for at in sorted(worth, key=lambda at: -worth[at]):
         if tried < _ADDED and bound.may_hold(rounding, at):

@@ -43,7 +43,7 @@ def number_of(value: Any) -> float:
         error = -1.0
     if error < 0:
         raise ArgumentError(
-            must("metric", "a function whose result is a number from 0 on", f"one that gives {value!r}")
+            must("metric", "a function that returns a number of 0 or more", f"one that returns {value!r}")
         )
     return np.inf if np.isnan(error) else error
 

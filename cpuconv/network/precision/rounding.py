@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph.ir import Graph, merged_parts
 from cpuconv.graph.lowering import Offer
 from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.selection.decisions import Decisions, name_of
-from cpuconv.network.selection.late import late_values
+from cpuconv.network.selection.float32_values import float32_values
 from cpuconv.network.selection.layout import NetworkPlan, lay_out, offers_of
 from cpuconv.network.selection.planning import Planner
 
@@ -40,8 +40,8 @@ class Operators:
             A target in which all nodes may round.
         """
         self.graph, self._half = graph, target
-        self._full = target.at(FULL)
-        late = late_values(graph, target)
+        self._full = target.at(PRECISION_F32)
+        late = float32_values(graph, target)
         self._exact = [offers_of(graph, node, self._full) for node in graph.nodes]
         all_ = [offers_of(graph, node, target, late) for node in graph.nodes]
         self._rounding = [
@@ -72,7 +72,7 @@ class Operators:
         """The target in which only these operators may round; with one default precision if these are all or none."""
         if len(rounding) == len(self.nodes) and rounding:
             return self._half
-        return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), HALF))
+        return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), PRECISION_BF16))
 
     def named(self, number: int) -> Operator:
         """The identity of an operator, which is equal in other forms of the network."""
@@ -126,7 +126,7 @@ class Operators:
         names = {name_of(self.graph.nodes[at]) for number in rounding for at in self.nodes[number]}
         full, half = self._plans
         nodes = {name: (half if name in names else full).nodes[name] for name in full.nodes if name in half.nodes}
-        target = replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), HALF))
+        target = replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), PRECISION_BF16))
         return lay_out(self.graph, target, Decisions(full.isa, full.lanes, full.limits, nodes)), target
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cpuconv.conv.choice.target import FULL, HALF
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32
 from cpuconv.elements import S8, U8
 from cpuconv.network.precision.choosing import Finalist
 from cpuconv.network.precision.trials import Measured
@@ -15,7 +15,7 @@ from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.planning import seconds
 
-BYTES = "int8"
+INT8 = "int8"
 _NAMES = frozenset((U8.name, S8.name))  # names of 8-bit types in the text of types
 
 
@@ -60,7 +60,8 @@ def rows_of(
         number = numbers.get(places.get(name_of(each.node), -1), -1)
         name = each.node.origin or next(filter(None, each.node.outputs))
         types = types_of(each, plan.graph.value)
-        precision = BYTES if _NAMES.intersection(re.findall(r"\w+", types)) else HALF if number in rounding else FULL
+        floating = PRECISION_BF16 if number in rounding else PRECISION_F32
+        precision = INT8 if _NAMES.intersection(re.findall(r"\w+", types)) else floating
         error: float | None = None
         step: tuple[float | None, float | None] = None, None
         if number in steps:
@@ -80,7 +81,7 @@ def _step(trials: Measured, error: float, chosen: Finalist, number: int) -> tupl
 
 def _other(layer: Layer, error: float, precision: str) -> tuple[float | None, float | None]:
     """Effect of switching an operator between int8 and floating point."""
-    to_bytes = precision != BYTES
+    to_bytes = precision != INT8
     more = None if layer.seconds is None else layer.seconds if to_bytes else -layer.seconds
     return more, None if layer.error is None else _added(error, layer.error, to_bytes)
 

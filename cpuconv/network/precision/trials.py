@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
 from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.precision.errors import Metric, number_of
-from cpuconv.network.precision.programs import Results, Runner, Sized
+from cpuconv.network.precision.prediction_bound import bounded_error
 from cpuconv.network.precision.rounding import Operator, Operators
-from cpuconv.network.precision.to_come import bounded
+from cpuconv.network.precision.sample_groups import Results, Runner, SampleGroup
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.network.selection.layout import NetworkPlan
@@ -72,15 +72,15 @@ class Measured:
         self._sizes = list(_sized(definition, samples))
         self._own: list[Results] = [{} for _ in samples]
         self.feeds: list[dict[str, np.ndarray]] = [{} for _ in samples]
-        full = target.at(FULL)
+        full = target.at(PRECISION_F32)
         for each in self._sizes:
-            results = each.results(each.laid_out(full), full, self._packed)
+            results = each.results(each.plan_layout(full), full, self._packed)
             for number, result, (arrays, _) in zip(each.numbers, results, each.feeds, strict=True):
                 self._own[number] = result
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
         self.right: Sequence[Results] = self._own if other is None else other.right
         self._least = least
-        self.operators = Operators(self._sizes[0].graph, target.at(HALF))
+        self.operators = Operators(self._sizes[0].graph, target.at(PRECISION_BF16))
         self._known: dict[Operator, float] = {} if other is None else other._known  # errors of operators
         self._other = other
 
@@ -130,18 +130,20 @@ class Measured:
         return self.operators.modelled(rounding)
 
     def error(self, rounding: Rounding) -> float:
-        """Error of all samples (`to_come.bounded`) if these operators may round."""
+        """Error of all samples (`prediction_bound.bounded_error`) if these operators may round."""
         if rounding:
             self._tell("errors of mixtures", 0, 0)
         elif self.right is self._own:
             return 0.0
-        return max(self._least, bounded([error for each in self._sizes for error in self._of_size(each, rounding)]))
+        return max(
+            self._least, bounded_error([error for each in self._sizes for error in self._of_size(each, rounding)])
+        )
 
-    def _of_size(self, sized: Sized, rounding: Rounding) -> list[float]:
+    def _of_size(self, sized: SampleGroup, rounding: Rounding) -> list[float]:
         """Errors of the samples of one combination of sizes."""
         if rounding:
             target = self.operators.target(rounding)
-            results = sized.results(sized.laid_out(target), target, self._packed)
+            results = sized.results(sized.plan_layout(target), target, self._packed)
         else:
             results = [self._own[number] for number in sized.numbers]
         return self._each([self.right[number] for number in sized.numbers], results)
@@ -152,16 +154,16 @@ class Measured:
 
     def plan(self, rounding: Rounding) -> NetworkPlan:
         """The plan in which these operators round, for the sizes of the first sample."""
-        return self._sizes[0].laid_out(self.operators.target(rounding))
+        return self._sizes[0].plan_layout(self.operators.target(rounding))
 
     def _each(self, right: Sequence[Results], results: Sequence[Results]) -> list[float]:
         return [number_of(self._metric(one, other)) for one, other in zip(right, results, strict=True)]
 
 
-def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[Sized]:
+def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[SampleGroup]:
     """Group the samples by sizes."""
     ports = [Port(name, value.shape, value.dtype) for name, value in definition.inputs.items()]
-    found: dict[Key, Sized] = {}
+    found: dict[Key, SampleGroup] = {}
     for at, sample in enumerate(samples):
         try:
             arrays = fed(ports, sample)
@@ -172,7 +174,7 @@ def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iter
         deciding = {name: named.pop(name) for name in definition.shape_inputs}
         key = Key(tuple(array.shape for array in arrays), tuple(array.tobytes() for array in deciding.values()))
         if key not in found:
-            found[key] = Sized(definition, key, deciding)
+            found[key] = SampleGroup(definition, key, deciding)
         found[key].feeds.append((arrays, list(named.values())))
         found[key].numbers.append(at)
     yield from found.values()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cpuconv.conv.choice.target import FULL, Target, precision_named
+from cpuconv.conv.choice.target import PRECISION_F32, Target, precision_named
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
@@ -26,7 +26,7 @@ def problems_of(
     threads: int,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
 ) -> list[Entry]:
     """List all convolutions and matrix multiplications that `compile` of a model would request, without duplicates.
 

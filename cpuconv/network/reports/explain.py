@@ -18,7 +18,7 @@ from cpuconv.network.reports.rewrites import summary
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.element_types import CONVERTS, types_of
-from cpuconv.network.selection.layout import LEAST, NetworkPlan, NodePlan
+from cpuconv.network.selection.layout import LOWER_BOUND, NetworkPlan, NodePlan
 from cpuconv.network.selection.planning import CHEAPEST, seconds
 
 COPY = "Copy"
@@ -128,7 +128,7 @@ class Explanation(Report):
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Explain a network that was planned and built."""
         rows, conversions = [], []
-        built = {name_of(work.node_plan.node): work.node_plan for work in executable.works}
+        built = {name_of(operation.node_plan.node): operation.node_plan for operation in executable.operations}
         for node in network_plan.nodes:
             node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
@@ -204,8 +204,8 @@ class Explanation(Report):
         """The selection of layouts, and the costs of others, as text."""
         if not self.plan:
             return "layouts: as recorded before"
-        costs = (f"{name} {1e3 * seconds:.2f} ms" for name, seconds in self.weighed.items() if name != LEAST)
-        above = 100 * (self.weighed[CHEAPEST] / self.weighed[LEAST] - 1) if self.weighed[LEAST] else 0.0
+        costs = (f"{name} {1e3 * seconds:.2f} ms" for name, seconds in self.weighed.items() if name != LOWER_BOUND)
+        above = 100 * (self.weighed[CHEAPEST] / self.weighed[LOWER_BOUND] - 1) if self.weighed[LOWER_BOUND] else 0.0
         bound = (
             "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
         )

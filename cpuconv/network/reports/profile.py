@@ -16,7 +16,7 @@ from cpuconv.conv.choice.tuned import roofs
 from cpuconv.conv.least_work import work_of
 from cpuconv.graph.ir import Node
 from cpuconv.network.reports.explain import COPY, algorithm, choice_of, forms, reference_of
-from cpuconv.network.reports.timing import Watched, time_works, watch_run
+from cpuconv.network.reports.timing import Watched, time_operations, watch_run
 from cpuconv.network.running.executable import CompiledNode, Executable
 
 COLUMNS = (
@@ -174,42 +174,44 @@ def profile(
     watch: bool = False,
 ) -> Profile:
     """Time operators separately and whole runs, `runs` times in turn; with `watch`, record as many timelines."""
-    seconds, whole = time_works(executable, arrays, outputs, runs)
+    seconds, whole = time_operations(executable, arrays, outputs, runs)
     each = np.median(seconds, axis=0)
     known = roofs(executable.target.threads)
     rows = [
-        _row(work, float(time), float(each.sum()), known) for work, time in zip(executable.works, each, strict=True)
+        _row(operation, float(time), float(each.sum()), known)
+        for operation, time in zip(executable.operations, each, strict=True)
     ]
     watched = watch_run(executable, arrays, outputs, runs) if watch else None
     return Profile(rows, float(np.median(whole)), executable.target.threads, watched)
 
 
-def _least_work(work: CompiledNode) -> Work:
+def _least_work(operation: CompiledNode) -> Work:
     """Minimum work of the operator; for a convolution that of its algorithm, as in `autotune table`."""
-    choice = choice_of(work.node_plan)
-    problem = getattr(work.node_plan.offer.detail, "problem", None) if work.node_plan.offer is not None else None
+    choice = choice_of(operation.node_plan)
+    offer = operation.node_plan.offer
+    problem = getattr(offer.detail, "problem", None) if offer is not None else None
     found = None if choice is None or problem is None else work_of(problem, str(choice.candidate))
-    flops = getattr(work.node_plan.offer.detail, "flops", 0) if work.node_plan.offer is not None else 0
-    return found or Work(flops or 0, work.inputs, work.weights, work.outputs)
+    flops = getattr(offer.detail, "flops", 0) if offer is not None else 0
+    return found or Work(flops or 0, operation.inputs, operation.weights, operation.outputs)
 
 
-def _row(work: CompiledNode, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
-    node = work.node_plan.node
-    flops = getattr(work.node_plan.offer.detail, "flops", None) if work.node_plan.offer is not None else None
-    verdict = None if known is None else classify(_least_work(work), known, seconds)
+def _row(operation: CompiledNode, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
+    node = operation.node_plan.node
+    flops = getattr(operation.node_plan.offer.detail, "flops", None) if operation.node_plan.offer is not None else None
+    verdict = None if known is None else classify(_least_work(operation), known, seconds)
     return ProfileRow(
         name=node.origin or next(filter(None, node.outputs)),
         op=node.op,
-        types=work.types,
-        algorithm=algorithm(work.node_plan),
-        layouts=forms(work.node_plan),
+        types=operation.types,
+        algorithm=algorithm(operation.node_plan),
+        layouts=forms(operation.node_plan),
         seconds=seconds,
         share=seconds / total if total else 0.0,
         gflops=None if flops is None else flops / seconds * 1e-9,
-        gbs=(work.inputs + work.weights + work.outputs) / seconds * 1e-9,
+        gbs=(operation.inputs + operation.weights + operation.outputs) / seconds * 1e-9,
         bound="" if verdict is None else str(verdict),
         roof="" if verdict is None else verdict.roof,
         roof_share=None if verdict is None else verdict.share,
-        shape=work.shape,
-        host=work.host,
+        shape=operation.shape,
+        host=operation.host,
     )

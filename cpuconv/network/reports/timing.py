@@ -9,8 +9,8 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.kernels.calls.timed import Stopwatch, now
-from cpuconv.network.running.caller import Host
 from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.execution_context import Host
 from cpuconv.network.running.recording import Recording
 
 
@@ -32,17 +32,19 @@ class Watched:
     spans: list[Span]
 
 
-def time_works(
+def time_operations(
     executable: Executable, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Measure seconds of each node, (runs, works), and of whole runs, (runs,), in turn."""
+    """Measure seconds of each node, (runs, operations), and of whole runs, (runs,), in turn."""
     hosts = iter(segment for segment in executable.segments if isinstance(segment, Host))
     threads = executable.target.threads
-    single = [next(hosts) if work.host else Recording.of(work.steps, threads) for work in executable.works]
-    apart, whole = executable.caller_in_place(single), executable.caller_in_place()
-    for caller in (apart, whole):
-        caller.point(arrays, outputs)
-        caller.run()
+    single = [
+        next(hosts) if operation.host else Recording.of(operation.steps, threads) for operation in executable.operations
+    ]
+    apart, whole = executable.context_in_place(single), executable.context_in_place()
+    for context in (apart, whole):
+        context.point(arrays, outputs)
+        context.run()
     seconds, totals = np.zeros((runs, len(single))), np.zeros(runs)
     for turn in range(runs):
         for at, call in enumerate(apart.calls):
@@ -60,18 +62,18 @@ def watch_run(
 ) -> Watched:
     """Record the timelines of `runs` runs with a `Stopwatch`, and return that of median duration."""
     watch = Stopwatch(executable.target.threads)
-    caller = executable.caller_in_place(watch=watch)
-    caller.point(arrays, outputs)
-    caller.run()
+    context = executable.context_in_place(watch=watch)
+    context.point(arrays, outputs)
+    context.run()
     seen = []
     for _ in range(runs):
         watch.spans()
         begun = now()
-        told = caller.watched()
+        told = context.watched()
         seen.append((now() - begun, begun, told, watch.spans()))
     seconds, begun, told, rows = sorted(seen, key=lambda each: each[0])[runs // 2]
     spans, later, hosts = [], iter(rows), iter(told)
-    for at, work in enumerate(executable.works):
-        done = [next(hosts)] if work.host else [span for _ in work.steps for span in next(later)]
+    for at, operation in enumerate(executable.operations):
+        done = [next(hosts)] if operation.host else [span for _ in operation.steps for span in next(later)]
         spans += [Span(at, worker, start - begun, end - begun) for worker, start, end in done]
     return Watched(seconds, spans)

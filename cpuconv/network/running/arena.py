@@ -52,24 +52,24 @@ class Memory:
     buffers: dict[str, TensorView] = field(default_factory=dict)
 
 
-def plan_memory(network_plan: NetworkPlan, moments: Sequence[int] | None = None) -> Memory:
+def plan_memory(network_plan: NetworkPlan, stages: Sequence[int] | None = None) -> Memory:
     """Plan the memory of a graph with selected offers.
 
     Parameters
     ----------
     network_plan : NetworkPlan
-    moments : Sequence[int] or None
+    stages : Sequence[int] or None
         Stage of each node: nodes of one stage may run concurrently. None: each node has its own.
     """
-    planner = _Planner(network_plan, range(len(network_plan.nodes)) if moments is None else moments)
+    planner = _Planner(network_plan, range(len(network_plan.nodes)) if stages is None else stages)
     return planner.memory()
 
 
 class _Planner:
     """Memory planner; buffers are symbolic bases until they get an offset in the arena."""
 
-    def __init__(self, network_plan: NetworkPlan, moments: Sequence[int]) -> None:
-        self.network_plan, self.graph, self.moments = network_plan, network_plan.graph, moments
+    def __init__(self, network_plan: NetworkPlan, stages: Sequence[int]) -> None:
+        self.network_plan, self.graph, self.stages = network_plan, network_plan.graph, stages
         self._last = self._last_reads()
         self._last_of: dict[str, int] = {}  # by base: the last node known to read from it
         self.pinned = self._pinned()
@@ -228,7 +228,7 @@ class _Planner:
         """Size of each buffer in bytes, and the first and last stage in which nodes access it."""
         sizes: dict[str, int] = {}
         lives: dict[str, tuple[int, int]] = {}
-        for at, node_plan in zip(self.moments, self.network_plan.nodes, strict=True):
+        for at, node_plan in zip(self.stages, self.network_plan.nodes, strict=True):
             for name in (*node_plan.node.inputs, *node_plan.node.outputs):
                 place = self.places.get(name) if name else None
                 if place is None or not place.ref.name.startswith("buffer "):

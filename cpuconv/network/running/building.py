@@ -9,7 +9,7 @@ import numpy as np
 
 import layouts
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import rounded
+from cpuconv.elements import to_bfloat16
 from cpuconv.following.sizes import greatest, now
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
@@ -18,20 +18,20 @@ from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE_BF16, TensorView, image_shape, stored_as
 from cpuconv.memory.arenas import Arenas
-from cpuconv.memory.mapped_files import lender, let_go, own
-from cpuconv.memory.room import check_bytes
+from cpuconv.memory.free_memory import check_bytes
+from cpuconv.memory.mapped_files import backing, owned_copy, release_pages
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
-from cpuconv.network.running.caller import Host, Segment
-from cpuconv.network.running.callers import Callers
 from cpuconv.network.running.constants import FixedConstants
+from cpuconv.network.running.context_pool import ContextPool
 from cpuconv.network.running.executable import CompiledNode, Executable
+from cpuconv.network.running.execution_context import Host, Segment
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
-from cpuconv.network.running.schedule import Touched, scheduled, sets
+from cpuconv.network.running.schedule import Touched, concurrent_groups, scheduled
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
-_WORK_BYTES = 1 << 14  # approximate size of a compiled node's Python objects: node, offer, steps, lines of `explain`
+_OPERATION_BYTES = 1 << 14  # approximate size of a node's Python objects: node, offer, steps, lines of `explain`
 
 
 def build(network_plan: NetworkPlan, target: Target, packed: Packed, arenas: Arenas | None = None) -> Executable:
@@ -52,10 +52,10 @@ def build(network_plan: NetworkPlan, target: Target, packed: Packed, arenas: Are
 
 
 class Calls(NamedTuple):
-    """Kernel calls, sizes of the sets that run concurrently, and modelled seconds of each set."""
+    """Kernel calls, sizes of the groups that run concurrently, and modelled seconds of each group."""
 
     steps: list[Step]
-    sets: list[int]
+    groups: list[int]
     seconds: list[float]
 
 
@@ -64,18 +64,18 @@ class Builder:
 
     Attributes
     ----------
-    inputs, outputs, works, sets, memory, constant_outputs, raw_bytes, workspace_bytes
+    inputs, outputs, operations, groups, memory, constant_outputs, raw_bytes, workspace_bytes
         As those of `Executable`; nothing is compiled yet.
     """
 
     def __init__(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> None:
-        network_plan, moments = scheduled(network_plan)
+        network_plan, stages = scheduled(network_plan)
         graph = network_plan.graph
         self._value = graph.value
         self._target, self._raw = target, graph.constants
         self.inputs = {name: graph.value(name) for name in graph.inputs}
         self.outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
-        self.memory = plan_memory(network_plan, moments)
+        self.memory = plan_memory(network_plan, stages)
         outputs = sum(value.nbytes for value in self.outputs.values())
         check_bytes(now(self.memory.arena + outputs), f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
@@ -85,73 +85,73 @@ class Builder:
         self.workspace_bytes = 0
         self._space = Space()  # workspace of the nodes of one stage
         self.constant_outputs = {
-            name: own(self._raw[value]) for name, value in network_plan.outputs.items() if value in self._raw
+            name: owned_copy(self._raw[value]) for name, value in network_plan.outputs.items() if value in self._raw
         }
         last_reads = {
             name: at for at, each in enumerate(network_plan.nodes) for name in each.node.inputs if name in self._raw
         }
         self.raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
-        self._lent = {name for name in last_reads if lender(self._raw[name]) is not None}
-        self.works, self.sets = self._works(network_plan, moments, last_reads)
+        self._lent = {name for name in last_reads if backing(self._raw[name]) is not None}
+        self.operations, self.groups = self._lowered_operations(network_plan, stages, last_reads)
 
     def executable(self, arenas: Arenas) -> Executable:
         """Compile and record the network."""
         threads = self._target.threads
         segments: list[Segment] = [
-            part if isinstance(part, Host) else Recording.of(part.steps, threads, part.sets, part.seconds)
+            part if isinstance(part, Host) else Recording.of(part.steps, threads, part.groups, part.seconds)
             for part in self.parts()
         ]
         self._check_addresses(segments)
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
-        arrays = sum(step.nbytes for work in self.works for step in work.steps)
+        arrays = sum(step.nbytes for operation in self.operations for step in operation.steps)
         return Executable(
             target=self._target,
             inputs=self.inputs,
             outputs=self.outputs,
-            works=self.works,
-            sets=self.sets,
+            operations=self.operations,
+            groups=self.groups,
             segments=segments,
             memory=self.memory,
             constants=self._constants.arrays,
             constant_outputs=self.constant_outputs,
             raw_bytes=self.raw_bytes,
             workspace_bytes=self.workspace_bytes,
-            own_bytes=self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works),
-            callers=Callers(words, self._target.idle_bytes),
+            own_bytes=self._constants.own_bytes + arrays + words + _OPERATION_BYTES * len(self.operations),
+            contexts=ContextPool(words, self._target.idle_bytes),
             arenas=arenas,
         )
 
-    def _works(
-        self, network_plan: NetworkPlan, moments: Sequence[int], last_reads: Mapping[str, int]
+    def _lowered_operations(
+        self, network_plan: NetworkPlan, stages: Sequence[int], last_reads: Mapping[str, int]
     ) -> tuple[list[CompiledNode], list[list[int]]]:
-        """Lower all nodes in order; return them, and the sets that run concurrently.
+        """Lower all nodes in order; return them, and the groups of operations that run concurrently.
 
         A constant is released after its last reader has packed it, to limit memory.
         """
         ending: dict[int, list[str]] = {}
         for name, at in last_reads.items():
             ending.setdefault(at, []).append(name)
-        works: list[CompiledNode] = []
+        operations: list[CompiledNode] = []
         touched: list[Touched] = []
         for at, each in enumerate(network_plan.nodes):
-            if at and moments[at] != moments[at - 1]:
+            if at and stages[at] != stages[at - 1]:
                 self._space = Space()
-            work = self._work(each)
-            if work is not None:
-                works.append(work)
-                touched.append(self._touched(moments[at], work))
+            operation = self._operation(each)
+            if operation is not None:
+                operations.append(operation)
+                touched.append(self._touched(stages[at], operation))
             if self._lent:
-                let_go(self._raw[name] for name in each.node.inputs if name in self._lent)
+                release_pages(self._raw[name] for name in each.node.inputs if name in self._lent)
             for name in ending.get(at, ()):
                 network_plan.graph.release_constant(name)
-        return works, sets(touched)
+        return operations, concurrent_groups(touched)
 
-    def _touched(self, moment: int, work: CompiledNode) -> Touched:
-        node, places = work.node_plan.node, self.memory.buffers
+    def _touched(self, stage: int, operation: CompiledNode) -> Touched:
+        node, places = operation.node_plan.node, self.memory.buffers
         read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
-        return Touched(moment, work.steps, read, written)
+        return Touched(stage, operation.steps, read, written)
 
-    def _work(self, node_plan: NodePlan) -> CompiledNode | None:
+    def _operation(self, node_plan: NodePlan) -> CompiledNode | None:
         """Lower a node; None for a view, and for a node whose inputs were written directly into its output."""
         node, offer = node_plan.node, node_plan.offer
         if offer is None:
@@ -219,18 +219,18 @@ class Builder:
         """Consecutive kernel calls, and between them the nodes that references compute."""
         parts: list[Calls | Host] = []
         calls = Calls([], [], [])
-        for each in self.sets:
-            work = self.works[each[0]]
-            if not work.host:
-                calls.steps.extend(step for at in each for step in self.works[at].steps)
-                rows = [len(each)] if len(each) > 1 else [1] * len(work.steps)
-                calls.sets.extend(rows)
-                calls.seconds.extend([sum(self.works[at].seconds for at in each) / len(rows)] * len(rows))
+        for each in self.groups:
+            operation = self.operations[each[0]]
+            if not operation.host:
+                calls.steps.extend(step for at in each for step in self.operations[at].steps)
+                rows = [len(each)] if len(each) > 1 else [1] * len(operation.steps)
+                calls.groups.extend(rows)
+                calls.seconds.extend([sum(self.operations[at].seconds for at in each) / len(rows)] * len(rows))
                 continue
             if calls.steps:
                 parts.append(calls)
                 calls = Calls([], [], [])
-            parts.append(self._hosts[id(work.node_plan.node)])
+            parts.append(self._hosts[id(operation.node_plan.node)])
         if calls.steps or not parts:
             parts.append(calls)
         return parts
@@ -247,7 +247,7 @@ class Builder:
     def _host(self, node: Node) -> Host:
         for name in node.inputs:
             if name in self._raw and name not in self._read_by_hosts:
-                self._read_by_hosts[name] = own(self._raw[name])
+                self._read_by_hosts[name] = owned_copy(self._raw[name])
         operands = [
             None if not name else self._read_by_hosts.get(name, self.memory.places.get(name)) for name in node.inputs
         ]
@@ -267,6 +267,6 @@ def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
     """Convert a constant to the form that a node reads."""
     if form in (BLOCKED, BLOCKED_BF16):
         block = layouts.blocked(target.block(stored_as(form, array.dtype)))
-        elements = rounded(array) if form == BLOCKED_BF16 else array
+        elements = to_bfloat16(array) if form == BLOCKED_BF16 else array
         return layouts.from_nchw(elements.reshape(image_shape(array.shape)), block)
     return np.ascontiguousarray(array)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpuconv.following.sizes import SIZES
 from cpuconv.kernels.binding.steps import Ref
-from cpuconv.memory.mapped_files import own
+from cpuconv.memory.mapped_files import owned_copy
 from cpuconv.network.running.packed import Packed
 
 
@@ -40,7 +40,7 @@ class FixedConstants:
 
     def keep(self, array: np.ndarray) -> Ref:
         """Store a C-contiguous array, and return its address."""
-        return self._placed(own(array))
+        return self._placed(owned_copy(array))
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
         """Store a constant in a packed form, and return its address."""
@@ -50,7 +50,7 @@ class FixedConstants:
 
     def _placed(self, array: np.ndarray) -> Ref:
         if array.dtype == SIZES:
-            raise TypeError("a constant of sizes that are followed has no address")
+            raise TypeError("a constant with symbolic sizes has no address")
         name = self._names.get(id(array))
         if name is None:
             name = self._names[id(array)] = f"{self.prefix} {len(self.arrays)}"

@@ -1,4 +1,4 @@
-"""Executable: a network for inputs of given sizes, with its kernels, constants and callers; each run uses an arena."""
+"""Executable: a network with given sizes: its kernels, constants and execution contexts; each run uses an arena."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.memory.arenas import Arena, Arenas
 from cpuconv.network.running.arena import Memory
-from cpuconv.network.running.caller import Caller, Segment
-from cpuconv.network.running.callers import Callers
+from cpuconv.network.running.context_pool import ContextPool
+from cpuconv.network.running.execution_context import ExecutionContext, Segment
 from cpuconv.network.selection.layout import NodePlan
 from cpuconv.problem.integers import divide
 
@@ -59,16 +59,16 @@ class CompiledNode:
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A network with fixed sizes, made by `building.build`; immutable except for its callers.
+    """A network with fixed sizes, made by `building.build`; immutable except for its contexts.
 
     Attributes
     ----------
     target : Target
     inputs, outputs : mapping of str to Value
         Shape and dtype of each.
-    works : list[CompiledNode]
+    operations : list[CompiledNode]
         The nodes that run, in order; without views and nodes whose inputs are written directly into their output.
-    sets : list[list[int]]
+    groups : list[list[int]]
         Indices of nodes that run concurrently, in order.
     segments : list of Segment
         The same as recorded kernel calls, and between them the nodes that references compute.
@@ -80,8 +80,8 @@ class Executable:
         Size of the raw constants that its nodes read, in bytes; these have been released.
     workspace_bytes : int
     own_bytes : int
-        Approximate size of data that no other program reads, in bytes, without callers.
-    callers : Callers
+        Approximate size of data that no other program reads, in bytes, without contexts.
+    contexts : ContextPool
     arenas : Arenas
         Memory of runs, shared with other programs.
     """
@@ -89,8 +89,8 @@ class Executable:
     target: Target
     inputs: Mapping[str, Value]
     outputs: Mapping[str, Value]
-    works: list[CompiledNode]
-    sets: list[list[int]]
+    operations: list[CompiledNode]
+    groups: list[list[int]]
     segments: list[Segment]
     memory: Memory
     constants: Mapping[str, np.ndarray]
@@ -98,7 +98,7 @@ class Executable:
     raw_bytes: int
     workspace_bytes: int
     own_bytes: int
-    callers: Callers
+    contexts: ContextPool
     arenas: Arenas
 
     @property
@@ -108,8 +108,8 @@ class Executable:
 
     @property
     def nbytes(self) -> int:
-        """Memory that is freed when the network is dropped, in bytes; without arenas; grows with concurrent callers."""
-        return self.own_bytes + self.callers.nbytes
+        """Memory that is freed when the network is dropped, in bytes; without arenas; grows with concurrent runs."""
+        return self.own_bytes + self.contexts.nbytes
 
     @lazy
     def run_bytes(self) -> int:
@@ -138,36 +138,38 @@ class Executable:
         RunStopped
             `stop` ended the run. The contents of the outputs are then undefined.
         """
-        caller, arena = self.callers.take(self.caller), self.arenas.take(self.run_bytes)
+        context, arena = self.contexts.take(self.context), self.arenas.take(self.run_bytes)
         try:
-            if caller.start != arena.address or caller.looks:
-                caller.take_place(arena)
-            caller.point(arrays, outputs)
-            caller.run(stop)
+            if context.start != arena.address or context.looks:
+                context.take_place(arena)
+            context.point(arrays, outputs)
+            context.run(stop)
         except CpuconvError:  # raised between two nodes; after any other exception neither is reused
-            self.callers.give_back(caller)
+            self.contexts.give_back(context)
             self.arenas.give_back(arena)
             raise
-        self.callers.give_back(caller)
+        self.contexts.give_back(context)
         self.arenas.give_back(arena)
         if self.constant_outputs:
             for name, output in zip(self.outputs, outputs, strict=True):
                 if name in self.constant_outputs:
                     output[...] = self.constant_outputs[name]
 
-    def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
-        """Make a caller of the segments, or of other segments of this network; timed by `watch`."""
+    def context(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> ExecutionContext:
+        """Make a context of the segments, or of other segments of this network; timed by `watch`."""
         segments = self.segments if segments is None else segments
-        return Caller(segments, self._workspace_start, self.constants, watch)
+        return ExecutionContext(segments, self._workspace_start, self.constants, watch)
 
-    def caller_in_place(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
-        """Make a caller with its own arena."""
-        made = self.caller(segments, watch)
+    def context_in_place(
+        self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None
+    ) -> ExecutionContext:
+        """Make a context with its own arena."""
+        made = self.context(segments, watch)
         made.own = Arena(self.run_bytes)
         made.take_place(made.own)
         return made
 
     def release(self) -> None:
-        """Free idle callers and arenas."""
-        self.callers.release()
+        """Free idle contexts and arenas."""
+        self.contexts.release()
         self.arenas.release()

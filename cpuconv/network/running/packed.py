@@ -12,7 +12,7 @@ import numpy as np
 from cpuconv.conv import session
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.memory.large_pages import Pool
-from cpuconv.memory.mapped_files import lender, own
+from cpuconv.memory.mapped_files import backing, owned_copy
 
 OF_TRIES = 1 << 29
 """Bytes that are retained between variants of a network, as these read nearly the same constants."""
@@ -66,7 +66,7 @@ class Packed:
         key = self._content(array), form
         made = self._arrays.get(key)
         if made is None:
-            made = self._arrays[key] = own(make())
+            made = self._arrays[key] = owned_copy(make())
             if made.nbytes <= self._keeps:
                 self._keeps -= made.nbytes
                 self._kept.append(made)
@@ -79,7 +79,7 @@ class Packed:
 
     def _content(self, array: np.ndarray) -> tuple[str, bytes]:
         """A key of an array's content; arrays in a model's file are read only once for it."""
-        if lender(array) is None or array.flags.writeable:
+        if backing(array) is None or array.flags.writeable:
             return _content(array)
         known = self._lent.get(id(array))
         if known is not None and known[0]() is array:

@@ -41,22 +41,22 @@ class Recording:
     words : Words
     threads : int
         Maximum number of threads.
-    sets : Sequence[int]
+    groups : Sequence[int]
         Numbers of consecutive rows that run concurrently.
     slices : Sequence[slice]
         Rows that run without a check whether to end the run; empty: all rows.
     """
 
-    def __init__(self, words: Words, threads: int, sets: Sequence[int], slices: Sequence[slice] = ()) -> None:
+    def __init__(self, words: Words, threads: int, groups: Sequence[int], slices: Sequence[slice] = ()) -> None:
         self.words, self.threads, self.slices = words, threads, slices
-        self.sets = [1] * len(words.codes) if threads == 1 else sets
+        self.groups = [1] * len(words.codes) if threads == 1 else groups
 
     @classmethod
     def of(
         cls,
         steps: Sequence[Step],
         threads: int,
-        sets: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
         seconds: Sequence[float] = (),
     ) -> Recording:
         """Record steps.
@@ -65,13 +65,13 @@ class Recording:
         ----------
         steps : Sequence[Step]
         threads : int
-        sets : Sequence[int] or None
+        groups : Sequence[int] or None
             As the attribute; None: one row after another.
         seconds : Sequence[float]
-            Modelled seconds of each set; empty: short in total.
+            Modelled seconds of each group; empty: short in total.
         """
         words = compiled(steps, lambda: Words.of(steps))
-        return cls(words, threads, [1] * len(steps) if sets is None else sets, slices(seconds))
+        return cls(words, threads, [1] * len(steps) if groups is None else groups, slices(seconds))
 
     @property
     def bases(self) -> frozenset[str]:
@@ -85,7 +85,7 @@ class Recording:
 
     def bind(
         self, addresses: Mapping[str, int], moving: Mapping[str, int] | None = None, watch: Stopwatch | None = None
-    ) -> Bound:
+    ) -> BoundRecording:
         """Copy the argument blocks, and bind them; `watch` times the rows.
 
         Parameters
@@ -96,10 +96,10 @@ class Recording:
             Offsets of other bases, relative to an address that `Bound.move` changes.
         watch : Stopwatch or None
         """
-        return Bound(self, addresses, moving or {}, watch)
+        return BoundRecording(self, addresses, moving or {}, watch)
 
 
-class Bound:
+class BoundRecording:
     """A recording bound to memory; only one thread at a time may run it."""
 
     def __init__(
@@ -124,13 +124,13 @@ class Bound:
             for base, places in relocations.items()
             if base not in known
         }
-        if watch is not None or max(recording.sets, default=1) > 1:
+        if watch is not None or max(recording.groups, default=1) > 1:
             blocks = [self._words[start:end] for start, end in pairwise(starts.tolist())]
             rows = list(zip(codes, blocks, parts, strict=True))
             if watch is not None:
                 kept.append(watch)
                 rows = watch.timed(rows)
-            entries, addresses, parts = rows_of(grouped(rows, recording.sets, kept), kept)
+            entries, addresses, parts = rows_of(grouped(rows, recording.groups, kept), kept)
         else:
             addresses = (address(self._words) + 8 * starts[:-1]).tolist()
         table = np.column_stack([entries, addresses, parts]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Group small independent operators into sets that run concurrently, as one row of a recording.
+"""Group small independent operators into groups that run concurrently, as one row of a recording.
 
 Workers join at the end of a row. For two branches of a network, that is once per pair of operators, and load imbalance
 of one operator is compensated by the other. Operators are grouped before memory is planned, so that their operands do
@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import is_followed, now
+from cpuconv.following.sizes import is_symbolic, now
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -33,11 +33,11 @@ def scheduled(network_plan: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
         return network_plan, list(range(len(network_plan.nodes)))
     producers = {name: at for at, each in enumerate(network_plan.nodes) for name in each.node.outputs if name}
     needs = [{producers[name] for name in each.node.inputs if name in producers} for each in network_plan.nodes]
-    moments: dict[int, int] = {}  # stage by node, in the new order
+    stages: dict[int, int] = {}  # stage by node, in the new order
     left = dict.fromkeys(range(len(network_plan.nodes)))
 
     def ready(at: int, now: int) -> bool:
-        return all(moments.get(need, now) < now for need in needs[at])
+        return all(stages.get(need, now) < now for need in needs[at])
 
     now = 0
     while left:
@@ -46,14 +46,14 @@ def scheduled(network_plan: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
             ahead = islice(left, 1, _AHEAD)
             chosen += [at for at in ahead if _is_small(network_plan.nodes[at], threads) and ready(at, now)]
         for at in chosen:
-            moments[at] = now
+            stages[at] = now
             del left[at]
         now += 1
         for at in list(islice(left, _AHEAD)):
             if _is_view(network_plan.nodes[at]) and ready(at, now):
-                moments[at] = now - 1
+                stages[at] = now - 1
                 del left[at]
-    return replace(network_plan, nodes=[network_plan.nodes[at] for at in moments]), list(moments.values())
+    return replace(network_plan, nodes=[network_plan.nodes[at] for at in stages]), list(stages.values())
 
 
 def _is_view(node_plan: NodePlan) -> bool:
@@ -70,7 +70,7 @@ def _is_small(node_plan: NodePlan, threads: int) -> bool:
 class Touched:
     """An operator's stage and kernel calls, and the memory that it reads and writes."""
 
-    moment: int
+    stage: int
     steps: Sequence[Step]
     read: Sequence[TensorView]
     written: Sequence[TensorView]
@@ -78,7 +78,7 @@ class Touched:
     def joins(self, other: Touched) -> bool:
         """Whether it may run concurrently with another one."""
         return (
-            self.moment == other.moment
+            self.stage == other.stage
             and self._is_one_call()
             and other._is_one_call()
             and not _overlap(self.written, (*other.read, *other.written))
@@ -94,10 +94,10 @@ class Touched:
             return False
         refs = [value for value in self.steps[0].args.values() if isinstance(value, Ref)]
         parts = self.steps[0].parts
-        return is_followed(parts) or parts > 0 or all(ref.name != WORKSPACE for ref in refs)
+        return is_symbolic(parts) or parts > 0 or all(ref.name != WORKSPACE for ref in refs)
 
 
-def sets(touched: Sequence[Touched]) -> list[list[int]]:
+def concurrent_groups(touched: Sequence[Touched]) -> list[list[int]]:
     """Indices of operators that run concurrently, in order; operators without shared work are not grouped."""
     made: list[list[int]] = []
     for at, each in enumerate(touched):

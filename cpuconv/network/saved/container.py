@@ -3,7 +3,7 @@
 A file begins with 64 bytes: a magic, the version of the format, the sizes of the header and of the file, and a BLAKE2b
 digest of these and of the header. The header, in JSON, follows, and then the blocks, each aligned to 64 bytes. The
 header lists their offsets from the first block, their sizes and their checksums. Checksums are fingerprints
-(`conv.remembering.fingerprint`) with a fixed key. A block is checked before its first use.
+(`conv.caches.fingerprint`) with a fixed key. A block is checked before its first use.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from autotune.files import open_regular, write_whole
-from cpuconv.conv.remembering.fingerprint import Fingerprinter
+from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.errors import MissingFileError, SourceError
 from cpuconv.memory.mapped_files import contents
-from cpuconv.network.saved.bounds import MOST_HEADER, check_text
+from cpuconv.network.saved.header_limits import MAX_HEADER_BYTES, check_text
 from cpuconv.runtime.code.cache import recording_names
 
 MAGIC = b"\x89cpuconv"
@@ -94,12 +94,12 @@ class Blocks:
         OSError
             The file cannot be written.
         SourceError
-            The header is larger than `MOST_HEADER`.
+            The header is larger than `MAX_HEADER_BYTES`.
         """
         text = json.dumps({**header, "blocks": self._table}, separators=(",", ":")).encode()
-        if len(text) > MOST_HEADER:
+        if len(text) > MAX_HEADER_BYTES:
             raise SourceError(
-                f"{path.name} cannot be saved: its header takes {len(text)} bytes, more than {MOST_HEADER}."
+                f"{path.name} cannot be saved: its header takes {len(text)} bytes, more than {MAX_HEADER_BYTES}."
             )
         prefix = PREFIX.pack(MAGIC, FORMAT, len(text), rounded(START + len(text)) + self._end)
         write_whole({path: self._parts(prefix + digest(prefix, text) + text)})
@@ -170,8 +170,8 @@ class Container:
             )
         if size != self._map.size or START + self._header_bytes > size:
             raise self._damaged(f"it has {self._map.size} bytes, and says {size}")
-        if self._header_bytes > MOST_HEADER:
-            raise self._damaged(f"its header takes {self._header_bytes} bytes, more than {MOST_HEADER}")
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise self._damaged(f"its header takes {self._header_bytes} bytes, more than {MAX_HEADER_BYTES}")
         text = self._map[START : START + self._header_bytes].tobytes()
         if digest(prefix, text) != self._map[PREFIX.size : START].tobytes():
             raise self._damaged("its header does not have the checksum that it states")

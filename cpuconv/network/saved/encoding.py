@@ -26,7 +26,7 @@ from cpuconv.graph.ops.base import REQUIRED
 from cpuconv.graph.ops.drawing import Draws
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
-from cpuconv.network.saved.bounds import check_nodes
+from cpuconv.network.saved.header_limits import check_nodes
 from cpuconv.protos import wire
 from cpuconv.protos.messages import GraphProto, NodeProto
 from cpuconv.reading.foreign import Foreign
@@ -66,7 +66,7 @@ def must_be(kind: type[T], value: Any) -> T:
         It is of another type.
     """
     if type(value) is not kind:
-        raise SourceError(f"what should be {kind.__name__} is {_shown(value)}")
+        raise SourceError(f"a value must be a {kind.__name__}, not {_shown(value)}")
     return value
 
 
@@ -90,7 +90,7 @@ def dtype_of(name: Any) -> np.dtype:
             return np.dtype(getattr(ml_dtypes, name))
         except (ImportError, AttributeError) as error:
             raise SourceError(f"elements of type {name} need the package ml_dtypes") from error
-    raise SourceError(f"there are no elements of type {_shown(name)}")
+    raise SourceError(f"unknown element type {_shown(name)}")
 
 
 def _dtype_name(dtype: np.dtype) -> str:
@@ -103,7 +103,7 @@ def sizes_of(value: Any) -> tuple[int, ...]:
     """Validate the sizes of axes."""
     sizes = tuple(list_of(int, value))
     if len(sizes) > MAX_AXES or min(sizes, default=0) < 0:
-        raise SourceError(f"there are no sizes {_shown(value)}")
+        raise SourceError(f"invalid sizes {_shown(value)}")
     return sizes
 
 
@@ -125,7 +125,7 @@ def value_from_plain(data: Any) -> Value:
 
 def _items(data: Any, count: int) -> list[Any]:
     if len(must_be(list, data)) != count:
-        raise SourceError(f"what should be {count} values is {_shown(data)}")
+        raise SourceError(f"a list must have {count} values, not {_shown(data)}")
     return data
 
 
@@ -168,7 +168,7 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
     if not isinstance(data, dict):
         return data
     if len(data) != 1:
-        raise SourceError(f"there is no attribute {_shown(data)}")
+        raise SourceError(f"invalid attribute {_shown(data)}")
     ((kind, content),) = data.items()
     if kind == "tuple":
         return tuple(_attribute_from_plain(item, find) for item in must_be(list, content))
@@ -182,7 +182,7 @@ def _attribute_from_plain(data: Any, find: Find) -> Any:
         return _expression_from_plain(content)
     if kind == "graph":
         return graph_from_plain(content, find)
-    raise SourceError(f"there are no attributes of the kind {_shown(kind)}")
+    raise SourceError(f"unknown kind of attribute {_shown(kind)}")
 
 
 def arrays_of(graph: Graph) -> Iterator[np.ndarray]:
@@ -238,7 +238,7 @@ def _applied(kind: Any, places: Sequence[int], made: Sequence[Expression]) -> Ex
     emitter = EMITTERS.get(must_be(str, kind))
     taken = 0 if emitter is None else len(inspect.signature(emitter).parameters) - 1  # without the IR builder
     if emitter is None or taken != len(places) or max(places) >= len(made):
-        raise SourceError(f"there is no function {_shown(kind)} of {list(places)}")
+        raise SourceError(f"unknown function {_shown(kind)} of operands {list(places)}")
     return Apply(str(kind), tuple(made[place] for place in places))
 
 
@@ -273,7 +273,7 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
     check_nodes(data)
     fields = {"defaults": {}, **must_be(dict, data)}
     if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values", "defaults"}:
-        raise SourceError(f"a graph has the fields {_shown(sorted(fields))}")
+        raise SourceError(f"invalid fields of a graph: {_shown(sorted(fields))}")
     constants = must_be(dict, fields["constants"])
     return Graph(
         tuple(list_of(str, fields["inputs"])),
@@ -291,7 +291,7 @@ def _defaults(data: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str
     stated = {name: value_from_plain(value) for name, value in data.items()}
     for name, value in stated.items():
         if name not in constants or value.dtype is None:
-            raise SourceError(f"there is no constant {_shown(name)} that may be fed")
+            raise SourceError(f"{_shown(name)} is not a constant that may be fed")
     return stated
 
 
@@ -303,7 +303,7 @@ def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
     elif control.is_control(node):
         meaning = _CONTROL
     elif node.semantics is not None:
-        raise SourceError(f"{node.label} has a meaning of its own, which cannot be saved.")
+        raise SourceError(f"{node.label} has custom semantics and cannot be saved.")
     attributes = {name: _attribute_to_plain(value, keep) for name, value in node.attributes.items()}
     parts = [] if node.sources == (node.origin,) else [list(node.parts)]
     return [node.op, list(node.inputs), list(node.outputs), attributes, node.origin, meaning, *parts]
@@ -322,7 +322,7 @@ def _node_from_plain(data: Any, find: Find) -> Node:
     if meaning is not None:
         return Node(op, *names, given, origin, _foreign(meaning, names[0]), tuple(parts))
     if op not in TABLE:
-        raise SourceError(f"there is no operator {_shown(op)}")
+        raise SourceError(f"unknown operator {_shown(op)}")
     try:
         node = TABLE[op].node(*names, origin, **given)
     except (ArgumentError, TypeError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.data_classes import dataclass, field_names
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice.model import Limits
-from cpuconv.conv.choice.target import FULL, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.isa import current
 from cpuconv.kernels.packing import packed_formats
 from cpuconv.kernels.packing.packing import Packing
@@ -31,7 +31,7 @@ class Settings:
     strategy: str
     limits: Limits
     rewriting: Rewriting
-    precision: str = FULL
+    precision: str = PRECISION_F32
     node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod

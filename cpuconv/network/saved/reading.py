@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.model import Limits, check_options
-from cpuconv.conv.choice.target import FULL, check_precision
+from cpuconv.conv.choice.target import PRECISION_F32, check_precision
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -84,7 +84,7 @@ class Saved:
         if not kernels.fits(made):
             return None
         if not 0 <= must_be(int, block) < len(self._file):
-            raise SourceError("it has no such block")
+            raise SourceError("a block that it refers to is missing")
         return kernels.trusted(self._file.view(block))
 
     def _begin(self, header: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Saved:
         self._programs = {tuple(map(sizes_of, must_be(list, each["shapes"]))): each for each in list_of(dict, programs)}
         order = tuple(list_of(str, header.get("order", list(outputs))))
         if {*order} != {*outputs}:
-            raise SourceError("its outputs are not those that it lists")
+            raise SourceError("its outputs differ from its list of outputs")
         if graph is not None:
             self.graph = replace(graph_from_plain(graph, self._array), outputs=order)
             if {each: self.graph.value(each) for each in self.graph.inputs} != inputs:
@@ -115,7 +115,7 @@ class Saved:
         table = {}
         for raw, digest, block in must_be(list, data):
             if not all(0 <= must_be(int, number) < len(self._file) for number in (raw, block)):
-                raise SourceError("it has no such block")
+                raise SourceError("a block that it refers to is missing")
             table[raw, must_be(str, digest)] = block
         return table
 
@@ -126,7 +126,7 @@ class Saved:
         made = self._arrays.get((number, dtype.name, shape))
         if made is None:
             if not 0 <= number < len(self._file) or math.prod(shape) * dtype.itemsize != self._file.size(number):
-                raise SourceError(f"there is no array {dtype}{list(shape)} in block {number}")
+                raise SourceError(f"block {number} does not contain an array {dtype}{list(shape)}")
             made = self._arrays[number, dtype.name, shape] = self._file.view(number).view(dtype).reshape(shape)
             self._numbers[id(made)] = number
         return made
@@ -183,7 +183,7 @@ class Saved:
             raise self._wrong(error) from error
 
     def _program(self, shapes: Shapes, data: Mapping[str, Any]) -> SavedProgram:
-        graph, tail, notes, decisions = named(data, "graph", "tail", "notes", "chosen")
+        graph, suffix, notes, decisions = named(data, "graph", "tail", "notes", "chosen")
         inputs = {
             name: Value(sizes, self.graph.value(name).dtype)
             for name, sizes in zip(self.graph.inputs, shapes, strict=True)
@@ -195,20 +195,22 @@ class Saved:
         head = specialise(head, strict=self.settings.rewriting.strict)
         if any(value.shape is None for value in head.values.values()):
             raise SourceError("sizes in a program depend on data")
-        end = None if tail is None else self._tail(tail, inputs | {name: head.value(name) for name in head.outputs})
+        end = (
+            None if suffix is None else self._suffix(suffix, inputs | {name: head.value(name) for name in head.outputs})
+        )
         if {*self.graph.outputs} - {*head.outputs, *(() if end is None else end.outputs)}:
             raise SourceError("a program does not have the outputs of the network")
         return SavedProgram(
             shapes, Prepared(head, list(map(_note, must_be(list, notes))), end), Decisions.from_dict(decisions)
         )
 
-    def _tail(self, data: Any, known: Mapping[str, Value]) -> Graph:
+    def _suffix(self, data: Any, known: Mapping[str, Value]) -> Graph:
         """The dynamic suffix of a program with these values."""
-        tail = graph_from_plain(data, self._array)
-        self._check(arrays_of(tail))
-        if any(tail.value(name) != known.get(name) for name in tail.inputs):
-            raise SourceError("the end of a program does not fit its beginning")
-        return tail
+        suffix = graph_from_plain(data, self._array)
+        self._check(arrays_of(suffix))
+        if any(suffix.value(name) != known.get(name) for name in suffix.inputs):
+            raise SourceError("the dynamic suffix of a program does not fit its main part")
+        return suffix
 
     # --- packed weights -----------------------------------------------------------------------------------------------
 
@@ -287,13 +289,13 @@ def _ports(data: Any) -> dict[str, Value]:
 
 def _settings(data: Mapping[str, Any]) -> Settings:
     threads, strategy, limits, strict, skipped = named(data, "threads", "strategy", "limits", "strict", "skip_passes")
-    kept, precision = Limits(**must_be(dict, limits)), data.get("precision", FULL)  # absent in older files
+    kept, precision = Limits(**must_be(dict, limits)), data.get("precision", PRECISION_F32)  # absent in older files
     each = {name: must_be(str, stated) for name, stated in must_be(dict, data.get("node_precisions", {})).items()}
     check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
     for stated in (precision, *each.values()):
         check_precision(stated)
     if must_be(int, threads) < 1 or not _are_rewrites(list_of(str, skipped)):
-        raise SourceError("it was made with options that there are not")
+        raise SourceError("its compile options are invalid")
     return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)), precision, each)
 
 
@@ -309,5 +311,5 @@ def _note(data: Any) -> Note:
     rewrite, old, new = must_be(list, data)
     mentions = [tuple(Mention(*list_of(str, each)) for each in must_be(list, nodes)) for nodes in (old, new)]
     if not mentions[0]:
-        raise SourceError("a rewrite that nothing was rewritten by")
+        raise SourceError("a note of a rewrite names no rewritten nodes")
     return Note(must_be(str, rewrite), *mentions)

@@ -90,11 +90,11 @@ def write(
 
 
 def _program_to_plain(program: SavedProgram, keep: Callable[[np.ndarray], int]) -> dict[str, Any]:
-    graph, notes, tail = program.prepared
+    graph, notes, suffix = program.prepared
     return {
         "shapes": [list(sizes) for sizes in program.shapes],
         "graph": graph_to_plain(graph.live(), keep),
-        "tail": tail and graph_to_plain(tail, keep),
+        "tail": suffix and graph_to_plain(suffix, keep),
         "notes": [[note.rewrite, note.old, note.new] for note in notes],
         "chosen": program.decisions.to_dict(),
     }

@@ -95,7 +95,7 @@ class Decisions:
             }
             return cls(str(data["isa"]), int(data["lanes"]), {**data["limits"]}, nodes)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SourceError(must("data", "what Decisions.to_dict gives", repr(error))) from error
+            raise SourceError(must("data", "a result of Decisions.to_dict", repr(error))) from error
 
     def to_dict(self) -> dict[str, Any]:
         """Serialise to dicts, lists, strings and numbers, which JSON supports."""

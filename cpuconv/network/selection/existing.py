@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.model import Choice
 from cpuconv.conv.choice.select import at_hand
-from cpuconv.conv.choice.ways import Convolution
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 
@@ -18,7 +18,7 @@ def by_kernels_at_hand(network_plan: NetworkPlan) -> NetworkPlan:
     def settled(node_plan: NodePlan) -> NodePlan:
         offer = node_plan.offer
         detail = None if offer is None else offer.detail
-        if offer is None or not isinstance(detail, Convolution):
+        if offer is None or not isinstance(detail, LayoutCandidate):
             return node_plan
         choice: Choice = asked(detail.problem, detail.target.strategy, detail.choice, detail.target.limits)
         return replace(node_plan, offer=replace(offer, detail=replace(detail, settled=choice)))

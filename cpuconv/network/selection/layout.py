@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
@@ -21,7 +21,7 @@ from cpuconv.graph.ops.base import OPERAND_ERRORS, Op, operand_error
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.kernels.binding.tensor_view import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
-from cpuconv.network.selection.late import is_right, late_values
+from cpuconv.network.selection.float32_values import float32_values, keeps_float32
 from cpuconv.network.selection.planning import (
     CHEAPEST,
     PLANS,
@@ -34,7 +34,7 @@ from cpuconv.network.selection.planning import (
     writes,
 )
 
-LEAST = "least"
+LOWER_BOUND = "least"
 _COMPARED = ("blocked", "greedy")  # plans that `NetworkPlan.weighed` always includes
 
 
@@ -135,7 +135,7 @@ def lay_out(
         The member of `RULES` to use, as it was fastest in whole runs; None: the cheapest by the models.
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
-    late = late_values(graph, target)
+    late = float32_values(graph, target)
     offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
     if decisions is not None and all(len(options) == 1 for options in offers):
         return _with_copies(graph, target, [offer for (offer,) in offers], "", "record", {}, anew)
@@ -150,7 +150,7 @@ def lay_out(
 
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The distinct layout plans of all `PLANS`, the cheapest by the models first; of equal ones the first."""
-    late = late_values(graph, target)
+    late = float32_values(graph, target)
     planner = Planner(graph, [offers_of(graph, node, target, late) for node in graph.nodes], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
@@ -166,7 +166,7 @@ def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, fl
     cheapest, exact = planner.cheapest()
     selections = {plan: picked, CHEAPEST: cheapest} | {name: PLANS[name](planner) for name in _COMPARED}
     costs = {name: planner.cost(selection) for name, selection in selections.items()}
-    return {**costs, LEAST: costs[CHEAPEST] if exact else planner.least()}
+    return {**costs, LOWER_BOUND: costs[CHEAPEST] if exact else planner.least()}
 
 
 def _followed(
@@ -228,7 +228,7 @@ def _offers_of(
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # a constant has no memory that a view could use
     try:
         made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
-        return [offer for offer in made if is_right(offer, node, late)] or [None]
+        return [offer for offer in made if keeps_float32(offer, node, late)] or [None]
     except OPERAND_ERRORS as error:
         raise operand_error(node, values, error) from error
 
@@ -247,7 +247,7 @@ class _Copies:
     """The nodes in order, with copies inserted; a copy serves all readers that need its form."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target.at(HALF if target.rounds else FULL)
+        self.graph, self.target = graph, target.at(PRECISION_BF16 if target.rounds else PRECISION_F32)
         self.nodes: list[NodePlan] = []
         self.values: dict[str, Value] = {}
         self.format = dict.fromkeys(graph.inputs, DENSE)

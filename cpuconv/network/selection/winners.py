@@ -15,8 +15,8 @@ from autotune.store.rows import Row, RowLimits
 from autotune.store.store import sources_hash
 from autotune.workload import WEIGHTS
 from cpuconv.conv import session
-from cpuconv.conv.choice.target import FULL, IN_NETWORK, Target
-from cpuconv.conv.choice.ways import Convolution
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
+from cpuconv.conv.choice.target import IN_NETWORK, PRECISION_F32, Target
 from cpuconv.conv.kernels_hash import kernels_hash
 from cpuconv.conv.recipe import current_sources
 from cpuconv.graph.ir import Graph
@@ -43,7 +43,7 @@ def key_of(graph: Graph, target: Target) -> str:
         stated = (own,) if own != target.precision else ()
         digest.update(repr((node.op, names, values, _plain(node.attributes), *stated)).encode())
     digest.update(repr([index[name] for name in graph.outputs]).encode())
-    precision = "" if target.precision == FULL else f"{target.precision} "
+    precision = "" if target.precision == PRECISION_F32 else f"{target.precision} "
     return f"network {digest.hexdigest()[:24]} {target.isa.name} {precision}threads={target.threads}"
 
 
@@ -71,7 +71,7 @@ def is_current(row: Row, graph: Graph, target: Target) -> bool:
 def plan_hash(plan: NetworkPlan) -> str:
     """Hash of the kernel calls of a plan's convolutions and matrix multiplications; empty if one is unknown."""
     details = (each.offer.detail for each in plan.nodes if each.offer is not None)
-    told = [kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, Convolution)]
+    told = [kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, LayoutCandidate)]
     return hashlib.sha256("\n".join((plan.plan, *told)).encode()).hexdigest()[:16] if all(told) else ""
 
 

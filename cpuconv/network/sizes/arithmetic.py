@@ -58,7 +58,7 @@ def _within(array: np.ndarray, dtype: np.dtype | None) -> Value:
     assert dtype is not None
     array, limits = np.asarray(array, SIZES), np.iinfo(dtype)
     if not all(limits.min <= size <= limits.max for size in array.ravel()):
-        raise OverflowError(f"sizes that {dtype} does not hold")
+        raise OverflowError(f"sizes outside the range of {dtype}")
     return Value(array.shape, dtype, array)
 
 

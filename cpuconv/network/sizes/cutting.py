@@ -23,13 +23,13 @@ class Parts(NamedTuple):
     Attributes
     ----------
     head : Graph
-        The nodes with known sizes; its outputs are the known outputs of the whole graph, then the inputs of the tail.
-    tail : Graph or None
+        The nodes with known sizes; its outputs are the known outputs of the whole graph, then the inputs of the suffix.
+    suffix : Graph or None
         The other nodes, if any; its inputs are outputs of the head or inputs of the whole graph.
     """
 
     head: Graph
-    tail: Graph | None
+    suffix: Graph | None
 
 
 def cut(graph: Graph) -> Parts:
@@ -43,10 +43,10 @@ def cut(graph: Graph) -> Parts:
     known = [name for name in graph.outputs if name not in made]
     outputs = dict.fromkeys([*known, *(name for name in needed if name not in graph.inputs)])
     wanted = tuple(name for name in graph.outputs if name in made)
-    tail = replace(graph, inputs=needed, outputs=wanted, nodes=tuple(late)).live()
-    tail = replace(tail, values={name: graph.value(name) for name in (*needed, *tail.values)})
+    suffix = replace(graph, inputs=needed, outputs=wanted, nodes=tuple(late)).live()
+    suffix = replace(suffix, values={name: graph.value(name) for name in (*needed, *suffix.values)})
     head = [node for node in graph.nodes if not made.intersection(node.outputs)]
-    return Parts(replace(graph, outputs=tuple(outputs), nodes=tuple(head)).live(), tail)
+    return Parts(replace(graph, outputs=tuple(outputs), nodes=tuple(head)).live(), suffix)
 
 
 class Stages(NamedTuple):
@@ -64,24 +64,24 @@ class Stages(NamedTuple):
     rest: Graph | None
 
 
-def stages(tail: Graph) -> Stages:
-    """Divide the tail of a graph into a part for references, and a part for kernels with the resulting sizes."""
-    made = {name for node in tail.nodes for name in node.outputs if name}
-    first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
-    rest = [node for node in tail.nodes if node not in first]
-    sequences = any(node.semantics is not None and node.op in SEQUENCES for node in tail.nodes)
+def stages(suffix: Graph) -> Stages:
+    """Divide the dynamic suffix into a part for references, and a part for kernels with the resulting sizes."""
+    made = {name for node in suffix.nodes for name in node.outputs if name}
+    first = [node for node in suffix.nodes if made.isdisjoint(node.inputs) and _decides(suffix, node)]
+    rest = [node for node in suffix.nodes if node not in first]
+    sequences = any(node.semantics is not None and node.op in SEQUENCES for node in suffix.nodes)
     if sequences or not any(map(_is_heavy, rest)):  # programs have tensors alone
-        return Stages(tail, None)
+        return Stages(suffix, None)
     inner = {name for node in rest for name in node.outputs if name}
     read = dict.fromkeys(name for node in rest for name in node.inputs if name and name not in inner)
-    inputs = tuple(name for name in read if name not in tail.constants)
+    inputs = tuple(name for name in read if name not in suffix.constants)
     found = {name for node in first for name in node.outputs if name}
-    outputs = tuple(dict.fromkeys(name for name in (*tail.outputs, *inputs) if name in found))
-    wanted = tuple(name for name in tail.outputs if name in inner)
-    used = dict.fromkeys(name for node in first for name in node.inputs if name and name not in tail.constants)
-    head = replace(tail, inputs=tuple(used), outputs=outputs, nodes=tuple(first)).live()
-    behind = replace(tail, inputs=inputs, outputs=wanted, nodes=tuple(rest)).live()
-    known = {name: tail.value(name) for name in (*inputs, *used)}
+    outputs = tuple(dict.fromkeys(name for name in (*suffix.outputs, *inputs) if name in found))
+    wanted = tuple(name for name in suffix.outputs if name in inner)
+    used = dict.fromkeys(name for node in first for name in node.inputs if name and name not in suffix.constants)
+    head = replace(suffix, inputs=tuple(used), outputs=outputs, nodes=tuple(first)).live()
+    behind = replace(suffix, inputs=inputs, outputs=wanted, nodes=tuple(rest)).live()
+    known = {name: suffix.value(name) for name in (*inputs, *used)}
     return Stages(_with(head, known), _with(behind, known))
 
 

@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
 
     graph: Graph
     notes: list[Note]
-    tail: Graph | None
+    suffix: Graph | None
 
 
 def prepared(
@@ -53,6 +53,6 @@ def prepared(
 
     early = partial(passes.early, skip=options.skip_passes)
     rewrite = early if passes.is_early(graph) else None
-    head, tail = cut(specialise(graph, shapes, strict=options.strict, quiet=quiet, early=rewrite))
+    head, suffix = cut(specialise(graph, shapes, strict=options.strict, quiet=quiet, early=rewrite))
     notes: list[Note] = []
-    return Prepared(passes.apply(head, options.skip_passes, partial(note, notes) if noted else None), notes, tail)
+    return Prepared(passes.apply(head, options.skip_passes, partial(note, notes) if noted else None), notes, suffix)

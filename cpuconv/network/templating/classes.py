@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cpuconv.conv.choice.model import favourite, modelled_cost
-from cpuconv.conv.choice.ways import Convolution
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
+from cpuconv.conv.choice.model import cheapest, modelled_cost
 from cpuconv.errors import CpuconvError
-from cpuconv.following.classes import AXIS, BATCH, HALF, representative_size, size_class
-from cpuconv.following.sizes import Trace, following
+from cpuconv.following.classes import AXIS, BATCH, HALF_STEP, representative_size, size_class
+from cpuconv.following.sizes import Trace, tracing
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
-from cpuconv.network.dynamic_suffix import Tail
+from cpuconv.network.dynamic_suffix import DynamicSuffix
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.decisions import Decisions
@@ -27,7 +27,7 @@ MAX_TEMPLATES = 6  # templates per class; sizes that these do not serve are lowe
 Class = tuple[tuple[int, ...], ...]
 Told = Callable[[], Decisions]
 Suffixed = Callable[[Graph], SizedSuffix]
-Found = tuple[Executable, Tail | None, Told]
+Found = tuple[Executable, DynamicSuffix | None, Told]
 
 
 def class_of(shapes: Sequence[Sequence[int]]) -> Class:
@@ -47,7 +47,7 @@ def finer(shapes: Sequence[Sequence[int]], inputs: Sequence[Value]) -> Class:
     """The class of sizes in which each open axis has half a class: up to a power of 2."""
     return tuple(
         tuple(
-            size_class(size, HALF) if each and not _is_batched(shape, axis) and not _stated(value, axis) else each
+            size_class(size, HALF_STEP) if each and not _is_batched(shape, axis) and not _stated(value, axis) else each
             for axis, (size, each) in enumerate(zip(shape, axes, strict=True))
         )
         for value, shape, axes in zip(inputs, shapes, class_of(shapes), strict=True)
@@ -73,10 +73,10 @@ def loss(plan: NetworkPlan) -> float:
     own = best = 0.0
     for each in plan.nodes:
         detail = None if each.offer is None else each.offer.detail
-        if isinstance(detail, Convolution):
+        if isinstance(detail, LayoutCandidate):
             problem, limits = detail.problem, plan.target.limits
             own += modelled_cost(problem, detail.choice.candidate, limits.closed).estimate
-            best += favourite(problem, limits).cost.estimate
+            best += cheapest(problem, limits).cost.estimate
     return own / best if best else 1.0
 
 
@@ -85,7 +85,7 @@ def may_lose(plan: NetworkPlan) -> bool:
     seconds = {True: 0.0, False: 0.0}
     for each in plan.nodes:
         detail = None if each.offer is None else each.offer.detail
-        if isinstance(detail, Convolution):
+        if isinstance(detail, LayoutCandidate):
             seconds[bool(detail.choice.candidate.solver.rounding)] += detail.seconds
     return seconds[True] > _MUCH * sum(seconds.values())
 
@@ -150,12 +150,12 @@ class ProgramTemplates:
         made = self._made.setdefault(of, [])
         if not self._able or given is None or len(made) >= MAX_TEMPLATES:
             return None
-        (graph, tail), trace = given
+        (graph, suffix), trace = given
         try:
-            with following():
+            with tracing():
                 followed_plan = followed(plan, graph, trace)
-                suffix = None if tail is None else self._suffixed(tail)
-            template = ProgramTemplate(followed_plan, trace, plan.target, self._packed, self._arenas, suffix)
+                sized = None if suffix is None else self._suffixed(suffix)
+            template = ProgramTemplate(followed_plan, trace, plan.target, self._packed, self._arenas, sized)
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # code without symbolic sizes
             self._able = False
             return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.ways import Convolution
 from cpuconv.following.sizes import Trace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node
@@ -22,7 +22,7 @@ class Followed(NamedTuple):
     """A plan, and the first outputs of the nodes whose offers are valid only for checked numbers."""
 
     plan: NetworkPlan
-    late: frozenset[str]
+    per_size: frozenset[str]
 
 
 def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
@@ -52,23 +52,23 @@ def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
             values[node.outputs[0]] = graph.value(node.inputs[0])
         listed.append(node if node.inputs == each.node.inputs else replace(node, inputs=each.node.inputs))
     made = Graph(graph.inputs, plan.graph.outputs, tuple(listed), {**graph.constants}, values, graph.name)
-    plans, late = [], set()
+    plans, per_size = [], set()
     for each, node in zip(plan.nodes, listed, strict=True):
         offer = None if each.offer is None else _followed(made, node, each.offer, plan)
         plans.append(NodePlan(node, offer))
         if (
             offer is not None
-            and not isinstance(offer.detail, Convolution)
+            and not isinstance(offer.detail, LayoutCandidate)
             and not _is_right(made, node, offer, plan.target.of(node.sources), trace)
         ):
-            late.add(next(filter(None, node.outputs)))
-    return Followed(replace(plan, graph=made, nodes=plans, recorded=None), frozenset(late))
+            per_size.add(next(filter(None, node.outputs)))
+    return Followed(replace(plan, graph=made, nodes=plans, recorded=None), frozenset(per_size))
 
 
 def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offer:
     """An offer for symbolic sizes."""
     asked = offer.detail
-    if not isinstance(asked, Convolution):
+    if not isinstance(asked, LayoutCandidate):
         return offer
     op, operands, made = ops.TABLE[node.op], graph.operands(node), None
     if isinstance(asked, StateProducts):
@@ -85,7 +85,7 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
     elif plan.target.limits.closed and candidate.solver.is_closed is not None:
         made = made if candidate.solver.is_closed(made.problem, candidate.params, current()) else None
     if made is None:
-        raise TypeError(f"{node.label} cannot follow sizes")
+        raise TypeError(f"{node.label} has no kernel calls for symbolic sizes")
     return replace(offer, detail=replace(made, seconds=asked.seconds, settled=asked.choice))
 
 
@@ -109,5 +109,5 @@ def _is_right(graph: Graph, node: Node, offer: Offer, target: Target, trace: Tra
             raise
         return False
     if not any(each.has_forms_of(offer) for each in offers):
-        raise TypeError(f"{node.label} cannot follow sizes")
+        raise TypeError(f"{node.label} has no kernel calls for symbolic sizes")
     return True

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cpuconv.following.filled import Number, held
-from cpuconv.following.sizes import is_followed
+from cpuconv.following.sizes import is_symbolic
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.memory.mapped_files import own
-from cpuconv.network.dynamic_suffix import Network, Tail
+from cpuconv.memory.mapped_files import owned_copy
+from cpuconv.network.dynamic_suffix import DynamicSuffix, Network
 from cpuconv.network.sizes.cutting import Stages, stages
-from cpuconv.network.sizes.templates import SizedGraph
+from cpuconv.network.sizes.graph_templates import SizedGraph
 
 
 class SizedSuffix:
@@ -26,18 +26,18 @@ class SizedSuffix:
         Names of the outputs of the whole network, in order.
     part : callable
         Compiles a graph to a network.
-    tail : Graph
+    suffix : Graph
         The nodes of the suffix, with symbolic sizes.
 
     Attributes
     ----------
     sizes : list of Size
-        The symbolic sizes whose numbers `tail` takes.
+        The symbolic sizes whose numbers `suffix` takes.
     """
 
-    def __init__(self, outputs: Sequence[str], part: Callable[[Graph], Network], tail: Graph) -> None:
+    def __init__(self, outputs: Sequence[str], part: Callable[[Graph], Network], suffix: Graph) -> None:
         self._outputs, self._part = tuple(outputs), part
-        cut = stages(replace(tail, constants={name: own(array) for name, array in tail.constants.items()}))
+        cut = stages(replace(suffix, constants={name: owned_copy(array) for name, array in suffix.constants.items()}))
         self._first = SizedGraph(cut.first)
         self._rest = None if cut.rest is None else SizedGraph(cut.rest)
         self._network: Network | None = None
@@ -48,11 +48,11 @@ class SizedSuffix:
         """Size of the network that all sizes share, in bytes."""
         return 0 if self._network is None else self._network.nbytes
 
-    def tail(self, numbers: Iterator[Any]) -> Tail:
+    def suffix(self, numbers: Iterator[Any]) -> DynamicSuffix:
         """The dynamic suffix of the program for these numbers."""
         shared = self._rest is not None and not self._rest.computes_sizes
         ready = self._shared if shared else self._part
-        return Tail(self._filled(lambda size: next(numbers)), self._outputs, ready, is_shared=shared)
+        return DynamicSuffix(self._filled(lambda size: next(numbers)), self._outputs, ready, is_shared=shared)
 
     def _filled(self, number: Number) -> Stages:
         first = self._first.filled(number)
@@ -71,4 +71,4 @@ class SizedSuffix:
 
 def _open(value: Value) -> Value:
     """A value whose symbolic sizes are open."""
-    return replace(value, shape=tuple(None if is_followed(size) else size for size in value.shape or ()))
+    return replace(value, shape=tuple(None if is_symbolic(size) else size for size in value.shape or ()))

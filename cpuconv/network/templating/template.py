@@ -13,7 +13,7 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.following.filled import Number, filled, held
-from cpuconv.following.sizes import Trace, following
+from cpuconv.following.sizes import Trace, tracing
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import OPERAND_ERRORS
@@ -22,37 +22,39 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.binding.word_table import TABLES, WordTable
 from cpuconv.kernels.binding.words import Words
 from cpuconv.memory.arenas import Arenas
-from cpuconv.memory.room import check_bytes
-from cpuconv.network.dynamic_suffix import Tail
+from cpuconv.memory.free_memory import check_bytes
+from cpuconv.network.dynamic_suffix import DynamicSuffix
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.building import Builder, Calls
-from cpuconv.network.running.caller import Host, Segment
-from cpuconv.network.running.callers import Callers
 from cpuconv.network.running.constants import FixedConstants
+from cpuconv.network.running.context_pool import ContextPool
 from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.execution_context import Host, Segment
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording, compiled, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
-from cpuconv.network.templating.late_node import LateNode, filled_place
+from cpuconv.network.templating.per_size_node import PerSizeNode, filled_place
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 
 _OBJECT_BYTES = 1 << 12  # approximate size of an evaluated program's Python objects, in bytes
 
 
 class _Follower(Builder):
-    """A builder for symbolic sizes; nodes whose kernel calls cannot be computed from them become `LateNode`s."""
+    """A builder for symbolic sizes; nodes whose kernel calls cannot be computed from them become `PerSizeNode`s."""
 
-    def __init__(self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, late: frozenset[str]) -> None:
-        self._trace, self._late = trace, late
+    def __init__(
+        self, plan: NetworkPlan, trace: Trace, target: Target, packed: Packed, per_size: frozenset[str]
+    ) -> None:
+        self._trace, self._per_size = trace, per_size
         super().__init__(plan, target, packed)
 
     def _steps(self, lower: Lower, call: Call) -> list[Step]:
         size = call.space.size
         try:
             with self._trace.strictly():
-                if not self._late.isdisjoint(call.node.outputs):
-                    raise TypeError("only numbers tell whether it is computed so")
+                if not self._per_size.isdisjoint(call.node.outputs):
+                    raise TypeError("whether the offer applies depends on the sizes")
                 steps = lower(call)
                 hash(tuple(step.tile for step in steps))  # raises TypeError if the choice of kernels depends on sizes
                 hash(tuple(each.tile for step in steps for each in micro_kernels(step)))
@@ -62,16 +64,16 @@ class _Follower(Builder):
         except OPERAND_ERRORS:
             call.space.size = size
             raw = {name: self._raw[name] for name in call.node.inputs if name in self._raw}
-            late: Any = LateNode(call.node, call.offer, call.inputs, call.outputs, raw, call.target)
-            return [late]
+            per_size: Any = PerSizeNode(call.node, call.offer, call.inputs, call.outputs, raw, call.target)
+            return [per_size]
 
 
 class _Chunk:
     """Consecutive kernel calls: those of a table, or of a node that is lowered for each size."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
-        self._late = steps[0] if isinstance(steps[0], LateNode) else None
-        self._table = None if self._late else WordTable(steps)
+        self._per_size = steps[0] if isinstance(steps[0], PerSizeNode) else None
+        self._table = None if self._per_size else WordTable(steps)
         self.sizes = self._table.sizes if self._table else steps[0].sizes
 
     def words(self, numbers: Sequence[Any], name: str, packed: Packed) -> tuple[Words, dict[str, np.ndarray], int]:
@@ -79,10 +81,10 @@ class _Chunk:
         if self._table is not None:
             words, tables = self._table.words(numbers)
             return words.renamed({TABLES: f"{TABLES} {name}"}), {f"{TABLES} {name}": tables}, 0
-        late, space = self._late, Space()
-        assert late is not None
-        constants = FixedConstants(late.raw, packed, f"late {name}")
-        steps = late.steps(iter(numbers), constants, space)
+        per_size, space = self._per_size, Space()
+        assert per_size is not None
+        constants = FixedConstants(per_size.raw, packed, f"late {name}")
+        steps = per_size.steps(iter(numbers), constants, space)
         return compiled(steps, lambda: Words.of(steps)), constants.arrays, space.size
 
 
@@ -116,11 +118,11 @@ class ProgramTemplate:
         arenas: Arenas,
         suffix: SizedSuffix | None = None,
     ) -> None:
-        plan, late = followed
+        plan, per_size = followed
         self._suffix = suffix
         self._target, self._arenas, self._packed, self._name = target, arenas, packed, plan.graph.name
-        with following():
-            builder = _Follower(plan, trace, target, packed, late)
+        with tracing():
+            builder = _Follower(plan, trace, target, packed, per_size)
             self._parts = [part if isinstance(part, Host) else _Part(part) for part in builder.parts()]
             self._constants, self._raw_bytes = builder.constants, builder.raw_bytes
             self._constant_outputs = builder.constant_outputs
@@ -138,14 +140,14 @@ class ProgramTemplate:
         """Size of the suffix's network, which all programs share, in bytes."""
         return 0 if self._suffix is None else self._suffix.nbytes
 
-    def program(self, numbers: Sequence[int]) -> tuple[Executable, Tail | None] | None:
+    def program(self, numbers: Sequence[int]) -> tuple[Executable, DynamicSuffix | None] | None:
         """The executable for other sizes, and its dynamic suffix; None if a recorded answer differs."""
         try:
             found = self._function(numbers)
             if found is None:
                 return None
             left = iter(found)
-            return self._made(left), None if self._suffix is None else self._suffix.tail(left)
+            return self._made(left), None if self._suffix is None else self._suffix.suffix(left)
         except MemoryError:
             raise
         except OPERAND_ERRORS:  # raised by nodes that are lowered for each size
@@ -173,8 +175,8 @@ class ProgramTemplate:
             target=self._target,
             inputs=inputs,
             outputs=ends,
-            works=[],
-            sets=[],
+            operations=[],
+            groups=[],
             segments=segments,
             memory=Memory({}, arena, unshared),
             constants=constants,
@@ -182,7 +184,7 @@ class ProgramTemplate:
             raw_bytes=self._raw_bytes,
             workspace_bytes=workspace,
             own_bytes=words + own_bytes + _OBJECT_BYTES,
-            callers=Callers(words, self._target.idle_bytes),
+            contexts=ContextPool(words, self._target.idle_bytes),
             arenas=self._arenas,
         )
 
@@ -191,13 +193,13 @@ class _Part:
     """The kernel calls between two nodes that references compute."""
 
     def __init__(self, calls: Calls) -> None:
-        ends = [at for at, step in enumerate(calls.steps) if isinstance(step, LateNode)]
+        ends = [at for at, step in enumerate(calls.steps) if isinstance(step, PerSizeNode)]
         cuts = sorted({0, len(calls.steps), *ends, *(at + 1 for at in ends)})
         groups = [calls.steps[start:end] for start, end in pairwise(cuts)]
-        steps = [step for step in calls.steps if not isinstance(step, LateNode)]
+        steps = [step for step in calls.steps if not isinstance(step, PerSizeNode)]
         self._chunks = compiled(steps, lambda: [_Chunk(group) for group in groups])
-        self._sets, self._slices = calls.sets, slices(calls.seconds)
-        self._is_late = bool(ends)
+        self._groups, self._slices = calls.groups, slices(calls.seconds)
+        self._has_per_size_nodes = bool(ends)
 
     @property
     def sizes(self) -> list[Any]:
@@ -207,7 +209,7 @@ class _Part:
     def recording(
         self, numbers: Iterator[Any], part: int, threads: int, packed: Packed
     ) -> tuple[Recording, dict[str, np.ndarray], int]:
-        """The calls for other sizes, the constants used only by them, and the workspace of late nodes in bytes."""
+        """The calls for other sizes, the constants used only by them, and the workspace of per-size nodes in bytes."""
         constants: dict[str, np.ndarray] = {}
         made, workspace = [], 0
         for at, chunk in enumerate(self._chunks):
@@ -217,9 +219,9 @@ class _Part:
             constants |= own
             workspace = max(workspace, needed)
         words = Words.joined(made)
-        known = not self._is_late  # whether the number of calls is known
-        sets = self._sets if known else [1] * len(words.codes)
-        return Recording(words, threads, sets, self._slices if known else []), constants, workspace
+        known = not self._has_per_size_nodes  # whether the number of calls is known
+        groups = self._groups if known else [1] * len(words.codes)
+        return Recording(words, threads, groups, self._slices if known else []), constants, workspace
 
 
 def _sizes(part: _Part | Host) -> list[Any]:

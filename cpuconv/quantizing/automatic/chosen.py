@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.network.definition import Definition
-from cpuconv.network.precision.automatic import OF_BYTES, OF_FLOATS, Entrant, fastest
+from cpuconv.network.precision.automatic import FLOAT_NETWORK, INT8_NETWORK, Entrant, fastest
 from cpuconv.network.precision.errors import Metric, relative_rms
-from cpuconv.network.precision.table import BYTES, Layer
+from cpuconv.network.precision.table import INT8, Layer
 from cpuconv.network.precision.trials import Listener, Measured
 from cpuconv.network.reports.precisions import PrecisionTable
 from cpuconv.network.saved.program import Settings
@@ -72,20 +72,19 @@ def chosen_for(
         return Definition(of, shapes, Settings.of(target, options), None, None)
 
     floats = Measured(definition(graph), target, samples, metric, tell)
-    entrants = [Entrant.of(OF_FLOATS, floats, tolerance)]
+    entrants = [Entrant.of(FLOAT_NETWORK, floats, tolerance)]
     rounds = any(len(each.rounding) == floats.count > 0 for each in entrants[0].finalists.found)
     left_out: dict[str, str] = {}
     made = None
+    precision = PRECISION_BF16 if rounds else PRECISION_F32
     try:
-        made = int8_candidate(
-            graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, HALF if rounds else FULL
-        )
+        made = int8_candidate(graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, precision)
         of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats, made.error)
-        entrants.append(Entrant.of(OF_BYTES, of_bytes, tolerance))
+        entrants.append(Entrant.of(INT8_NETWORK, of_bytes, tolerance))
         if not entrants[-1].finalists.found:
-            left_out[BYTES] = f"its error is {of_bytes.error(frozenset()):.2g}"
+            left_out[INT8] = f"its error is {of_bytes.error(frozenset()):.2g}"
     except SourceError as error:
-        left_out[BYTES] = str(error)
+        left_out[INT8] = str(error)
     tell("timing", 0, 0)
     best = fastest(entrants)
     layers: Mapping[str, Layer] = {}

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune.data_classes import dataclass
-from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
 from cpuconv.kernels.emit.product import product_of
 from cpuconv.network.ports import Port
 from cpuconv.network.precision.errors import Metric, relative_rms
-from cpuconv.network.precision.programs import Results
+from cpuconv.network.precision.sample_groups import Results
 from cpuconv.network.precision.table import Layer
 from cpuconv.problem.types import Types
 from cpuconv.quantizing import arguments
@@ -91,7 +91,7 @@ def int8_candidate(
     tolerance: float,
     metric: Metric,
     progress: Progress,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
 ) -> Int8Candidate:
     """Quantise as many layers as are faster and keep to the tolerance.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.data_classes import dataclass
-from cpuconv.following.sizes import now, remembered
+from cpuconv.following.sizes import memoised, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matrix_strip import matrix_cycles
@@ -69,7 +69,7 @@ def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None, v: 
     return _geometry(problem, isa, product, v if spans.needed(problem, isa) else 1)
 
 
-@remembered(64)  # all candidates of a problem ask
+@memoised(64)  # all candidates of a problem ask
 def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -> Geometry:
     product = product or words.product(problem, isa)
     seen = words.seen(isa, product)

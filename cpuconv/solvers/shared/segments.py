@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.following.sizes import affine, remembered
+from cpuconv.following.sizes import affine, memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products import tiling
@@ -96,7 +96,7 @@ def rows_met(problem: ConvProblem, row: int, rows: int) -> int:
     return max(1, last - first)
 
 
-@remembered(64)  # candidates of as many rows ask
+@memoised(64)  # candidates of as many rows ask
 def share(problem: ConvProblem, rows: int) -> float:
     """What tiles of so many rows multiply, as a share of all products."""
     starts = [min(row, problem.oh - rows) for row in range(0, problem.oh, rows)]

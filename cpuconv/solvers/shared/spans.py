@@ -17,7 +17,7 @@ from cpuconv.problem.types import ALL_F32
 
 if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import memoised
 
 _PREFETCHED = 1.0  # words that a segment takes beside its own: lines are asked for, and addresses computed
 
@@ -56,7 +56,7 @@ def needed(problem: ConvProblem, isa: Isa) -> bool:
     return not apart and bool(problem.cg % isa.block(types.x) or problem.kg % isa.block(types.y))
 
 
-@remembered(256)
+@memoised(256)
 def spans(problem: ConvProblem, isa: Isa, v: int) -> Spans | None:
     """Those of panels of `v` weight vectors; None: not needed."""
     if not needed(problem, isa):

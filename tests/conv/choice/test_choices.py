@@ -168,7 +168,7 @@ def test_named_algorithms_that_cannot():
 def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int], described: Machine) -> None:
     c, k, h = size
     ranked = model.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
-    order = model.favourites_first(ranked)
+    order = model.tuning_order(ranked)
     assert order[0] is ranked[0] and len(order) == len(ranked)
     assert {str(each.candidate) for each in order} == {str(each.candidate) for each in ranked}
     bound = 1.5 * ranked[0].cost.estimate
@@ -209,7 +209,7 @@ def test_a_session_may_ask_for_the_rows_of_another_device(monkeypatch: pytest.Mo
     problem, asked = ConvProblem(1, 8, 9, 9, 8, 3, 3), []
     monkeypatch.setattr(Tiers, "know", lambda self, device, **how: asked.append(device))  # nothing is known of it
     for device in (None, "another"):
-        monkeypatch.setattr(session, "current", Session(tables=tmp_path, attended=False, device=device))
+        monkeypatch.setattr(session, "current", Session(tables=tmp_path, persistent=False, device=device))
         assert tuned.best(problem, model.Limits()) is None
     assert asked == [fingerprint().key, "another"]
 
@@ -223,11 +223,11 @@ def test_what_is_asked_again_of_a_problem_is_not_computed_again(monkeypatch):
     model._bounds.cache_clear()
     model._costed.cache_clear()
     limits = model.Limits()
-    best = model.favourite(problem, limits)
+    best = model.cheapest(problem, limits)
     first, ways = len(bounded), len(reordered)
     assert first == len(model._able(problem, None)) and ways < len(model.ranking(problem))
     for accuracy in model.ACCURACIES:
-        found = model.favourite(problem, replace(limits, accuracy=accuracy))
+        found = model.cheapest(problem, replace(limits, accuracy=accuracy))
         able = [each for each in model.ranking(problem) if model.why_excluded(problem, each, limits) is None]
         assert accuracy != limits.accuracy or found == best == able[0]
     assert model.search(problem, limits, "", best.cost.estimate, lambda candidate: False) is None

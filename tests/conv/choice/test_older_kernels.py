@@ -94,8 +94,8 @@ def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
     # What a candidate needs now counts, too.
     largest = max((each.candidate for each in RANKED), key=lambda each: workspace_bytes(PROBLEM, each))
     needed = workspace_bytes(PROBLEM, largest)
-    assert nearest_tuned.remembered(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed)) == largest
-    assert nearest_tuned.remembered(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed - 1)) is None
+    assert nearest_tuned.from_older_kernels(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed)) == largest
+    assert nearest_tuned.from_older_kernels(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed - 1)) is None
 
 
 def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(

@@ -112,7 +112,7 @@ def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible)
     def estimate(option: ConvProblem) -> float:
         option = replace(option, threads=1 if reproducible else option.threads)
         planes = (option.in_layout, option.out_layout).count("NCHW")
-        return model.within_limits(option, limits)[0].cost.estimate * select._CLEARLY**planes
+        return model.within_limits(option, limits)[0].cost.estimate * select._MIN_NCHW_SPEEDUP**planes
 
     few = [2 * channels <= current().lanes for channels in (problem.c, problem.k)]
     pairs = itertools.product(*(("NCHW",) if each else (BLOCKED, "NCHW") for each in few))

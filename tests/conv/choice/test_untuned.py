@@ -38,7 +38,7 @@ PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 
 def plans(here: Session) -> list[Plan]:
     """The plans that conv2d remembers."""
-    return [value.plan for _, value in here.remembered.items() if isinstance(value, Layer)]
+    return [value.plan for _, value in here.cache.items() if isinstance(value, Layer)]
 
 
 def chosen() -> tuple[str, str]:
@@ -246,7 +246,7 @@ assert cpuconv.tune_in_background() is tuner
 decided = ""
 while decided != "store":
     cpuconv.conv2d(x, w, padding=1, threads=1)
-    (decided,) = (layer.plan.decided_by for _, layer in session.current.remembered.items() if hasattr(layer, "plan"))
+    (decided,) = (layer.plan.decided_by for _, layer in session.current.cache.items() if hasattr(layer, "plan"))
     time.sleep(0.1)
 print(tuner.pid, decided)
 """

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.conv.choice.model import Limits, favourite
-from cpuconv.conv.choice.ways import joined_groups, way, ways
+from cpuconv.conv.choice.layout_candidates import in_own_layouts, layout_candidates, merged_group_counts
+from cpuconv.conv.choice.model import Limits, cheapest
 from cpuconv.conv.recipe import effective_threads
-from cpuconv.elements import rounded, widened
+from cpuconv.elements import from_bfloat16, to_bfloat16
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops import TABLE
@@ -47,7 +47,7 @@ def everywhere(node: Node, arrays, threads: int = 1) -> list[Offer]:
     made = []
     for first, second in PAIRS:
         option = replace(problem, in_layout=first, out_layout=second)
-        found = offer(way(option, lowered.target(threads)), values)
+        found = offer(in_own_layouts(option, lowered.target(threads)), values)
         dense = tuple(DENSE if lies == STRIDED else lies for lies in found.inputs)
         made += [found] if dense == found.inputs else [found, replace(found, inputs=dense)]
     return made
@@ -63,7 +63,9 @@ def joined(node: Node, arrays, threads: int = 1) -> list[Offer]:
         if count > 1 and problem.groups % count == 0:
             fewer = replace(problem, groups=problem.groups // count)
             options = (replace(fewer, in_layout=first, out_layout=second) for first, second in PAIRS)
-            made += [offer(replace(way(each, lowered.target(threads)), joined=count), values) for each in options]
+            made += [
+                offer(replace(in_own_layouts(each, lowered.target(threads)), joined=count), values) for each in options
+            ]
     return made
 
 
@@ -107,7 +109,7 @@ def test_every_layout(case, threads, apart):
 def test_every_way_in_bfloat16(case, threads, apart):
     """Of numbers that bfloat16 holds: products are exact, so what is offered differs by sums and one rounding."""
     arrays, attributes = case
-    arrays = [array if array is None else widened(rounded(array)).reshape(array.shape) for array in arrays]
+    arrays = [array if array is None else from_bfloat16(to_bfloat16(array)).reshape(array.shape) for array in arrays]
     node = node_of(arrays, **attributes)
     made = lowered.offers(node, arrays, CONSTANT, threads, precision="bfloat16")
     narrow = [each for each in made if {BLOCKED_BF16, DENSE_BF16} & {*each.inputs, *each.outputs}]
@@ -151,7 +153,10 @@ def test_nothing_is_offered_for_what_no_solver_runs():
 def test_offers_do_not_depend_on_what_was_tuned():
     problem = ConvProblem(1, 64, 14, 14, 64, 3, 3, pads=(1, 1, 1, 1), residual=True)
     by_model, stored = (
-        [(each.problem, each.seconds) for each in ways(problem, replace(lowered.target(), strategy=strategy))]
+        [
+            (each.problem, each.seconds)
+            for each in layout_candidates(problem, replace(lowered.target(), strategy=strategy))
+        ]
         for strategy in ("heuristic", "cached")
     )
     assert by_model == stored
@@ -162,11 +167,11 @@ GROUPED = ConvProblem(1, 4 * EACH, 28, 28, 4 * EACH, 3, 3, pads=(1, 1, 1, 1), gr
 
 
 def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
-    found = list(ways(GROUPED, lowered.target()))
+    found = list(layout_candidates(GROUPED, lowered.target()))
     assert any(each.joined > 1 for each in found)
     for made in found:
         estimates = {
-            groups: favourite(replace(made.problem, groups=groups), Limits()).cost.estimate for groups in (4, 2, 1)
+            groups: cheapest(replace(made.problem, groups=groups), Limits()).cost.estimate for groups in (4, 2, 1)
         }
         assert made.seconds == estimates[made.problem.groups] == min(estimates.values())
         assert made.joined * made.problem.groups == GROUPED.groups
@@ -186,7 +191,7 @@ def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
     ],
 )
 def test_groups_are_joined_to_the_most_that_do_not_share_blocks_and_to_one(each, groups, options):
-    assert joined_groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
+    assert merged_group_counts(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
 
 
 def test_joined_groups_share_no_packed_weights_with_others():
@@ -196,7 +201,7 @@ def test_joined_groups_share_no_packed_weights_with_others():
     w = numbers(rng, (2 * LANES, 4, 1, 1))
     for groups, count in ((2, 2), (1, 1)):
         problem = ConvProblem(1, 4 * groups, 5, 5, 2 * LANES, 1, 1, groups=groups // count)
-        made = offer(replace(way(problem, lowered.target()), joined=count), [None, None])
+        made = offer(replace(in_own_layouts(problem, lowered.target()), joined=count), [None, None])
         x = numbers(rng, (1, 4 * groups, 5, 5))
         node = node_of([x, w], group=groups)
         with pytest.MonkeyPatch.context() as patch:
@@ -206,6 +211,6 @@ def test_joined_groups_share_no_packed_weights_with_others():
 
 def test_few_channels_are_not_put_into_blocks():
     problem = ConvProblem(1, LANES // 2, 32, 32, 64, 3, 3)
-    found = [offer(each, [None] * 3) for each in ways(problem, lowered.target())]
+    found = [offer(each, [None] * 3) for each in layout_candidates(problem, lowered.target())]
     assert {each.inputs[0] for each in found} == {STRIDED}
     assert BLOCKED in {each.outputs[0] for each in found}

@@ -10,8 +10,8 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.conv.choice.target import FULL, HALF  # noqa: E402
-from cpuconv.elements import rounded, widened  # noqa: E402
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32  # noqa: E402
+from cpuconv.elements import from_bfloat16, to_bfloat16  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
@@ -30,13 +30,13 @@ NARROW = (
 @pytest.mark.parametrize("op", NATIVE)
 def test_offers(op):
     """Random operands; some have no offer, but not all."""
-    assert any(found(op, FULL))
+    assert any(found(op, PRECISION_F32))
 
 
 @pytest.mark.parametrize("op", NARROW)
 def test_offers_in_bfloat16(op):
     """The same of operands that bfloat16 holds: some are stored so."""
-    assert any(found(op, HALF))
+    assert any(found(op, PRECISION_BF16))
 
 
 def found(op: str, precision: str) -> list[int]:
@@ -47,7 +47,7 @@ def found(op: str, precision: str) -> list[int]:
     @given(data=st.data())
     def some(data):
         case = data.draw(CASES[op])
-        if precision == HALF:
+        if precision == PRECISION_BF16:
             case = case._replace(arrays=[_narrow(array) for array in case.arrays])
         free = [at for at in range(1, len(case.arrays)) if at not in row.parameters]
         known = {*data.draw(st.sets(st.sampled_from(free)))} if free else set()
@@ -62,7 +62,7 @@ def found(op: str, precision: str) -> list[int]:
             options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
         drawn = data.draw(THREADS), data.draw(st.booleans())
         made = lowered.offers(node, case.arrays, sorted(known), drawn[0], precision)
-        if precision == HALF:
+        if precision == PRECISION_BF16:
             made = [offer for offer in made if BLOCKED_BF16 in (*offer.inputs, *offer.outputs)]
         offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, made=made, **options))
 
@@ -72,4 +72,8 @@ def found(op: str, precision: str) -> list[int]:
 
 def _narrow(array: np.ndarray | None) -> np.ndarray | None:
     """Floats rounded to bfloat16."""
-    return widened(rounded(array)).reshape(array.shape) if array is not None and array.dtype == np.float32 else array
+    return (
+        from_bfloat16(to_bfloat16(array)).reshape(array.shape)
+        if array is not None and array.dtype == np.float32
+        else array
+    )

@@ -15,7 +15,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from cpuconv.memory.room import free_bytes  # noqa: E402
+from cpuconv.memory.free_memory import free_bytes  # noqa: E402
 from support.graphs import one_node  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory that is not reserved")

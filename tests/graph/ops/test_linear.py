@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.elements import BF16, F16, F32, floats, narrowed, rounded, widened
+from cpuconv.elements import BF16, F16, F32, from_bfloat16, round_to, to_bfloat16, to_float32
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.matrix import Streamed
 from cpuconv.isa import current
@@ -64,7 +64,7 @@ def test_nothing_is_offered_without_constant_weights():
 def test_rows_of_bfloat16(case, threads, apart):
     """Of numbers that bfloat16 holds: products are exact, and sums of float32 go out as they are."""
     arrays, activation = case
-    arrays = [array if array is None else widened(rounded(array)).reshape(array.shape) for array in arrays]
+    arrays = [array if array is None else from_bfloat16(to_bfloat16(array)).reshape(array.shape) for array in arrays]
     names = ["" if array is None else name for array, name in zip(arrays, "xwbr", strict=True)]
     node = TABLE["Linear"].node(names, ["y"], activation=activation)
     made = lowered.offers(node, arrays, CONSTANT, threads, precision="bfloat16")
@@ -88,7 +88,7 @@ def test_a_row_meets_weights_of_16_bits_where_these_hold_them(element):
     """Results have the bits of weights of float32, which one weight that only float32 holds calls for."""
     rng, node = np.random.default_rng(0), TABLE["Linear"].node(["x", "w"], ["y"])
     x, w = numbers(rng, (1, 3 * LANES + 1)), numbers(rng, (3 * LANES + 1, 2 * LANES + 3))
-    w = floats(narrowed(w * (1 if element == F16 else 2.0**20), element), element)
+    w = to_float32(round_to(w * (1 if element == F16 else 2.0**20), element), element)
     kept = element if element == BF16 or rounds_to_half() else F32
     other = w.copy()
     other[0, -1] = 1 / 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cpuconv.elements import rounded, widened
+from cpuconv.elements import from_bfloat16, to_bfloat16
 from cpuconv.graph.ops import TABLE, matrix
 from cpuconv.isa import current
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
@@ -30,7 +30,7 @@ SIZES = [  # stack of each operand, rows, depth, columns
 def operands(a_stack, b_stack, rows, depth, columns):
     rng = np.random.default_rng(rows + depth)
     made = rng.standard_normal((*a_stack, rows, depth)), rng.standard_normal((*b_stack, depth, columns))
-    return [widened(rounded(array.astype(np.float32))).reshape(array.shape) for array in made]
+    return [from_bfloat16(to_bfloat16(array.astype(np.float32))).reshape(array.shape) for array in made]
 
 
 @pytest.mark.parametrize("threads", (1, 2))

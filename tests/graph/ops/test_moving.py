@@ -12,8 +12,8 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.conv.choice.target import FULL, HALF  # noqa: E402
-from cpuconv.elements import rounded, widened  # noqa: E402
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32  # noqa: E402
+from cpuconv.elements import from_bfloat16, to_bfloat16  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
@@ -169,7 +169,9 @@ def test_channels_in_another_order(data, channels, plane, batch, threads, apart)
     assert "blocked blocked" in ways
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("uint8", FULL), ("int8", FULL), ("float32", HALF)])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("uint8", PRECISION_F32), ("int8", PRECISION_F32), ("float32", PRECISION_BF16)]
+)
 @quick
 @given(st.data(), planes, st.integers(1, 3), st.integers(1, 2), st.booleans())
 def test_channels_of_narrow_elements_in_another_order(dtype, precision, data, plane, batch, threads, apart):
@@ -180,17 +182,19 @@ def test_channels_of_narrow_elements_in_another_order(dtype, precision, data, pl
         order = np.array(data.draw(st.lists(st.integers(-channels, channels - 1), min_size=1, max_size=4 * LANES)))
     x = (numbered((batch, channels, *plane)) % 251 - (123 if dtype == "int8" else 0)).astype(dtype)
     row = node("Gather", 2, axis=1)
-    form = BLOCKED if precision == FULL else BLOCKED_BF16
+    form = BLOCKED if precision == PRECISION_F32 else BLOCKED_BF16
     made = [offer for offer in offers(row, [x, order], (1,), threads, precision) if offer.outputs == (form,)]
     assert check(row, [x, order], (1,), threads, apart, tolerance=0, made=made, precision=precision) == 1
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("uint8", FULL), ("int8", FULL), ("float32", HALF)])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("uint8", PRECISION_F32), ("int8", PRECISION_F32), ("float32", PRECISION_BF16)]
+)
 @pytest.mark.parametrize("sizes", [(1, 2), (LANES + 1, 3), (4 * LANES, 5, 2 * LANES), (3, 8 * LANES, 4 * LANES + 2)])
 def test_parts_of_channels_of_narrow_elements(sizes, dtype, precision):
     x = (numbered((2, sum(sizes), 3, 4)) % 120).astype(dtype)
     row = node("Split", 2, len(sizes), axis=1)
-    form = BLOCKED if precision == FULL else BLOCKED_BF16
+    form = BLOCKED if precision == PRECISION_F32 else BLOCKED_BF16
     arrays = [x, np.array(sizes)]
     for threads, apart in ((1, False), (2, True)):
         made = [each for each in offers(row, arrays, (1,), threads, precision) if {*each.outputs} == {form}]
@@ -348,4 +352,6 @@ def test_floats_become_bfloat16_and_come_back(channels, apart):
     for offer in made:
         (got,) = run_offer(node("Copy"), [x], offer, apart=apart)
         narrow = any(form in (DENSE_BF16, BLOCKED_BF16) for form in (*offer.inputs, *offer.outputs))
-        np.testing.assert_array_equal(got.astype(np.float32), widened(rounded(x)).reshape(x.shape) if narrow else x)
+        np.testing.assert_array_equal(
+            got.astype(np.float32), from_bfloat16(to_bfloat16(x)).reshape(x.shape) if narrow else x
+        )

@@ -12,7 +12,7 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
-from cpuconv.elements import rounded, widened
+from cpuconv.elements import from_bfloat16, to_bfloat16
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import TABLE, recurrent_states  # noqa: E402
@@ -134,7 +134,7 @@ PRODUCTS = [product.name for product in bf16_instructions(current())]
 
 def in_bfloat16(arrays):
     return [
-        array if array is None or array.dtype != np.float32 else widened(rounded(array)).reshape(array.shape)
+        array if array is None or array.dtype != np.float32 else from_bfloat16(to_bfloat16(array)).reshape(array.shape)
         for array in arrays
     ]
 
@@ -175,7 +175,7 @@ def test_states_may_be_multiplied_in_bfloat16(form, hidden, batch, direction, op
 
         def rounding(node, fed, multiplied, *rest):
             def narrow(vector, part):
-                return multiplied(widened(rounded(vector)).reshape(vector.shape).astype(vector.dtype), part)
+                return multiplied(from_bfloat16(to_bfloat16(vector)).reshape(vector.shape).astype(vector.dtype), part)
 
             return stepped(node, fed, narrow, *rest)
 

@@ -281,7 +281,7 @@ def test_an_interrupt_ends_a_loop() -> None:
 
 def test_what_cannot_fit_into_memory_is_refused_at_once() -> None:
     made = _compiled(LOOP)
-    with pytest.raises(SourceError, match="Loop node 'y': iteration 0: the scan output 0 takes .* GB of memory"):
+    with pytest.raises(SourceError, match="Loop node 'y': iteration 0: the scan output 0 needs .* GB of memory"):
         made.run({"x": X, "n": np.array(2**62)})
     same(made.run({"x": X, "n": np.array(4)}), _right(X, 4))
 

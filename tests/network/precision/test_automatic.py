@@ -19,7 +19,7 @@ from cpuconv.elements import BF16  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.network.precision import automatic  # noqa: E402
 from cpuconv.network.precision.errors import relative_rms  # noqa: E402
-from cpuconv.network.precision.programs import Sized  # noqa: E402
+from cpuconv.network.precision.sample_groups import SampleGroup  # noqa: E402
 from cpuconv.network.selection.decisions import name_of  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -96,7 +96,7 @@ def test_the_tolerance_holds_on_feeds_that_were_not_seen(share, monkeypatch):
 
 
 def _by_the_models(monkeypatch):
-    monkeypatch.setattr(Sized, "beyond_models", lambda self, target, packed: {})
+    monkeypatch.setattr(SampleGroup, "beyond_models", lambda self, target, packed: {})
     monkeypatch.setattr(automatic, "race", lambda runners: [each.seconds for each in runners])
 
 
@@ -107,7 +107,7 @@ def test_an_operator_that_is_measured_to_be_slower_stays_float32_though_all_are_
         assert len(names) == 1
         return dict.fromkeys(names, float(target.precision == "bfloat16"))
 
-    monkeypatch.setattr(Sized, "beyond_models", beyond)
+    monkeypatch.setattr(SampleGroup, "beyond_models", beyond)
     monkeypatch.setattr(automatic, "race", lambda runners: [3.0, 2.0, 1.0][: len(runners)])
     tolerance = 1.5 * error(cpuconv.compile(MODEL, **NARROW), MODEL, feeds(3))
     made = cpuconv.compile(MODEL, tolerance=tolerance, samples=feeds(3), **AUTO)

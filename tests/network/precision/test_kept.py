@@ -13,7 +13,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
 from cpuconv.network.definition import Definition
 from cpuconv.network.precision.errors import relative_rms
-from cpuconv.network.precision.programs import Sized
+from cpuconv.network.precision.sample_groups import SampleGroup
 from cpuconv.network.precision.trials import Measured
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
@@ -49,9 +49,9 @@ def test_operators_that_two_forms_share_are_measured_once(monkeypatch):
         pytest.skip("bfloat16 is not faster on this CPU, by the models")
     first.correct()
     errors, programs = first.errors(), []
-    results, timed = Sized.results, Sized.beyond_models
-    monkeypatch.setattr(Sized, "results", lambda *given: programs.append("run") or results(*given))
-    monkeypatch.setattr(Sized, "beyond_models", lambda *given: programs.append("timed") or timed(*given))
+    results, timed = SampleGroup.results, SampleGroup.beyond_models
+    monkeypatch.setattr(SampleGroup, "results", lambda *given: programs.append("run") or results(*given))
+    monkeypatch.setattr(SampleGroup, "beyond_models", lambda *given: programs.append("timed") or timed(*given))
     same = measured("Relu", first)
     assert programs == ["run"]  # of the network itself
     same.correct()

@@ -49,6 +49,6 @@ def test_what_it_was_built_from_goes_with_its_last_reference():
     try:
         made = build(network_plan, TARGET, Packed())
         del graph, network_plan
-        assert made.works and not any(each() for each in graphs)
+        assert made.operations and not any(each() for each in graphs)
     finally:
         gc.enable()

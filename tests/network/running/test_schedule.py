@@ -85,9 +85,9 @@ def test_a_worker_goes_on_with_its_own_part():
 @pytest.mark.parametrize("n", [1, 3])
 def test_branches_come_together(n):
     """Each after what it reads."""
-    network_plan, moments = scheduled(branches(n))
-    of = {name: at for each, at in zip(network_plan.nodes, moments, strict=True) for name in each.node.outputs}
-    assert moments == sorted(moments) and len(set(moments)) < len(moments) - 2
+    network_plan, stages = scheduled(branches(n))
+    of = {name: at for each, at in zip(network_plan.nodes, stages, strict=True) for name in each.node.outputs}
+    assert stages == sorted(stages) and len(set(stages)) < len(stages) - 2
     for each in network_plan.nodes:
         is_view = each.offer is not None and each.offer.view
         for name in set(each.node.inputs) & of.keys():
@@ -100,7 +100,7 @@ def test_one_thread_and_large_operators_keep_the_order():
     assert scheduled(alone) == (alone, list(range(len(network_plan.nodes))))
     network_plan = slowed(network_plan)
     assert [each.node for each in scheduled(network_plan)[0].nodes] == [each.node for each in network_plan.nodes]
-    assert not any(len(each) > 1 for each in build(network_plan, TARGET, Packed()).sets)
+    assert not any(len(each) > 1 for each in build(network_plan, TARGET, Packed()).groups)
 
 
 def elements(place: TensorView) -> set[tuple[str, int]]:
@@ -117,10 +117,10 @@ def test_what_runs_side_by_side_touches_other_memory(drawn):
     model, feed = drawn
     graph = prepared(read(model), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
     made = build(lay_out(graph, TARGET), TARGET, Packed())
-    assert [at for each in made.sets for at in each] == list(range(len(made.works)))
+    assert [at for each in made.groups for at in each] == list(range(len(made.operations)))
     places = made.memory.places
-    for each in made.sets:
-        nodes = [made.works[at].node_plan.node for at in each]
+    for each in made.groups:
+        nodes = [made.operations[at].node_plan.node for at in each]
         written = [set().union(*(elements(places[name]) for name in node.outputs if name)) for node in nodes]
         read_too = [set().union(*(elements(places[name]) for name in node.inputs if name in places)) for node in nodes]
         for one, other in itertools.permutations(range(len(each)), 2):

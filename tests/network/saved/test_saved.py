@@ -110,7 +110,7 @@ def test_a_new_size_follows_what_was_saved_for_one_about_as_large(path, monkeypa
     loaded = through(made, path)
     followed = []
     noted(monkeypatch, "lay_out", followed)  # as a record says
-    noted(monkeypatch, "laid_out", followed)  # as is cheapest
+    noted(monkeypatch, "load_or_plan_layout", followed)  # as is cheapest
     loaded.run({"x": np.concatenate([X["x"]] * 4)})  # another range of sizes
     loaded.run({"x": np.ones((1, 3, 9, 12), np.float32)})
     assert followed[0] is None and followed[1].to_dict()["nodes"].keys() >= {"Conv d"}

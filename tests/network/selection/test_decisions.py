@@ -12,10 +12,10 @@ onnx = pytest.importorskip("onnx")
 
 from hypothesis import given, settings  # noqa: E402
 
-from cpuconv.conv.choice import model, ways  # noqa: E402
+from cpuconv.conv.choice import layout_candidates, model  # noqa: E402
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate  # noqa: E402
 from cpuconv.conv.choice.model import Limits  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
-from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -62,7 +62,7 @@ def decisions(network_plan: NetworkPlan) -> list[tuple[object, ...]]:
     """Everything that decides what runs."""
     details = [getattr(each.offer, "detail", None) for each in network_plan.nodes]
     algorithms = [
-        (str(detail.problem), detail.joined, detail.choice) if isinstance(detail, Convolution) else detail
+        (str(detail.problem), detail.joined, detail.choice) if isinstance(detail, LayoutCandidate) else detail
         for detail in details
     ]
     nodes = [(name_of(each.node), each.node.inputs, Decision.of(each.offer)) for each in network_plan.nodes]
@@ -78,8 +78,8 @@ def no_ranking_after(monkeypatch):
 
     def start() -> None:
         monkeypatch.setattr(model, "modelled_cost", fail)
-        for name in ("search", "favourite", "choose"):
-            monkeypatch.setattr(ways, name, fail)
+        for name in ("search", "cheapest", "choose"):
+            monkeypatch.setattr(layout_candidates, name, fail)
 
     return start
 
@@ -100,7 +100,7 @@ def test_what_is_followed_is_not_compared(no_ranking_after):
     chosen = lay_out(graph, TARGET).decisions()
     no_ranking_after()
     network_plan = lay_out(graph, TARGET, chosen)
-    assert not network_plan.anew and build(network_plan, TARGET, Packed()).works
+    assert not network_plan.anew and build(network_plan, TARGET, Packed()).operations
 
 
 def test_runs_are_equal_to_the_last_bit():

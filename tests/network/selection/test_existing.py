@@ -10,9 +10,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from cpuconv.conv.choice import existing, select  # noqa: E402
+from cpuconv.conv.choice import select, substitutes  # noqa: E402
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate  # noqa: E402
 from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
-from cpuconv.conv.choice.ways import Convolution  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding import columns  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
@@ -46,21 +46,21 @@ def builder(here) -> ProgramBuilder:
     return programs_of(_model()).builder
 
 
-def _laid_out(builder: ProgramBuilder, shape: tuple[int, ...]) -> NetworkPlan:
+def _plan_layout(builder: ProgramBuilder, shape: tuple[int, ...]) -> NetworkPlan:
     (graph, *_), decisions = builder.definition.prepared((shape,), {}, noted=False)
-    return builder._laid_out(graph, Key((shape,)), decisions, builder.target)
+    return builder._plan_layout(graph, Key((shape,)), decisions, builder.target)
 
 
-def _convolutions(plan: NetworkPlan) -> list[Convolution]:
+def _convolutions(plan: NetworkPlan) -> list[LayoutCandidate]:
     details = [each.offer.detail for each in plan.nodes if each.offer is not None]
-    return [each for each in details if isinstance(each, Convolution)]
+    return [each for each in details if isinstance(each, LayoutCandidate)]
 
 
 def test_without_any_kernels_the_choice_is_the_models(builder, monkeypatch):
-    monkeypatch.setattr(existing, "missing", lambda problem, candidate, closed: [("kernel", "tile")])
+    monkeypatch.setattr(substitutes, "missing", lambda problem, candidate, closed: [("kernel", "tile")])
     closed = builder.target.closed
     for _ in range(2):
-        first = _convolutions(_laid_out(builder, FIRST))
+        first = _convolutions(_plan_layout(builder, FIRST))
         assert len(first) == 2
         assert all(each.choice.candidate == ranking(each.problem, closed=closed)[0].candidate for each in first)
 
@@ -70,11 +70,11 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
         best = ranking(problem, closed=closed)[0].candidate
         return [("kernel", "tile")] if candidate.micro_kernels == best.micro_kernels else []
 
-    monkeypatch.setattr(existing, "missing", missing)
-    monkeypatch.setattr(existing, "_tiles", lambda isa, steps: frozenset())
+    monkeypatch.setattr(substitutes, "missing", missing)
+    monkeypatch.setattr(substitutes, "_tiles", lambda isa, steps: frozenset())
     monkeypatch.setattr(select.background, "request", lambda wanted: True)
     for shape in (FIRST, LATER):
-        plan, others = _laid_out(builder, shape), 0
+        plan, others = _plan_layout(builder, shape), 0
         for each in _convolutions(plan):
             ranked = ranking(each.problem, each.choice.candidate.solver.name, builder.target.closed)
             best = ranked[0].candidate

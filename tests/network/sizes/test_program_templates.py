@@ -10,15 +10,15 @@ import pytest
 from onnx import numpy_helper
 
 import cpuconv
+from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.model import Choice, ranking
-from cpuconv.conv.choice.ways import Convolution
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS
 from cpuconv.kernels.axis.lines import _serving
 from cpuconv.network.running import building
 from cpuconv.network.selection.layout import lay_out
-from cpuconv.network.templating import classes, late_node
+from cpuconv.network.templating import classes, per_size_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
 from cpuconv.network.templating.representatives import nearest_fitting
 from support import oracle
@@ -72,7 +72,7 @@ def test_sizes_of_a_class_are_not_lowered(model, threads, monkeypatch):
     made.run(_feed(1, 3, 200, 200))
     assert len(programs_of(made).builder._templates) == 1
     monkeypatch.setattr(building.Builder, "__init__", lambda *_: pytest.fail("a network was lowered"))
-    monkeypatch.setattr(late_node.LateNode, "steps", lambda *_: pytest.fail("a node was lowered"))
+    monkeypatch.setattr(per_size_node.PerSizeNode, "steps", lambda *_: pytest.fail("a node was lowered"))
     feeds = [_feed(1, 3, high, wide) for high, wide in ((201, 200), (130, 255), (256, 131), (160, 161), (222, 150))]
     results = [made.run(feed) for feed in feeds]
     monkeypatch.undo()
@@ -132,7 +132,7 @@ def test_programs_of_templates_are_small(model):
     for high in range(130, 190):
         made.run(_feed(1, 3, high, 140))
     programs = programs_of(made)
-    held = [program.nbytes for _, program in programs._remembered.items()]
+    held = [program.nbytes for _, program in programs._cache.items()]
     assert len(held) == 60 and sorted(held)[len(held) // 2] < 60 << 10
 
 
@@ -174,7 +174,7 @@ def _with_late_poolings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     late: list[str] = []
     lower = ops.TABLE["MaxPool"].lower
-    steps = late_node.LateNode.steps
+    steps = per_size_node.PerSizeNode.steps
 
     def needing(call):
         hash(call.y.shape)
@@ -185,7 +185,7 @@ def _with_late_poolings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return steps(self, *rest)
 
     monkeypatch.setitem(ops.TABLE, "MaxPool", _replaced(ops.TABLE["MaxPool"], needing))
-    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    monkeypatch.setattr(per_size_node.PerSizeNode, "steps", noted)
     return late
 
 
@@ -239,7 +239,7 @@ def test_loss_is_that_of_the_model():
     assert loss(best) == pytest.approx(1)
     nodes = []
     for each in best.nodes:
-        if each.offer is not None and isinstance(detail := each.offer.detail, Convolution):
+        if each.offer is not None and isinstance(detail := each.offer.detail, LayoutCandidate):
             worst = ranking(detail.problem, closed=True)[-1]
             slow = replace(detail, settled=Choice(worst.candidate, "named"))
             each = replace(each, offer=replace(each.offer, detail=slow))
@@ -252,13 +252,13 @@ def test_loss_is_that_of_the_model():
 def test_no_node_is_lowered_for_each_size(name, monkeypatch):
     """Stacks of products, steps of recurrent layers and depthwise convolutions of int8 follow sizes."""
     judge = Judge(BY_NAME[name])
-    lowered = late_node.LateNode.steps
+    lowered = per_size_node.PerSizeNode.steps
 
     def noted(self, *rest):
         assert not {"MatMul", "LSTM", "GRU", "QuantizedConv"} & {self.node.op}
         return lowered(self, *rest)
 
-    monkeypatch.setattr(late_node.LateNode, "steps", noted)
+    monkeypatch.setattr(per_size_node.PerSizeNode, "steps", noted)
     numbers = range(2, 10)
     assert [judge.judge(number, fresh=False) for number in numbers] == ["right"] * len(numbers)
     assert not judge.reordered(numbers)

@@ -80,9 +80,9 @@ def test_what_runs_natively_behind_is_one_network_for_all_sizes():
     for number in range(4):
         judge.model.run(judge.feed(number))
     programs = programs_of(judge.model)
-    tails = [made.tail for _, made in programs._remembered.items()]
-    assert len(tails) == 4 and len({id(tail._model) for tail in tails}) <= len(programs.builder._templates)
-    assert programs.builder.shared_bytes and not any(tail.nbytes for tail in tails)
+    suffixes = [made.suffix for _, made in programs._cache.items()]
+    assert len(suffixes) == 4 and len({id(suffix._model) for suffix in suffixes}) <= len(programs.builder._templates)
+    assert programs.builder.shared_bytes and not any(suffix.nbytes for suffix in suffixes)
 
 
 def test_programs_with_suffixes_are_small():

@@ -102,9 +102,9 @@ def test_memory_of_more_callers_counts():
     program = programs_of(made).find((x.shape,)).executable
     before, arenas = program.nbytes, program.arenas.nbytes
     assert arenas == program.run_bytes >= program.memory.arena + program.workspace_bytes
-    held = program.callers.take(program.caller), program.arenas.take(100)  # as if another caller were running
+    held = program.contexts.take(program.context), program.arenas.take(100)  # as if another caller were running
     made(x)
-    program.callers.give_back(held[0])
+    program.contexts.give_back(held[0])
     program.arenas.give_back(held[1])
     assert program.nbytes == before + sum(segment.nbytes for segment in program.segments)
     assert program.arenas.nbytes == 2 * arenas and made.nbytes == program.nbytes + 2 * arenas

@@ -76,7 +76,7 @@ def test_usual_sizes_that_a_network_takes_are_tried_in_turn(builder, monkeypatch
     assert not [*usual_shapes(inputs, lambda shapes: False)]
     assert [*usual_shapes(inputs, lambda shapes: True)] == [((1, 4, size, size),) for size in USUAL_SIZES]
     monkeypatch.setattr(builder, "fits", lambda shapes: shapes[0][2] != USUAL_SIZES[1])
-    monkeypatch.setattr(builder, "is_laid_out", lambda shapes: False)
+    monkeypatch.setattr(builder, "has_stored_layout", lambda shapes: False)
     monkeypatch.setattr(builder, "build", build)
     _prepare(builder)
     assert built == [USUAL_SIZES[0], USUAL_SIZES[2]]
@@ -91,7 +91,7 @@ def test_a_run_of_a_usual_size_makes_no_template(builder, monkeypatch):
 
 
 def test_a_program_is_made_once_on_a_machine(builder, monkeypatch, tmp_path):
-    monkeypatch.setattr(session, "current", Session(tables=tmp_path, attended=True))
+    monkeypatch.setattr(session, "current", Session(tables=tmp_path, persistent=True))
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path))
     counts = []
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_a_program_is_made_once_on_a_machine(builder, monkeypatch, tmp_path):
 def test_a_layout_without_kernels_does_not_count(builder, monkeypatch):
     """The folder of kernels was deleted, or a saved model comes to another machine."""
     kernels = []
-    monkeypatch.setattr(builder, "is_laid_out", lambda shapes: True)
+    monkeypatch.setattr(builder, "has_stored_layout", lambda shapes: True)
     _prepare(builder)
     monkeypatch.setattr(builder.definition, "saved", object())
     _prepare(builder)

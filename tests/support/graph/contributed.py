@@ -102,7 +102,7 @@ def _heads(x: np.ndarray, count: int) -> np.ndarray:
     return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
 
 
-def _attended(queries, keys, values, heads, hidden=None, scale=None):
+def _persistent(queries, keys, values, heads, hidden=None, scale=None):
     """`hidden` is added to scores."""
     q, k, v = (_heads(each, heads).astype(np.float64) for each in (queries, keys, values))
     scores = q @ k.swapaxes(2, 3) * (scale or q.shape[-1] ** -0.5)
@@ -113,7 +113,7 @@ def _attended(queries, keys, values, heads, hidden=None, scale=None):
 
 def _self_attended(hidden, heads=2):
     def apply(x, w, bias, *_):
-        return _attended(*np.split(x @ w + bias, 3, -1), heads, hidden)[0]
+        return _persistent(*np.split(x @ w + bias, 3, -1), heads, hidden)[0]
 
     return apply
 
@@ -132,16 +132,16 @@ _PACKED, _PAIR = floats(2, 5, 2, 3, 4), floats(2, 5, 2, 2, 4)
 def _cross(query, key, value, bias, mask, added):
     q, k, v = (each + part for each, part in zip((query, key, value), np.split(bias, 3), strict=True))
     seen = np.where(mask, 0, -10000.0)[:, None, None]
-    return _attended(q, k, v, 2, seen + added, 0.3)
+    return _persistent(q, k, v, 2, seen + added, 0.3)
 
 
 def _packed(x, *_):
     q, k, v = (x[:, :, :, at].swapaxes(1, 2) for at in range(3))
-    return _attended(q, k, v, 2, _LATER)[0]
+    return _persistent(q, k, v, 2, _LATER)[0]
 
 
 def _packed_pair(query, pair, *_):
-    return _attended(query, *(pair[:, :, :, at].swapaxes(1, 2) for at in range(2)), 2)[0]
+    return _persistent(query, *(pair[:, :, :, at].swapaxes(1, 2) for at in range(2)), 2)[0]
 
 
 # --- rotations ------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ FORMULAS = [
         [_QUERY, _heads(_KEY, 2), _heads(_VALUE, 2)],
         {"num_heads": 2},
         (),
-        lambda *arrays: _attended(*arrays, 2)[0],
+        lambda *arrays: _persistent(*arrays, 2)[0],
     ),
     Formula("MultiHeadAttention", [_PACKED], {"num_heads": 2, "unidirectional": 1}, (), _packed, served=False),
     Formula("MultiHeadAttention", [_QUERY, _PAIR], {"num_heads": 2}, (), _packed_pair, served=False),

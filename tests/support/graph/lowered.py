@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import layouts
-from cpuconv.conv.choice.target import FULL, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -57,7 +57,7 @@ class Kept:
         return aligned(size, np.uint8)
 
 
-def target(threads: int = 1, precision: str = FULL) -> Target:
+def target(threads: int = 1, precision: str = PRECISION_F32) -> Target:
     """This machine, algorithms chosen by the model."""
     return Target(current(), threads, "heuristic", precision=precision)
 
@@ -67,7 +67,7 @@ def offers(
     arrays: Sequence[np.ndarray | None],
     constant: Sequence[int] = (),
     threads: int = 1,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
 ) -> Any:
     """What the node's operator offers for operands like these; `constant`: positions of elements known beforehand."""
     values = values_of(arrays, constant)
@@ -192,7 +192,7 @@ def check(
     tolerance: float = 1e-5,
     made: Sequence[Offer] | None = None,
     least: float = 1e-30,
-    precision: str = FULL,
+    precision: str = PRECISION_F32,
     ties: bool = False,
 ) -> int:
     """Compare every offer of a node, or those `made`, with its reference; gives the number of offers.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import remembered
+from cpuconv.following.sizes import memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
@@ -84,7 +84,7 @@ class Kernel(NamedTuple):
         return 0 if shape.held and shape.rows >= self.rows_in_flight else shape.rows
 
 
-@remembered(64)  # all candidates of a problem ask
+@memoised(64)  # all candidates of a problem ask
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel

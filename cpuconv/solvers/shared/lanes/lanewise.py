@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import is_followed, least, now
+from cpuconv.following.sizes import is_symbolic, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import columns_for
@@ -185,7 +185,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     types, epilogue = problem.types, Epilogue.of(problem)
 
     def strip(cols: int) -> MicroRef:
-        alone = not is_followed(problem.ow) and not lane_set.is_member(problem, shape, isa)
+        alone = not is_symbolic(problem.ow) and not lane_set.is_member(problem, shape, isa)
         tile = LaneTile(
             *(lanes, own[0], cols, problem.r, problem.s, problem.stride, problem.dilation),
             edges=Edges.of(problem, cols, alone) if in_place else NO_EDGES,
