@@ -158,7 +158,7 @@ def test_a_metric_is_the_worst_of_all_samples(alone):
     assert "one layer alone errs by 1" in compiled(metric=metric).precision_table().left_out["int8"]
     zero = compiled(tolerance=1e-9, metric=lambda reference, outputs: 0.0)
     assert zero.precision_table().chosen.startswith("int8") and zero.precision_table().error == 0
-    with pytest.raises(ArgumentError, match="'metric' must be a function whose result is a number"):
+    with pytest.raises(ArgumentError, match="'metric' must be a function that returns a number"):
         compiled(metric=lambda reference, outputs: "large")
 
 

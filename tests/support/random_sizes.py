@@ -119,7 +119,7 @@ class Judge:
         """Results where inputs and outputs are at the edges of pages that nobody may touch."""
         inputs = {name: place(array, edge) for name, array in feed.items()}
         results = self.model.run(inputs)
-        if programs_of(self.model).last.tail is None:  # sizes of outputs are known before a run
+        if programs_of(self.model).last.suffix is None:  # sizes of outputs are known before a run
             alone = results
             pairs = zip(self.outputs, expected, strict=True)
             out = {name: place(np.zeros_like(array), edge) for name, array in pairs}

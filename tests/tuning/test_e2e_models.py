@@ -70,7 +70,7 @@ def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[
         patch.setattr(session, "current", seen)
         model = cpuconv.compile(path, threads=1, **options)
         made = programs_of(model).last.executable
-        details = [work.node_plan.offer.detail for work in made.works if work.node_plan.offer is not None]
+        details = [work.node_plan.offer.detail for work in made.operations if work.node_plan.offer is not None]
         return {detail.problem.key for detail in details if hasattr(detail, "problem")}
 
 

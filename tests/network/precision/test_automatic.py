@@ -174,7 +174,7 @@ def test_a_metric_takes_the_place_of_relative_rms():
     made = cpuconv.compile(MODEL, tolerance=1e-6, samples=feeds(1), metric=metric, **AUTO)
     assert made.precision_table().error == 0.0 and max(asked) > 1e-6
     for wrong in ("large", -1.0, None):
-        with pytest.raises(ArgumentError, match="'metric' must be a function whose result is a number"):
+        with pytest.raises(ArgumentError, match="'metric' must be a function that returns a number"):
             cpuconv.compile(MODEL, samples=feeds(1), metric=lambda reference, outputs, wrong=wrong: wrong, **AUTO)
     nowhere = cpuconv.compile(MODEL, samples=feeds(1), metric=lambda reference, outputs: math.nan, **AUTO)
     assert nowhere.precision_table().chosen == "float32"
