@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"groups": 2}, ArgumentError, "'w' must be of shape .K, 10, R, S., .* and groups=2, not"),
     ({"groups": 0}, ArgumentError, "'groups' must be at least 1, not 0"),
     ({"groups": "all"}, ArgumentTypeError, "'groups' must be .*, not 'all'"),
-    ({"activation": "swish"}, ArgumentError, "'activation' must be one of None, 'relu', .*, not 'swish'"),
+    ({"activation": "swoosh"}, ArgumentError, "'activation' must be one of None, 'relu', .*, not 'swoosh'"),
     ({"activation": ("clip", 1)}, ArgumentError, "'activation' must be .'clip', lo, hi.,"),
     ({"activation": 7}, ArgumentTypeError, "'activation' must be"),
     ({"residual": np.float32(EXPECTED[..., :5])}, ArgumentError, r"'residual' must be of shape \(2, 24, 8, 12\)"),
