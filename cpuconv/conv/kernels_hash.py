@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune.machine.device import fingerprint
-from autotune.store.rows import Row
 from cpuconv.conv.caches.stored_hashes import stored_hash
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
@@ -27,16 +25,6 @@ def kernels_hash(problem: ConvProblem, candidate: Candidate) -> str:
     """
     key = f"{candidate.sources} {current().name} {problem.key} {candidate}"
     return stored_hash(hashlib.sha256(key.encode()).hexdigest()[:20], lambda: _computed(problem, candidate))
-
-
-def same_kernels(row: Row) -> bool:
-    """Whether a row of this device was timed with the current kernel calls, even if its sources have changed."""
-    if not row.kernels or row.device != fingerprint().key:
-        return False
-    try:
-        return row.kernels == kernels_hash(ConvProblem.parse(row.problem), Candidate.parse(row.candidate))
-    except (ValueError, LookupError, TypeError, ArithmeticError):  # the row is not from a solver of these sources
-        return False
 
 
 def _computed(problem: ConvProblem, candidate: Candidate) -> str:

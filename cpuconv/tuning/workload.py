@@ -14,7 +14,8 @@ from autotune.store.store import Store
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.choice.target import PRECISION_F32
-from cpuconv.conv.kernels_hash import kernels_hash, same_kernels
+from cpuconv.conv.choice.tuned import same_kernels
+from cpuconv.conv.kernels_hash import kernels_hash
 from cpuconv.conv.least_work import DTYPES, work_of
 from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.conv.session import TABLES

@@ -33,7 +33,7 @@ from autotune.wisdom.document import read
 wisdom = read(Path(sys.argv[1]))
 (of,) = wisdom.devices.values()
 device.fingerprint = lambda: of  # this process runs as if on the table's device
-from cpuconv.conv.kernels_hash import same_kernels
+from cpuconv.conv.choice.tuned import same_kernels
 from cpuconv.conv.recipe import current_sources
 print(sum(row.sources not in current_sources() and not same_kernels(row) for row in wisdom))
 """

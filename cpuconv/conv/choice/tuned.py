@@ -11,8 +11,9 @@ from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS, WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import Choice, Limits, with_same_rounding
-from cpuconv.conv.kernels_hash import same_kernels
+from cpuconv.conv.kernels_hash import kernels_hash
 from cpuconv.conv.recipe import Candidate, current_sources, in_closed_set
+from cpuconv.errors import CpuconvError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
@@ -66,6 +67,18 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
     if why_not(solver, problem, isa) is not None or candidate not in with_same_rounding(problem, candidate):
         return None
     return candidate
+
+
+def same_kernels(row: stored.Row) -> bool:
+    """Whether a row of this device was timed with the current kernel calls, even if its sources have changed."""
+    if not row.kernels or row.device != session.current.device:
+        return False
+    try:
+        problem = ConvProblem.parse(row.problem)
+    except CpuconvError:  # a network, or a key from another version
+        return False
+    candidate = named(problem, row.candidate)
+    return candidate is not None and row.kernels == kernels_hash(problem, candidate)
 
 
 def rows(problem: ConvProblem) -> list[Found]:
