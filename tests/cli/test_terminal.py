@@ -94,7 +94,7 @@ def test_errors_name_options_and_not_arguments(model: str, tmp_path: Path, capsy
     assert main(["run", model, "--precision", "auto"]) == USAGE
     assert capsys.readouterr().err.startswith("cpuconv: --samples must be ")
     assert main(["run", model, "--node-precision", "nowhere=bf16"]) == USAGE
-    assert capsys.readouterr().err.startswith("cpuconv: --node-precision must be of nodes")
+    assert capsys.readouterr().err.startswith("cpuconv: --node-precision must be a dict whose keys are node names")
     assert main(["quantize", model, "-o", str(tmp_path / "q.onnx"), "--data", str(tmp_path / "none")]) == USAGE
     assert capsys.readouterr().err.startswith("cpuconv: --data must be a folder")
 

@@ -171,7 +171,7 @@ def test_types(number):
 
 
 def test_types_that_are_no_floats():
-    with pytest.raises(SourceError, match="RandomNormalLike node 'y0' cannot take .*floats, not int64"):
+    with pytest.raises(SourceError, match="RandomNormalLike node 'y0' cannot take .*must be floating-point, not int64"):
         cpuconv.compile(one_node("RandomNormalLike", [np.arange(3)])[0])
 
 

@@ -311,11 +311,15 @@ WRONG = {
     "tolerance, text": ({"tolerance": "1%"}, ArgumentTypeError, "'tolerance' must be a number"),
     "tolerance, small": ({"tolerance": 1e-9}, ArgumentError, "the error of one layer"),
     "metric": ({"metric": 3}, ArgumentTypeError, "'metric' must be a callable"),
-    "metric, value": ({"metric": lambda a, b: "x", "tolerance": 1}, ArgumentError, "'metric' must be a function whose"),
+    "metric, value": (
+        {"metric": lambda a, b: "x", "tolerance": 1},
+        ArgumentError,
+        "'metric' must be a function that returns",
+    ),
     "metric, below 0": (
         {"metric": lambda a, b: -1, "tolerance": 1},
         ArgumentError,
-        "'metric' must be a function whose",
+        "'metric' must be a function that returns",
     ),
     "metric, NaN": (
         {"metric": lambda a, b: np.nan, "tolerance": 1},

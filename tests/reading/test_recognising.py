@@ -97,7 +97,7 @@ def test_load_of_an_onnx_model_names_compile_and_the_other_way_round(tmp_path: P
     with pytest.raises(SourceError, match=r"net\.onnx is no saved model, and is an ONNX model, which cpuconv\.compile"):
         cpuconv.load(path)
     cpuconv.compile(path).save(saved)
-    with pytest.raises(SourceError, match=r"a saved model, which cpuconv\.load reads"):
+    with pytest.raises(SourceError, match=r"is a saved model: use cpuconv\.load"):
         cpuconv.compile(saved)
 
 

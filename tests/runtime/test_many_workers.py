@@ -82,6 +82,6 @@ def test_branches(n, count):
         outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
         made.run([x], outputs)
         found.append(outputs)
-        assert any(len(each) > 1 for each in made.sets) == (not found[:-1])
+        assert any(len(each) > 1 for each in made.groups) == (not found[:-1])
     for together, apart in zip(*found, strict=True):
         np.testing.assert_array_equal(together, apart)
