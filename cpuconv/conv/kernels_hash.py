@@ -28,11 +28,11 @@ def kernels_hash(problem: ConvProblem, candidate: Candidate) -> str:
 
 
 def _computed(problem: ConvProblem, candidate: Candidate) -> str:
-    told = [_told(step) for step in assemble(problem, candidate).steps]
-    return "" if None in told else hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    calls = [_call_identity(step) for step in assemble(problem, candidate).steps]
+    return "" if None in calls else hashlib.sha256(repr(calls).encode()).hexdigest()[:16]
 
 
-def _told(step: Step) -> tuple[Any, ...] | None:
+def _call_identity(step: Step) -> tuple[Any, ...] | None:
     """The identity of a call; None if Numba compiles its kernel."""
     words = [_word(step.args[name]) for name in step.kernel.fields]
     driver = _ir_hash(step.kernel, step.tile)

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from autotune.interpreter import python
 from cpuconv.isa.table import current
-from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint, sum_blocks
+from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint
 from cpuconv.runtime.code import cache, parallel_compile
 from cpuconv.runtime.code.cache import NotCompiled, without_compiling
 
@@ -61,11 +62,39 @@ def test_what_would_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert fingerprint.entry(tile) is code
 
 
-def test_without_helpers_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_compile, "_Helper", lambda number: pytest.fail("a helper was started"))
-    monkeypatch.setenv(parallel_compile.VARIABLE, "1")
-    with parallel_compile.early_helpers(lambda: pytest.fail("asked")):
-        parallel_compile.compile_in_parallel([(sum_blocks, FingerprintTile(current().lanes))])
+@pytest.mark.parametrize("processes, helpers", [("1", 0), ("2", 1)])
+def test_so_many_helpers_are_started_as_are_stated(
+    monkeypatch: pytest.MonkeyPatch, processes: str, helpers: int
+) -> None:
+    """Early, as nothing is on disk, and for many missing kernels."""
+    started: list[int] = []
+    compiled: list[int] = []
+
+    class Helper(SimpleNamespace):
+        def __init__(self, number: int) -> None:
+            started.append(number)
+
+        give = finish = end = lambda self, *_: None
+
+    class Missing(SimpleNamespace):
+        module = name = "nobody"
+
+        def entry(self, tile: int) -> None:
+            compiled.append(tile)
+
+    file = SimpleNamespace(is_begun=lambda: False)
+    missing = [((Missing(), tile), file) for tile in range(2 * parallel_compile.MIN_KERNELS_PER_HELPER)]
+    monkeypatch.setattr(parallel_compile, "_Helper", Helper)
+    monkeypatch.setattr(parallel_compile, "_missing", lambda wanted: missing)
+    monkeypatch.setattr(parallel_compile, "is_cache_empty", lambda: True)
+    monkeypatch.setattr(parallel_compile, "_can_start_helpers", lambda: True)
+    monkeypatch.setattr(parallel_compile, "_send", lambda helpers, wanted: None)
+    monkeypatch.setenv(parallel_compile.VARIABLE, processes)
+    with parallel_compile.early_helpers():
+        assert len(started) == helpers
+    parallel_compile.compile_in_parallel([])
+    assert len(started) == 2 * helpers
+    assert compiled == ([*range(len(missing))] if helpers else [])  # else each at its first use
 
 
 def test_helpers_take_idle_cores_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

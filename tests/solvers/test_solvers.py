@@ -58,10 +58,7 @@ def edge(solver: Solver, problem: ConvProblem) -> tuple[int, int]:
     params = next(iter(solver.candidates(problem, current())))
     if solver is fft.SOLVER:  # its rows and columns are those of the input
         return fft.outputs(problem, params.rows, params.cols)
-    if hasattr(params, "rows"):
-        return params.rows, params.cols
-    size = getattr(params, "m", None)
-    return (size, size) if size else (1, params.n)
+    return (params.rows, params.cols) if hasattr(params, "rows") else (1, params.n)
 
 
 def plane_of(problem: ConvProblem, oh: int, ow: int) -> ConvProblem | None:

@@ -63,16 +63,18 @@ def winner(graph: Graph, target: Target) -> str | None:
 
 def is_current(row: Row, graph: Graph, target: Target) -> bool:
     """Whether a timed plan still runs the same kernels."""
-    if row.sources == sources() or not row.kernels:
-        return row.sources == sources()
-    return row.kernels == plan_hash(lay_out(graph, target, plan=row.candidate))
+    if row.sources == sources():
+        return True
+    return bool(row.kernels) and row.kernels == plan_hash(lay_out(graph, target, plan=row.candidate))
 
 
 def plan_hash(plan: NetworkPlan) -> str:
     """Hash of the kernel calls of a plan's convolutions and matrix multiplications; empty if one is unknown."""
     details = (each.offer.detail for each in plan.nodes if each.offer is not None)
-    told = [kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, LayoutCandidate)]
-    return hashlib.sha256("\n".join((plan.plan, *told)).encode()).hexdigest()[:16] if all(told) else ""
+    hashes = [
+        kernels_hash(each.problem, each.choice.candidate) for each in details if isinstance(each, LayoutCandidate)
+    ]
+    return hashlib.sha256("\n".join((plan.plan, *hashes)).encode()).hexdigest()[:16] if all(hashes) else ""
 
 
 def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, object]]:

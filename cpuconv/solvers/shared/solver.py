@@ -71,7 +71,7 @@ class Solver:
         Candidates that give equal bits to `params` of another size. Default: those of `candidates` that agree in
         `rounding`.
     is_closed : (problem, params, isa) -> bool, or None
-        Whether its micro-kernels belong to the closed kernel set, beside GEMM strips. Default: they do.
+        Whether its micro-kernels other than GEMM strips belong to the closed kernel set. Default: they do.
     """
 
     name: str

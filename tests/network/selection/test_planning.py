@@ -170,3 +170,17 @@ def test_a_race_of_older_kernels_decides_nothing(our_store):
     target = replace(TARGET, strategy="cached")
     our_store.put([row("blocked", 1.0, device=fingerprint().key, problem=winners.key_of(graph, target), sources="old")])
     assert cpuconv.compile(network(), threads=1).explain().plan_decided_by == "model"
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_race_of_other_sources_decides_if_the_kernels_are_the_same(our_store, changed):
+    graph = prepared(read(network()), {}, Rewriting()).graph
+    target = replace(TARGET, strategy="cached")
+    raced = [*plans(graph, target)][-1]
+    kernels = winners.plan_hash(raced)
+    assert len(kernels) == 16
+    blank = dict(device=fingerprint().key, problem=winners.key_of(graph, target), sources="old", state="ok")
+    our_store.put([row(raced.plan, 1.0, **blank, kernels="0" * 16 if changed else kernels)])
+    told = cpuconv.compile(network(), threads=1).explain()
+    assert told.plan_decided_by == ("model" if changed else "raced")
+    assert changed or told.plan == raced.plan
