@@ -1,4 +1,4 @@
-"""Operators of vision networks and detectors, alone or in a chain, which `bench.operators` times.
+"""Operators of networks, alone or in a chain, which `bench.operators` times.
 
 A row of `CHAINS` has a name, the shapes of the inputs, the nodes, one per line, and the constants. The line of a node
 has its operator, inputs, comma-separated outputs, and attributes; `_` is an omitted input.
@@ -86,7 +86,67 @@ def _heads(batch: int, tokens: int, heads: int, size: int) -> Case:
     return Case(name, {"x": (batch, tokens, 3 * heads * size)}, nodes, constants)
 
 
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_RECURRENT = (  # operator, steps, sequences, inputs, hidden units, directions
+    ("LSTM", 24, 1, 512, 256, 2),
+    ("LSTM", 80, 1, 288, 48, 2),
+    ("LSTM", 320, 1, 64, 96, 2),
+    ("LSTM", 80, 8, 256, 256, 2),
+    ("LSTM", 32, 1, 512, 512, 2),
+    ("LSTM", 50, 1, 128, 128, 1),
+    ("LSTM", 50, 3, 100, 75, 2),
+    ("GRU", 80, 1, 256, 192, 2),
+    ("GRU", 80, 4, 256, 192, 2),
+    ("RNN", 80, 1, 256, 256, 2),
+)
+_LINEAR = ((1, 25088, 4096), (1, 4096, 4096), (1, 4096, 1000), (1, 2048, 1000), (1, 1280, 1000), (8, 2048, 1000))
+_PRODUCTS = (
+    ((8, 197, 64), (8, 64, 197)),
+    ((8, 197, 197), (8, 197, 64)),
+    ((1, 12, 40, 40), (1, 12, 40, 15)),
+    ((1, 8, 40, 15), (1, 8, 15, 40)),
+    ((12, 49, 32), (12, 32, 49)),
+    ((1, 1, 1024), (1, 1024, 1024)),
+    ((1, 1024, 1024), (1, 1024, 1)),
+)
+_ROWS = ((1, 8, 197, 197), (1, 8, 40, 40), (1, 40, 6625), (3136, 96), (197, 768))
+
+
+def _matrices(*shape: int) -> np.ndarray:
+    """Make random matrices, scaled by the length of their rows."""
+    return (np.random.default_rng(0).standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _recurrent(op: str, steps: int, batch: int, size: int, hidden: int, directions: int) -> Case:
+    rows, both = _GATES[op] * hidden, "bidirectional" if directions > 1 else "forward"
+    weights = {"w": _matrices(directions, rows, size), "r": _matrices(directions, rows, hidden)}
+    after = " linear_before_reset=1" if op == "GRU" else ""
+    nodes = f"{op} x w r b y hidden_size={hidden} direction='{both}'{after}"
+    name = f"{op} {steps}x{batch}x{size} to {directions}x{hidden}"
+    return Case(name, {"x": (steps, batch, size)}, nodes, {**weights, "b": _matrices(directions, 2 * rows)})
+
+
+def _linear(rows: int, depth: int, columns: int) -> Case:
+    weights = {"w": _matrices(columns, depth), "b": _matrices(columns)}
+    return Case(f"Gemm {rows}x{depth} to {columns}", {"x": (rows, depth)}, "Gemm x w b y transB=1", weights)
+
+
+def _rows(*shape: int) -> Iterator[Case]:
+    yield Case(f"Softmax {_by(shape)}", {"x": shape}, "Softmax x y axis=-1")
+    weights = {"scale": _matrices(shape[-1]), "bias": _matrices(shape[-1])}
+    yield Case(f"LayerNorm {_by(shape)}", {"x": shape}, "LayerNormalization x scale bias y", weights)
+
+
 CHAINS = (
+    *(_recurrent(*sizes) for sizes in _RECURRENT),
+    *(_linear(*sizes) for sizes in _LINEAR),
+    *(Case(f"MatMul {_by(a)} {_by(b)}", {"a": a, "b": b}, "MatMul a b y") for a, b in _PRODUCTS),
+    *(case for shape in _ROWS for case in _rows(*shape)),
+    Case("Gelu 3136x384", {"x": (3136, 384)}, "Mul x root a\nErf a b\nAdd b one c\nMul x c d\nMul d half y", _HALF),
     *(_heads(*sizes) for sizes in ((1, 197, 12, 64), (1, 577, 12, 64), (64, 49, 3, 32), (4, 49, 24, 32))),
     Case("MatMul 64x3x49x32 by transposed", {"a": (64, 3, 49, 32), "b": (64, 3, 32, 49)}, "MatMul a b y"),
     Case("MatMul 12x577x64 by 12x64x577", {"a": (12, 577, 64), "b": (12, 64, 577)}, "MatMul a b y"),
@@ -228,15 +288,10 @@ CHAINS = (
 )  # fmt: skip
 
 
-def chains() -> Iterator[Network]:
+def networks() -> Iterator[Network]:
     """Yield the networks of `CHAINS`."""
     for chain in CHAINS:
-        yield Network(chain.name, chain.inputs, partial(_chained, chain), {})
-
-
-def _chained(chain: Case, inputs: Shapes) -> onnx.ModelProto:
-    nodes = [_node(line) for line in chain.nodes.strip().splitlines()]
-    return made(nodes, chain.constants, inputs)
+        yield Network(chain.name, chain.inputs, partial(_made, chain), {})
 
 
 def _node(line: str) -> onnx.NodeProto:
@@ -247,10 +302,11 @@ def _node(line: str) -> onnx.NodeProto:
     return helper.make_node(op, ["" if name == "_" else name for name in given], outputs.split(","), **attributes)
 
 
-def made(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, np.ndarray], inputs: Shapes) -> onnx.ModelProto:
-    """Make a model of these nodes with the output y."""
+def _made(chain: Case, inputs: Shapes) -> onnx.ModelProto:
+    """Make the model of a row, with the output y."""
+    nodes = [_node(line) for line in chain.nodes.strip().splitlines()]
     fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
-    known = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    known = [numpy_helper.from_array(np.asarray(array), name) for name, array in chain.constants.items()]
     kind = TensorProto.INT64 if nodes[-1].op_type == "ArgMax" else TensorProto.FLOAT
     given = helper.make_tensor_value_info("y", kind, None)
     graph = helper.make_graph(nodes, "operator", fed, [given], known)

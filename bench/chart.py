@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/chart.py` works too
-
 from tabulate import tabulate
 
 from autotune.files import write_whole
+from bench import options
 from bench.models import Data
 from bench.peers import CPUCONV, OWN_F32
 from bench.report import NOTHING, replaced
@@ -92,10 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.chart", description=__doc__)
-    p.add_argument(
-        "runs", nargs="*", type=Path, metavar="FILE", help="figures of `bench.models --json` to show; none: those kept"
-    )
+    p = options.parser("chart", __doc__)
+    p.add_argument("runs", nargs="*", type=Path, metavar="FILE", help="figures of `bench.models --json` (those stored)")
     p.add_argument("--cpu", metavar="TEXT", help="the CPU's name for readers (that which the system tells)")
     return p
 
@@ -168,7 +165,7 @@ def svg(runs: Sequence[Data]) -> str:
         f"<style>{STYLE}</style>",
         f'<rect class="paper" width="{WIDTH}" height="{height}" rx="6"/>',
         '<text class="name" x="8" y="18">Milliseconds for one image, one thread</text>',
-        f'<text class="note" x="8" y="33">{escape(_engine_cpu(runs))}; shorter is faster</text>',
+        f'<text class="note" x="8" y="33">{escape(_cpu(runs).partition(",")[0])}; shorter is faster</text>',
     ]
     y = TOP
     for name, bars in groups.items():
@@ -219,11 +216,10 @@ def summary(runs: Sequence[Data], folder: str) -> str:
     """Return the chart with its caption: measurements and caveats."""
     held = _run(runs, SERIES[0])
     assert held is not None, "a run of float32 on one thread"
-    peers = _listed([engine["name"] for key, engine in held["engines"].items() if key != CPUCONV], "and")
+    others = [engine for key, engine in held["engines"].items() if key != CPUCONV]
+    peers = " and ".join(", ".join(engine["name"] for engine in others).rsplit(", ", 1))
     worst = min(held["lines"], key=lambda line: line["ratio"]["median"] if line["ratio"] else math.inf)
-    versions = ", ".join(
-        f"{engine['name']} {engine['version']}" for key, engine in held["engines"].items() if key != CPUCONV
-    )
+    versions = ", ".join(f"{engine['name']} {engine['version']}" for engine in others)
     texts = [
         f'<img src="{folder}{CHART.name}" width="480" alt="Milliseconds of networks by engine; the figures are in '
         f'tables of the page on networks">',
@@ -305,19 +301,10 @@ def _cpu(runs: Sequence[Data]) -> str:
     return str(runs[0]["cpu"])
 
 
-def _engine_cpu(runs: Sequence[Data]) -> str:
-    """Return the CPU's name up to the first comma."""
-    return _cpu(runs).partition(",")[0]
-
-
 def _milliseconds(seconds: float) -> str:
     """Format seconds as milliseconds with three digits."""
     milliseconds = seconds * 1e3
     return f"{milliseconds:.3g}" if milliseconds < 1000 else f"{milliseconds:.0f}"
-
-
-def _listed(names: Sequence[str], word: str) -> str:
-    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
 
 
 if __name__ == "__main__":

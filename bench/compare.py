@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,22 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/compare.py` works too
-
 from rich.console import Console
 
 from autotune.files import write_whole
-from bench import report, shapes, typed
+from bench import options, report, shapes, typed
+from bench.options import positive
 from bench.peers import OWN_F32, PEERS
 from bench.peers.cpuconv_peer import CALLS
 from bench.race import Race
 from bench.results import LineResult
-from bench.settings import ALL, GROUPS, OWN, TYPED, Run, Settings, layout_names, words
+from bench.settings import ALL, GROUPS, OWN, TYPED, Run, Settings, layout_names
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.problem.types import ALL_F32, Types
-
-INTERRUPTED = 130
-STRATEGIES = ("cached", "heuristic", "profile")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         layouts=layout_names(args.layouts),
         strategy=args.strategy,
         call=args.call,
-        groups=words(args.groups, GROUPS, "--groups"),
+        groups=options.words(args.groups, GROUPS, "--groups"),
         batch=args.batch,
     )
     asked = replace(in_types(asked, args.types), w_bits=args.weight_bits)
@@ -55,54 +50,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         publish(race.results, race.run, args)
     else:
         console.print("Nothing was measured.")
-    return INTERRUPTED if race.interrupted else 0 if race.results else 1
+    return options.INTERRUPTED if race.interrupted else 0 if race.results else 1
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.compare", description=__doc__)
-    p.add_argument("--threads", type=positive, default=1, help="threads of each engine (1)")
+    p = options.parser("compare", __doc__, *MEASURING, "--lines", "--strategy", "--json")
     add_measuring(p)
-    p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
+    p.add_argument("--threads", type=positive, default=1, help="threads of each engine (1)")
     p.add_argument("--types", type=types, default=ALL_F32, help="f32, bf16, int8, or x:w:y as in u8:s8:f32 (f32)")
-    p.add_argument("--weight-bits", type=bits, default=typed.W_BITS, help="bits of integer weights (%(default)s)")
+    p.add_argument(
+        "--weight-bits", type=int, choices=range(2, 1 + typed.W_BITS), default=typed.W_BITS, metavar="N",
+        help="bits of integer weights (%(default)s)",
+    )  # fmt: skip
     p.add_argument("--draw", type=positive, metavar="N", help="N random lines instead of those of a file")
     p.add_argument("--seed", type=int, default=0, help="seed of --draw (0)")
     p.add_argument("--batch", type=positive, metavar="N", help="batch size of every line, instead of its own")
     p.add_argument("--layouts", default="auto", help="layouts of cpuconv, comma-separated: auto, nchw, ... (auto)")
     p.add_argument("--call", default=CALLS[0], choices=CALLS, help="a plan, or conv2d with writable weights (plan)")
-    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="strategy of cpuconv")
     groups = "; ".join(f"{name}: {', '.join(group)}" for name, group in GROUPS.items())
     p.add_argument("--groups", default="", help=f"columns of the best of a group, comma-separated ({groups})")
     p.add_argument("--targets", action="store_true", help="print which targets are met")
     p.add_argument("--details", action="store_true", help="print roofs, milliseconds, forms and errors")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     p.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
     return p
 
 
+MEASURING = ("--rounds", "--peers", "--shapes", "--timeout")  # options that say what to measure and how
+
+
 def add_measuring(p: argparse.ArgumentParser) -> None:
-    """Add the options that say what to measure and how."""
+    """Complete the options that say what to measure and how."""
+    p.set_defaults(peers=",".join(GROUPS[ALL]))
     p.add_argument("--runs", type=positive, default=1, help="repetitions; figures are medians over them (1)")
-    p.add_argument("--rounds", type=positive, default=5, help="timings of each engine per line (5)")
     p.add_argument("--seconds-per-sample", type=float, default=0.2, help="seconds per timing (0.2)")
-    p.add_argument("--peers", default=",".join(GROUPS[ALL]), help="comma-separated (%(default)s)")
-    p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
-    p.add_argument("--timeout", type=float, default=600.0, help="timeout per engine, in seconds (600)")
-
-
-def positive(text: str) -> int:
-    """Parse a positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
-    return int(text)
-
-
-def bits(text: str) -> int:
-    """Parse a number of bits that fits int8, sign included."""
-    if not text.isdecimal() or not 2 <= int(text) <= typed.W_BITS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 2 to {typed.W_BITS}, not {text!r}")
-    return int(text)
 
 
 def in_types(asked: Settings, types: Types) -> Settings:
@@ -126,7 +107,7 @@ def settings(args: argparse.Namespace, **more: Any) -> Settings:
         "rounds": args.rounds,
         "seconds": args.seconds_per_sample,
         "runs": args.runs,
-        "peers": words(args.peers, [key for key in PEERS if key not in OWN], "--peers"),
+        "peers": options.words(args.peers, [key for key in PEERS if key not in OWN], "--peers"),
         "timeout": args.timeout,
     }
     return Settings(**fields, **more)
@@ -142,12 +123,9 @@ def publish(results: list[LineResult], run: Run, args: argparse.Namespace) -> No
     if args.details:
         print("", report.roofs_text(data), report.roofs_table(data, "simple"), sep="\n")
         print("", report.details_table(results, run, "simple"), sep="\n")
-    files = {}
-    if args.json:
-        files[args.json] = json.dumps(data, indent=1) + "\n"
+    options.write_json(args.json, data)
     if args.markdown:
-        files[args.markdown] = report.markdown(results, run, with_targets=args.targets)
-    write_whole(files)
+        write_whole({args.markdown: report.markdown(results, run, with_targets=args.targets)})
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
-import itertools
 import multiprocessing
 import os
 import signal
@@ -17,12 +15,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from autotune.machine.roofline import Roofs
 from bench import oracle, peers, roofs, typed
-from bench.memory import NOW, PEAK, resident
 from bench.networks.problem import NetworkProblem
 from bench.peers.base import Form, NetworkPeer, Peer, TypedPeer, version
 from cpuconv.problem.problem import ConvProblem
@@ -30,8 +28,6 @@ from cpuconv.problem.types import ALL_F32
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 MIN_RUNS = 3
-LOADING = ("load and run", "run")  # the parts that `load` times
-MEMORY = ("most", "kept")  # the figures of `memory`: peak, and after the last run
 SETTLE = 0.2  # share of a sample's time for warm-up runs that do not count
 
 
@@ -98,17 +94,6 @@ class Engine:
     def prepare(self, problem: ConvProblem | NetworkProblem, w_bits: int = typed.W_BITS) -> list[Prepared]:
         """Prepare the engine for a problem and check the output of every form; `w_bits` as in `Settings`."""
         return self.ask("prepare", problem, w_bits)
-
-    def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Load a network; return seconds of each part (`LOADING`). Only a process's first load shows the whole cost."""
-        return self.ask("load", problem)
-
-    def memory(self, problem: NetworkProblem) -> dict[str, float]:
-        """Load a network and run it twice; return the resident bytes (`MEMORY`) beyond those before the load.
-
-        Only a process's first load shows the whole cost.
-        """
-        return self.ask("memory", problem)
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run one form for about `seconds`; return the time of each run in seconds."""
@@ -239,33 +224,6 @@ class Session:
             raise RuntimeError(f"{self.peer.name} is compared in float32 only")
         return self.peer.typed(problem, given, self.threads), [typed.answer(problem, given)]
 
-    def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Return the seconds to load a network and run it once, and to run it again."""
-        problem = self._own(problem)
-        feed = problem.feed()
-        importlib.import_module(self.peer.package)
-        with self._converted(problem) as path:
-            ends = [time.perf_counter()]
-            form = self._runner().network(path, feed, self.threads)[0]
-            form.run()
-            ends.append(time.perf_counter())
-            form.run()
-            ends.append(time.perf_counter())
-        return dict(zip(LOADING, (later - earlier for earlier, later in itertools.pairwise(ends)), strict=True))
-
-    def memory(self, problem: NetworkProblem) -> dict[str, float]:
-        """Return the resident bytes beyond those after the import of the engine, including mapped library files."""
-        problem = self._own(problem)
-        feed = problem.feed()
-        importlib.import_module(self.peer.package)
-        with self._converted(problem) as path:
-            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-            before = resident(NOW)
-            form = self._runner().network(path, feed, self.threads)[0]
-            form.run()
-            form.run()
-            return dict(zip(MEMORY, (resident(PEAK) - before, resident(NOW) - before), strict=True))
-
     def _runner(self) -> NetworkPeer:
         if not isinstance(self.peer, NetworkPeer):
             raise RuntimeError(f"{self.peer.name} is compared on single convolutions only")
@@ -306,19 +264,9 @@ def sample(run: Callable[[], object], seconds: float) -> list[float]:
     return times
 
 
-@contextlib.contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Set the environment variables with which a child process starts."""
+def _environment(threads: int) -> contextlib.AbstractContextManager[object]:
+    """Return a context with the environment variables with which a child process starts."""
     wanted = {"OMP_NUM_THREADS": str(threads)}
     if not CAN_STOP:  # idle engines cannot be stopped, so they must not spin
         wanted |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return mock.patch.dict(os.environ, wanted)

@@ -7,20 +7,16 @@ inputs. In some networks the error varies much between inputs, so the figure is 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/errors.py` works too
-
 import numpy as np
 from tabulate import tabulate
 
-from autotune.files import write_whole
-from bench.compare import positive
+from bench import options
 from bench.networks import Network
 from bench.networks.problem import asked
 from bench.peers.base import Form, NetworkPeer, missing
@@ -45,19 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, network in asked(args.folder, args.networks).items()
     }
     print(table(found))
-    if args.json:
-        write_whole({args.json: json.dumps(found, indent=1) + "\n"})
+    options.write_json(args.json, found)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.errors", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
-    p.add_argument("--feeds", type=positive, default=8, help="random inputs of each network (%(default)s)")
-    p.add_argument("--threads", type=positive, default=1, help="threads of each engine (%(default)s)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    p = options.parser("errors", __doc__, "folder", "--networks", "--json")
+    p.add_argument("--feeds", type=options.positive, default=8, help="random inputs of each network (%(default)s)")
+    p.add_argument("--threads", type=options.positive, default=1, help="threads of each engine (%(default)s)")
     return p
 
 

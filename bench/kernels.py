@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/kernels.py` works too
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import track
 from tabulate import tabulate
 
-from autotune.files import write_whole
 from autotune.machine.device import fingerprint
+from bench import options
 from bench.loops import Loop, depthwise_loops, gemm_loops, peak_loop, time_all, winograd_loops
-from bench.settings import machine_name, words
+from bench.report import NOTHING
+from bench.settings import machine_name
 from cpuconv.isa import Isa, current
 
 Makers = Iterator[tuple[str, Callable[[], list[Loop]]]]
+Figures = Mapping[str, tuple[str, str]]  # by name in JSON: header and format of the table
+SPEED: Figures = {"gflops": ("GFLOP/s", "{:.1f}"), "peak_share": ("of peak", "{:.0%}")}
+CYCLES: Figures = {"ns": ("ns", "{:.1f}"), "cycles": ("cycles", "{:.0f}"), "cycles_a_vector": ("a vector", "{:.2f}")}
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Figures of a loop: names in JSON, table headers, and formats."""
-
-    names: tuple[str, ...]
-    headers: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Loops of one table, with a row per tile and its figures for each case."""
 
     title: str
@@ -44,8 +33,6 @@ class Family:
     figures: Figures
 
 
-SPEED = Figures(("gflops", "peak_share"), ("GFLOP/s", "of peak"), ("{:.1f}", "{:.0%}"))
-CYCLES = Figures(("ns", "cycles", "cycles_a_vector"), ("ns", "cycles", "a vector"), ("{:.1f}", "{:.0f}", "{:.2f}"))
 FAMILIES: dict[str, Family] = {
     "gemm": Family("GEMM tiles: weight vectors x pixels; operands in L1, weights streaming from L2", gemm_loops, SPEED),
     "winograd": Family("Winograd transforms: a tile of one channel block", winograd_loops, CYCLES),
@@ -60,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     isa = current()
     makers = [
         (family, make)
-        for family in words(args.families, FAMILIES, "--families")
+        for family in options.words(args.families, FAMILIES, "--families")
         for name, make in FAMILIES[family].loops(isa)
         if not args.tiles or name in args.tiles
     ]
@@ -72,21 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     loops = [peak, *(loop for _, loop in made)]
     time_all(loops, args.rounds, args.seconds_per_sample, lambda rounds: track(rounds, "timing", console=console))
     data = to_dict(isa, peak, made)
-    print(json.dumps(data, indent=1) if args.json else report(data, "simple"))
-    if args.markdown:
-        write_whole({args.markdown: report(data, "pipe")})
+    print(report(data))
+    options.write_json(args.json, data)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
+    p = options.parser("kernels", __doc__, "--rounds", "--json", rounds=41)  # the fastest round counts
     p.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (%(default)s)")
     p.add_argument("--tiles", nargs="+", default=(), metavar="NAME", help="only these tiles, such as 4x6 or 'F(4,3)'")
-    p.add_argument("--rounds", type=int, default=41, help="times that each loop is run; the fastest counts (41)")
     p.add_argument("--seconds-per-sample", type=float, default=5e-4, help="time of each run (0.0005)")
-    p.add_argument("--json", action="store_true", help="print JSON")
-    p.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
     return p
 
 
@@ -117,7 +100,7 @@ def _record(loop: Loop, peak: float, ghz: float) -> dict[str, Any]:
     return record
 
 
-def report(data: dict[str, Any], style: str) -> str:
+def report(data: dict[str, Any]) -> str:
     """Return the tables, and the peak to which the shares refer."""
     parts = [
         f"{data['cpu']}, {data['isa']}, one thread: FMA peak {data['peak_gflops']:.1f} GFLOP/s, which is a clock of "
@@ -126,21 +109,21 @@ def report(data: dict[str, Any], style: str) -> str:
     for name, family in FAMILIES.items():
         records = [record for record in data["loops"] if record["family"] == name]
         if records:
-            parts += [f"{family.title}.", _table(records, family.figures, style)]
+            parts += [f"{family.title}.", _table(records, family.figures)]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(records: Sequence[dict[str, Any]], figures: Figures, style: str) -> str:
+def _table(records: Sequence[dict[str, Any]], figures: Figures) -> str:
     cases = list(dict.fromkeys(record["case"] for record in records))
     rows: dict[str, dict[str, list[str]]] = {}
     for record in records:
-        texts = [text.format(record[name]) for name, text in zip(figures.names, figures.texts, strict=True)]
+        texts = [text.format(record[name]) for name, (_, text) in figures.items()]
         rows.setdefault(record["tile"], {})[record["case"]] = texts
-    missing = ["–"] * len(figures.names)
+    missing = [NOTHING] * len(figures)
     body = [[tile, *(text for case in cases for text in row.get(case, missing))] for tile, row in rows.items()]
-    headers = ["tile", *(f"{case}: {header}" for case in cases for header in figures.headers)]
+    headers = ["tile", *(f"{case}: {header}" for case in cases for header, _ in figures.values())]
     right = ("left", *["right"] * (len(headers) - 1))
-    return tabulate(body, headers, tablefmt=style, disable_numparse=True, colalign=right)
+    return tabulate(body, headers, disable_numparse=True, colalign=right)
 
 
 if __name__ == "__main__":

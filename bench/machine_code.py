@@ -57,11 +57,10 @@ def compared(before: Path, after: Path) -> tuple[int, list[str]]:
 
 def main() -> int:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("before", type=Path, help="a cache folder")
-    parser.add_argument("after", type=Path, help="another one")
-    options = parser.parse_args()
-    same, other = compared(options.before, options.after)
+    p = argparse.ArgumentParser(prog="bench.machine_code", description=__doc__.partition("\n")[0])
+    for name in ("before", "after"):
+        p.add_argument(name, type=Path, help="a cache folder")
+    same, other = compared(**vars(p.parse_args()))
     print(f"{same} kernels have the machine code of before, {len(other)} do not")
     for name in sorted(set(other)):
         print(f"  {other.count(name)} of {name}")

@@ -1,41 +1,34 @@
 """Measure how networks and layers scale over the cores of this machine: `python -m bench.many_cores --help`.
 
-Eight networks and twelve layers run on 1, 2, 4, … threads in cpuconv and in ONNX Runtime, PyTorch and OpenVINO, if
-installed. Missing network files and kernels are made first, by one process per core; no internet access is needed. The
-most important measurements come first; those that the time limit excludes are listed. A profile of each network on all
-threads divides its time into parts. Several simultaneous callers are timed with every division of the cores.
+Eight networks, whose files `python -m bench.networks DIR` makes, and twelve layers run on 1, 2, 4, … threads in cpuconv
+and in ONNX Runtime, PyTorch and OpenVINO, if installed. The most important measurements come first; those that the time
+limit excludes are listed. A profile of each network on all threads divides its time into parts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/many_cores.py` works too
-
 from rich.console import Console
+from tabulate import tabulate
 
+import cpuconv
 from autotune.files import write_whole
-from bench import many_cores_page, roofs, shapes
-from bench.compare import positive
-from bench.models import raced, to_dict
-from bench.networks import networks
+from bench import models, options, roofs, shapes
 from bench.networks.problem import NetworkProblem, asked, problems
+from bench.peers import CPUCONV
 from bench.precisions import TABLE
 from bench.race import Race
-from bench.settings import PLAIN, Settings, machine_name
-from bench.throughput import images_a_second
+from bench.results import geomean
+from bench.settings import Settings, machine_name
 from cpuconv.network.reports.profile import Profile
 from cpuconv.network.reports.timing import Span
 from cpuconv.runtime.threads import maximum_threads
@@ -48,8 +41,9 @@ LAYERS = (
     "|inceptionv3:1x7|convnext:dw96"
 )
 PEERS = ("onnxruntime", "torch", "openvino")
-CALLED = ("resnet50", "mobilenet_v2")  # networks of the measurement with several callers
 RUNS = 20  # runs of a profile
+PARTS = ("work", "slower", "imbalance", "serial", "joins")
+Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -79,22 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     end = time.monotonic() + 60 * args.minutes
     console = Console(stderr=True, highlight=False)
-    chosen = tuple(filter(None, args.networks.split(","))) or NETWORKS
+    paths = {name: args.folder / f"{name}.onnx" for name in asked(args.folder, args.networks)}
     found: dict[str, Any] = {"cpu": machine_name(), "cores": maximum_threads(), "threads": args.threads}
-    found |= {"seconds": {}, "roofs": {}, "tables": [], "profiles": {}, "callers": {}, "left_out": []}
-    planned = stages(args.threads)
-    for label, prepare in (("networks", make_networks), ("kernels", compile_kernels)):
-        begun = time.monotonic()
-        prepare(args.folder, chosen, planned, console)
-        found["seconds"][label] = time.monotonic() - begun
-        console.print(f"{label}: {found['seconds'][label]:.0f} s")
-    paths = {name: args.folder / f"{name}.onnx" for name in chosen if (args.folder / f"{name}.onnx").is_file()}
-    called = {name: path for name, path in paths.items() if name in CALLED}
+    found |= {"seconds": {}, "roofs": {}, "tables": [], "profiles": {}, "left_out": []}
     steps: list[tuple[str, Callable[[], Any]]] = [
         ("roofs", lambda: {count: roofs.measure(count).fma_gflops for count in args.threads}),
         ("profiles", lambda: {name: profiled(path, args.threads) for name, path in paths.items()}),
-        *((str(stage), partial(table, stage, args, paths)) for stage in planned),
-        ("callers", lambda: {name: callers(path, max(args.threads), args.seconds) for name, path in called.items()}),
+        *((str(stage), partial(table, stage, args, paths)) for stage in stages(args.threads)),
     ]
     longest = 0.0
     for label, measure in steps:
@@ -108,38 +93,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             found["tables"].append(measure())
             longest = max(longest, time.monotonic() - begun)
         found["seconds"][label] = time.monotonic() - begun
-        console.print(f"{label}: {time.monotonic() - begun:.0f} s")
-        if args.json:
-            write_whole({args.json: json.dumps(found, indent=1) + "\n"})
-    page = many_cores_page.page(found)
+        console.print(f"{label}: {found['seconds'][label]:.0f} s")
+        options.write_json(args.json, found)
+    text = page(found)
     if args.page:
-        write_whole({args.page: page})
-    print(page)
+        write_whole({args.page: text})
+    print(text)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.many_cores", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="folder of the networks; missing ones are written to it")
-    p.add_argument("--networks", default="", metavar="NAMES", help=f"comma-separated ({','.join(NETWORKS)})")
-    p.add_argument("--threads", type=_counts, default=_powers(maximum_threads()), help="as 1,2,4 (powers of 2)")
+    most = maximum_threads()
+    powers = ",".join(map(str, sorted({most, *(1 << at for at in range(most.bit_length()))})))
+    common = "folder", "--networks", "--threads", "--peers", "--rounds", "--seconds", "--json"
+    defaults = {"networks": ",".join(NETWORKS), "threads": powers, "peers": ",".join(PEERS)}
+    p = options.parser("many_cores", __doc__, *common, **defaults, rounds=3, seconds=0.1)
     p.add_argument("--minutes", type=float, default=8.0, help="time limit for starting measurements (8)")
-    p.add_argument("--rounds", type=positive, default=3, help="timings of each engine (3)")
-    p.add_argument("--seconds", type=float, default=0.1, help="seconds per timing (0.1)")
-    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated (%(default)s)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured, after each table")
     p.add_argument("--page", type=Path, metavar="FILE", help="write the page, in Markdown")
     return p
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted(map(positive, text.split(","))))
-
-
-def _powers(most: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, … and `most`."""
-    return tuple(sorted({most, *(1 << at for at in range(most.bit_length()) if 1 << at <= most)}))
 
 
 def stages(threads: Sequence[int]) -> list[Stage]:
@@ -155,92 +127,22 @@ def stages(threads: Sequence[int]) -> list[Stage]:
     return found + [Stage("networks", count, precision=name) for name in ("bf16", "int8") for count in between]
 
 
-# --- preparation -----------------------------------------------------------------------------------------------------
-
-
-def _processes(count: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max(1, min(count, maximum_threads())), multiprocessing.get_context("spawn"), _alone)
-
-
-def _alone() -> None:
-    """Restrict a worker process to one core."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CPUCONV_COMPILERS": "1"}
-
-
-def make_networks(folder: Path, chosen: Sequence[str], planned: Sequence[Stage], console: Console) -> None:
-    """Make the missing files of networks, int8 ones included."""
-    with _processes(len(chosen)) as pool:
-        for name, why in zip(chosen, pool.map(_make, [folder] * len(chosen), chosen), strict=True):
-            if why:
-                console.print(f"{name}: {why}")
-
-
-def _make(folder: Path, name: str) -> str:
-    """Make a network's files; return why one could not be made, or an empty string."""
-    from bench.networks.__main__ import main as make
-    from bench.networks.quantized import quantized
-
-    if make([str(folder), "--only", name]):
-        return "not made"
-    try:
-        quantized(networks()[name], folder / f"{name}.onnx")
-    except Exception as error:  # ONNX Runtime raises many kinds
-        return f"no int8 file: {type(error).__name__}: {error}"
-    return ""
-
-
-def compile_kernels(folder: Path, chosen: Sequence[str], planned: Sequence[Stage], console: Console) -> None:
-    """Compile the kernels of all stages into the user's cache, each network in its own processes."""
-    tasks = [(folder, name, stage) for stage in planned if stage.kind == "networks" for name in chosen]
-    with _processes(len(tasks)) as pool:
-        for done in pool.map(_compile, tasks):
-            if done:
-                console.print(done)
-
-
-def _compile(task: tuple[Path, str, Stage]) -> str:
-    import cpuconv
-
-    folder, name, stage = task
-    precision = TABLE[stage.precision]
-    try:
-        with problems(folder, asked(folder, name), stage.batch, precision.quantized) as found:
-            options: dict[str, Any] = {"precision": precision.ours.get("precision", "float32")}
-            cpuconv.compile(found[name].path, threads=stage.threads, **options).run(found[name].feed())
-    except Exception as error:  # the stage reports it again
-        return f"{name}, {stage}: {type(error).__name__}: {error}"
-    return ""
-
-
-# --- measurements ----------------------------------------------------------------------------------------------------
-
-
 def table(stage: Stage, args: argparse.Namespace, paths: Mapping[str, Path]) -> dict[str, Any]:
     """Measure the engines on one stage; the result has the form of `bench.models.to_dict`."""
     precision, peers = TABLE[stage.precision], tuple(args.peers.split(","))
-    common: dict[str, Any] = {"threads": stage.threads, "rounds": args.rounds, "seconds": args.seconds, "roofs": False}
+    common: dict[str, Any] = {"threads": stage.threads, "rounds": args.rounds, "seconds": args.seconds}
     if stage.kind == "layers":
-        lines = shapes.load(pattern=LAYERS)
-        race = Race(lines, Settings(**common, peers=peers), Console(stderr=True, quiet=True))
+        lines, settings = shapes.load(pattern=LAYERS), Settings(**common, peers=peers, roofs=False)
+        race = Race(lines, settings, Console(stderr=True, quiet=True))
         race.measure_all()
-        return {**to_dict(race.results, race.run), **asdict(stage)}
-    settings = Settings(
-        **common,
-        layouts=(PLAIN,),
-        batch=stage.batch,
-        peers=precision.asked(peers),
-        tolerance=precision.tolerance,
-        own_tolerance=precision.own_tolerance,
-        options=precision.options(),
-    )
+        return {**models.to_dict(race.results, race.run), **asdict(stage)}
+    settings = precision.settings(peers, **common, batch=stage.batch)
     with problems(args.folder, asked(args.folder, ",".join(paths)), stage.batch, precision.quantized) as found:
-        return {**raced(found, settings)[0], **asdict(stage)}
+        return {**models.raced(found, settings)[0], **asdict(stage)}
 
 
 def profiled(path: Path, threads: Sequence[int]) -> dict[str, Any]:
     """Profile a network on the most threads: parts of a run in seconds, and its slowest operators."""
-    import cpuconv
-
     feed = NetworkProblem(path, path.with_suffix(".npz")).feed()
     most = max(threads)
     one, many = (cpuconv.compile(path, threads=count).profile(feed, RUNS, watch=True) for count in (1, most))
@@ -300,18 +202,86 @@ def parts(profile: Profile, threads: int, busy: float) -> dict[str, float]:
     }
 
 
-def callers(path: Path, cores: int, seconds: float) -> dict[str, float]:
-    """Return images per second of several callers that use all cores, by "callers x threads"."""
-    import cpuconv
+def page(found: Mapping[str, Any]) -> str:
+    """Return all measurements as text with tables."""
+    tables = found["tables"]
+    versions = {each["name"]: each["version"] for one in tables for each in one["engines"].values()}
+    told = [
+        f"# {found['cpu']}, {found['cores']} cores",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "## Ratios to the fastest other engine",
+        "Its time over ours, geometric mean and worst, medians; above 1 ours is faster.",
+        _table(("what", "precision", "batch", "threads", "mean", "worst", "worst line"), map(_summary, tables)),
+        "## Scaling",
+        "Efficiency: time on one thread over the time on n threads, over n, of each engine. "
+        f"That of the FMA peak bounds it: {_peaks(found['roofs'])}.",
+        *(_scaling(tables, *key) for key in dict.fromkeys(map(_kind, tables))),
+    ]
+    if found["profiles"]:
+        told += ["## Where the time of a run goes", _parts(found["profiles"])]
+    told += ["## Milliseconds", *(models.table(one, "pipe") for one in tables)]
+    told += [f"{line['label']}: {note}." for one in tables for line in one["lines"] for note in line["notes"]]
+    if found["left_out"]:
+        told += [f"Left out, as time was up: {'; '.join(found['left_out'])}."]
+    return "\n\n".join(told) + "\n"
 
-    feed = NetworkProblem(path, path.with_suffix(".npz")).feed()
-    found = {}
-    for count in _powers(cores):
-        model = cpuconv.compile(path, threads=max(1, cores // count))
-        found[f"{count}x{max(1, cores // count)}"] = max(
-            images_a_second(model, feed, count, 3 * seconds) for _ in range(3)
-        )
-    return found
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+
+
+def _peaks(peaks: Mapping[int, float]) -> str:
+    one = peaks.get(1, 0.0)
+    told = (f"{peak:.0f} GFLOP/s on {count} ({peak / count / one:.0%})" for count, peak in peaks.items() if one)
+    return ", ".join(told) or "which was not measured"
+
+
+def _kind(one: Table) -> tuple[str, str, int]:
+    return one["kind"], one["precision"], one["batch"]
+
+
+def _summary(one: Table) -> tuple[object, ...]:
+    of_worst = (line["label"] for line in one["lines"] if line["ratio"] == one["worst"])
+    figures = (f"{ratio['median']:.2f}" if ratio else "" for ratio in (one["geomean"], one["worst"]))
+    return (*_kind(one), one["threads"], *figures, next(of_worst, "") if one["worst"] else "")
+
+
+def _medians(one: Table, engine: str) -> dict[str, float]:
+    return {line["label"]: line["engines"][engine]["median"] for line in one["lines"] if engine in line["engines"]}
+
+
+def _scaling(tables: Sequence[Table], kind: str, precision: str, batch: int) -> str:
+    """Table with a row per line and engine: efficiency on each number of threads."""
+    here = [one for one in tables if _kind(one) == (kind, precision, batch)]
+    single = next((one for one in here if one["threads"] == 1), None)
+    many = sorted((one for one in here if one["threads"] > 1), key=lambda one: one["threads"])
+    if single is None or not many:
+        return ""
+    rows = []
+    for engine, told in single["engines"].items():
+        base = _medians(single, engine)
+        figures = [
+            {name: base[name] / time / one["threads"] for name, time in _medians(one, engine).items() if name in base}
+            for one in many
+        ]
+        for label in base if engine == CPUCONV else ():
+            rows.append((label, told["name"], *(f"{each[label]:.0%}" if label in each else "" for each in figures)))
+        means = (f"{geomean(each.values()):.0%}" if each else "" for each in figures)
+        rows.append(("geometric mean", told["name"], *means))
+    heads = ("line", "engine", *(f"{one['threads']} threads" for one in many))
+    return f"{kind}, {precision}, batch {batch}\n\n{_table(heads, rows)}"
+
+
+def _parts(profiles: Mapping[str, Any]) -> str:
+    """Table with a row per network: parts of the run as shares, and µs of a join."""
+    rows = []
+    for name, one in profiles.items():
+        parts = one["parts"]
+        total = sum(parts[part] for part in PARTS)
+        join = parts["joins"] / parts["rows"] * 1e6 if parts["rows"] else 0.0
+        rows.append((name, f"{one['one'] * 1e3:.2f}", f"{one['seconds'] * 1e3:.2f}",
+                     *(f"{parts[part] / total:.0%}" for part in PARTS), f"{join:.1f}"))  # fmt: skip
+    return _table(("network", "ms, one thread", "ms", *PARTS, "µs between operators"), rows)
 
 
 if __name__ == "__main__":

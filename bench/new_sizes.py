@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -22,35 +21,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/new_sizes.py` works too
-
 from rich.console import Console
 from tabulate import tabulate
 
-from autotune.files import write_whole
-from bench.compare import INTERRUPTED, positive
-from bench.models import counts
-from bench.settings import machine_name, words
+from bench import options
+from bench.first import NAMES
+from bench.options import positive
+from bench.peers import CPUCONV
+from bench.peers.base import missing
+from bench.report import NOTHING
+from bench.settings import machine_name
 from bench.sizes import caches
-from bench.sizes.engines import CPUCONV, ENGINES
 from bench.sizes.inputs import SizedNetwork, ocr_networks, open_network
-from bench.sizes.measuring import Job, ask, largest_errors, least
+from bench.sizes.measuring import Job, ask, largest_errors
 
 TOLERANCE = 1e-3  # largest difference between engines, over the largest element of an output
 CLOCKS = ("wall", "processor")
 OCR = ("recogniser", "detector")
 MB = 1e-6
-NOTHING = "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table; return 1 if an engine failed or results differ, 130 when interrupted."""
     args = parser().parse_args(argv)
-    engines = [key for key in words(args.engines, ENGINES, "--engines") or ENGINES if not ENGINES[key].missing]
+    engines = [key for key in options.words(args.engines, NAMES, "--engines") or NAMES if not missing(key)]
     console = Console(stderr=True, highlight=False)
-    for key in ENGINES.keys() - engines:
-        if key in (args.engines or ",".join(ENGINES)).split(","):
-            console.print(f"{ENGINES[key].name} is not installed")
+    for key in options.words(args.engines, NAMES, "--engines") or NAMES:
+        if reason := missing(key):
+            console.print(reason)
     lines: list[dict[str, Any]] = []
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="bench-sizes-") as folder:
@@ -59,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for network, threads in asked:
                 figures = {}
                 for key in engines:
-                    console.print(f"{network.name}, {threads} threads: {ENGINES[key].name}")
+                    console.print(f"{network.name}, {threads} threads: {NAMES[key]}")
                     figures[key] = measured(args, key, threads, network, Path(folder))
                 line = {"network": network.name, "sizes": network.title, "threads": threads, "engines": figures}
                 lines.append(line | {"errors": compared(figures, Path(folder))})
@@ -76,21 +74,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print(memory_table(data) if args.memory else times_table(data))
     print(*remarks(data), sep="\n")
-    if args.json:
-        write_whole({args.json: json.dumps(data, indent=1) + "\n"})
+    options.write_json(args.json, data)
     wrong = any(error > TOLERANCE for line in lines for error in line["errors"].values())
     failed = wrong or any("failed" in each for line in lines for each in line["engines"].values())
-    return INTERRUPTED if interrupted else int(failed)
+    return options.INTERRUPTED if interrupted else int(failed)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(
-        prog="bench.new_sizes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = options.parser("new_sizes", __doc__, "--threads", "--timeout", "--json", timeout=1800.0)
+    p.formatter_class = argparse.RawDescriptionHelpFormatter
     p.add_argument("models", nargs="*", default=OCR, metavar="MODEL", help=f"{', '.join(OCR)}, or ONNX files (both)")
-    p.add_argument("--engines", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(ENGINES)} (all)")
-    p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
+    p.add_argument("--engines", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(NAMES)} (all)")
     p.add_argument(
         "--cache", default="empty", choices=caches.CACHES, help="; ".join(f"{k}: {v}" for k, v in caches.CACHES.items())
     )
@@ -110,8 +105,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--runs", type=positive, default=600, help="runs for --memory (600)")
     p.add_argument("--batches", type=positive, default=4, help="max. batch size for --memory (4)")
     p.add_argument("--compare", type=int, default=20, metavar="N", help="inputs whose outputs are compared (20)")
-    p.add_argument("--timeout", type=float, default=1800.0, help="timeout per process, in seconds (1800)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 
 
@@ -147,7 +140,7 @@ def compared(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str
 def summary(figures: Mapping[str, Any], clock: str) -> dict[str, float]:
     """Return milliseconds of one engine: mean and worst of the first pass and of later ones, cost of a new size."""
     first, *later = figures[clock]
-    again = least(later)
+    again = [min(times) for times in zip(*later, strict=True)]
     costs = [new - old for new, old in zip(first, again, strict=True)]
     seconds = {
         "new": statistics.fmean(first),
@@ -170,7 +163,7 @@ def times_table(data: Mapping[str, Any]) -> str:
             compiled = f"{sum(whole['compiled'])} ({whole['cached']})" if key == CPUCONV else ""
             times = [f"{each[a]:.1f} ({each[b]:.1f})" for a, b in (("new", "worst"), ("again", "again_worst"))]
             cost = f"{each['cost']:.2f} ({each['cost_worst']:.1f})"
-            rows.append([line["network"], line["threads"], ENGINES[key].name, *times, cost, compiled])
+            rows.append([line["network"], line["threads"], NAMES[key], *times, cost, compiled])
         peers = [each for key, each in found.items() if key != CPUCONV]
         if CPUCONV in found and peers:
             ratios = [f"{min(each[name] for each in peers) / found[CPUCONV][name]:.2f}" for name in ("new", "again")]
@@ -190,7 +183,7 @@ def memory_table(data: Mapping[str, Any]) -> str:
         for key, each in found.items():
             ratio = f"{each['all'] / rival['all']:.2f}" if rival else NOTHING
             megabytes = (f"{MB * each[part]:.0f}" for part in parts)
-            rows.append([line["network"], line["threads"], ENGINES[key].name, *megabytes, ratio])
+            rows.append([line["network"], line["threads"], NAMES[key], *megabytes, ratio])
     runs, batches = data["memory"]
     headers = ["network", "threads", "engine", *parts, "all ÷ ONNX Runtime"]
     title = f"1e6 bytes resident; {runs} runs of random sizes of {_sizes(data)}, batches of 1 to {batches}"
@@ -213,12 +206,12 @@ def remarks(data: Mapping[str, Any]) -> list[str]:
     for line in data["lines"]:
         about = f"{line['network']}, {line['threads']} threads"
         for key, each in line["engines"].items():
-            name = ENGINES[key].name
+            name = NAMES[key]
             if "failed" in each:
                 found.append(f"{about}: {name} failed: {each['failed']}")
             elif each.get("changed"):
                 found.append(f"{about}: {name} gave other bits for {len(each['changed'])} equal inputs")
-        errors = [f"{ENGINES[key].name} {error:.1e}" for key, error in line["errors"].items()]
+        errors = [f"{NAMES[key]} {error:.1e}" for key, error in line["errors"].items()]
         if errors:
             wrong = any(error > TOLERANCE for error in line["errors"].values())
             verdict = f"DIFFER by more than {TOLERANCE:g}" if wrong else "agree"

@@ -16,8 +16,6 @@ from typing import Any
 
 import onnx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/onnx_operators.py` works too
-
 from autotune.files import write_whole
 from cpuconv.protos.operators import TABLE, UNBOUNDED
 

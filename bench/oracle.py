@@ -42,7 +42,7 @@ def error(output: np.ndarray, reference: np.ndarray) -> float:
         return float("inf")
     if not reference.size:
         return 0.0
-    worst = float(np.abs(output - reference).max() / np.abs(reference).max())
+    worst = float(np.abs(output - reference).max() / max(np.abs(reference).max(), np.finfo(np.float32).tiny))
     return worst if np.isfinite(worst) else float("inf")
 
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/overhead.py` works too
 
 import numpy as np
 from tabulate import tabulate
 
-from bench import oracle, shapes
+from bench import options, oracle, shapes
 from bench.engine import sample
 
 SHAPE = (1, 1, 8, 8)
@@ -37,10 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             rounds[name].append(microseconds(call, args.calls))
     figures = {name: {"best": min(times), "median": statistics.median(times)} for name, times in rounds.items()}
     lines = [] if args.no_lines else [against_plan(line, args) for line in shapes.load(args.shapes, args.lines)]
-    if args.json:
-        data = {"unit": "us", "shape": SHAPE, "threads": args.threads, "calls": figures, "lines": lines}
-        print(json.dumps(data, indent=1))
-        return 0
     rows = [(name, f"{figure['best']:.2f}", f"{figure['median']:.2f}") for name, figure in figures.items()]
     print(tabulate(rows, ("call", "best µs", "median µs"), disable_numparse=True, stralign="right"))
     if lines:
@@ -50,19 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         ratios = [line["ratio"] for line in lines]
         print(f"\nconv2d over plan: geomean {statistics.geometric_mean(ratios):.3f}, worst {max(ratios):.2f}")
+    data = {"unit": "us", "shape": SHAPE, "threads": args.threads, "calls": figures, "lines": lines}
+    options.write_json(args.json, data)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.overhead", description=__doc__)
+    p = options.parser("overhead", __doc__, "--rounds", "--shapes", "--lines", "--json", rounds=7)
     p.add_argument("--calls", type=int, default=20_000, help="calls a round (20000)")
-    p.add_argument("--rounds", type=int, default=7, help="rounds (7)")
     p.add_argument("--threads", type=int, default=1, help="threads of the plan (1)")
-    p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
-    p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--no-lines", action="store_true", help="only the smallest call")
-    p.add_argument("--json", action="store_true", help="print JSON")
     return p
 
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.resources
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/packing.py` works too
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
 import cpuconv
-from autotune.files import write_whole
-from bench import shapes
+from bench import options, shapes
 from bench.results import geomean
 from cpuconv.conv import session
 from cpuconv.isa import current
@@ -28,8 +24,8 @@ from cpuconv.kernels.emit.intrinsics import copy_vector
 from cpuconv.kernels.packing.pack import PackTile
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.memory.aligned import aligned
+from cpuconv.network.problems.original import original_problems
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.reading import sources
 from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE, why_not
 
@@ -60,16 +56,6 @@ class Figure:
         return self.pack / self.copy
 
 
-@dataclass(frozen=True)
-class Plans:
-    """All plans of a model with compiled kernels and empty caches: total seconds, and seconds of packing alone."""
-
-    model: str
-    count: int
-    seconds: float
-    packing: float
-
-
 @kernel("x y vectors times rest")
 def spread(tile, worker, before, part, parts, args):
     """Write each of the `vectors` vectors at x `times` times to y, one after another; then the first `rest` of them
@@ -87,24 +73,10 @@ def spread(tile, worker, before, part, parts, args):
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row per line and solver, a summary, and the plans of models."""
     args = parser().parse_args(argv)
-    found = list(figures(shapes.load(pattern=args.pattern), args.threads))
-    rows = [
-        (
-            f.line,
-            f.solver,
-            f"{f.read / 1e6:.3f}",
-            f"{f.written / 1e6:.3f}",
-            f"{f.pack:.0f}",
-            f"{f.copy:.0f}",
-            f"{f.ratio:.2f}",
-        )
-        for f in found
-    ]
-    print(
-        tabulate(
-            rows, ("line", "solver", "read MB", "written MB", "pack µs", "copy µs", "ratio"), disable_numparse=True
-        )
-    )
+    found = list(figures(shapes.load(pattern=args.lines), args.threads))
+    rows = [(f.line, f.solver, f.read / 1e6, f.written / 1e6, f.pack, f.copy, f.ratio) for f in found]
+    heads = "line", "solver", "read MB", "written MB", "pack µs", "copy µs", "ratio"
+    print(tabulate(rows, heads, floatfmt=("", "", ".3f", ".3f", ".0f", ".0f", ".2f")))
     for name, some in (("all", found), ("1 MB and more", [f for f in found if f.read + f.written >= LARGE])):
         if some:
             worst = max(some, key=lambda f: f.ratio)
@@ -115,21 +87,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if small := [f for f in found if f.read + f.written < LARGE]:
         slowest = max(small, key=lambda f: f.pack)
         print(f"less: {len(small)} forms, at most {slowest.pack:.0f} µs ({slowest.line}, {slowest.solver})")
-    plans = [] if args.pattern else [plans_of(model, args.threads) for model in MODELS]
-    for p in plans:
-        print(f"{p.model}: {p.count} plans in {p.seconds * 1e3:.0f} ms; packing alone, {p.packing * 1e3:.0f} ms")
-    if args.json:
-        content = {"threads": args.threads, "forms": list(map(asdict, found)), "plans": list(map(asdict, plans))}
-        write_whole({args.json: json.dumps(content, indent=1) + "\n"})
+    plans = [] if args.lines else [plans_of(model, args.threads) for model in MODELS]
+    for each in plans:
+        print("{model}: {count} plans in {ms:.0f} ms; packing alone, {packing_ms:.0f} ms".format(**each))
+    content = {"threads": args.threads, "forms": list(map(asdict, found)), "plans": plans}
+    options.write_json(args.json, content)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.packing", description=__doc__)
+    p = options.parser("packing", __doc__, "--lines", "--json")  # models only without --lines
     p.add_argument("--threads", type=int, default=1, help="threads of packing and of copying (1)")
-    p.add_argument("--pattern", default="", help="only lines whose name matches this regular expression; no models")
-    p.add_argument("--json", type=Path, help="write the figures to this file")
     return p
 
 
@@ -183,29 +152,28 @@ def in_turn(*calls: Callable[[], object]) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def plans_of(model: str, threads: int) -> Plans:
-    """Time the plans of a light model of the package onnx, selected by the cost model alone."""
+def plans_of(model: str, threads: int) -> dict[str, Any]:
+    """Time all plans of a light model of the package onnx, selected by the cost model, with compiled kernels and empty
+    caches; and packing alone."""
     path = importlib.resources.files("onnx") / f"backend/test/data/light/light_{model}.onnx"
-    entries = sources.load(str(path), threads=threads)
+    entries = original_problems(str(path), threads=threads)
     problems = [e.problem for e in entries for _ in range(e.count)]
     layers = [(problem, random_weight(problem, seed)) for seed, problem in enumerate(problems)]
-    totals = []
-    plans: list[cpuconv.Plan] = []
+    totals, packing = [], []
     for _ in range(1 + PLAN_ROUNDS):  # the first compiles
-        plans.clear()
         cpuconv.clear_cache()  # also of packed weights
         session.current.forget_choices()
         start = time.perf_counter()
         plans = [plan_of(problem, weight) for problem, weight in layers]
-        totals.append(time.perf_counter() - start)
-    forms = [p.candidate.solver.packing(p.problem, p.candidate.params, current()) for p in plans]
-    packing = []
-    for _ in range(PLAN_ROUNDS):
+        totals.append(1e3 * (time.perf_counter() - start))
+        forms = [p.candidate.solver.packing(p.problem, p.candidate.params, current()) for p in plans]
+        del plans
         start = time.perf_counter()
         kept = [form.pack(weight, threads) for form, (_, weight) in zip(forms, layers, strict=True)]
-        packing.append(time.perf_counter() - start)
+        packing.append(1e3 * (time.perf_counter() - start))
         del kept
-    return Plans(model, len(layers), statistics.median(totals[1:]), statistics.median(packing))
+    ms, packing_ms = (statistics.median(times[1:]) for times in (totals, packing))
+    return {"model": model, "count": len(layers), "ms": ms, "packing_ms": packing_ms}
 
 
 def plan_of(problem: ConvProblem, weight: np.ndarray) -> cpuconv.Plan:

@@ -14,22 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/pages.py` works too
 
 import numpy as np
 from tabulate import tabulate
 
-from autotune.files import write_whole
 from autotune.interpreter import python
-from bench.compare import positive
+from bench import options
+from bench.options import positive
 from bench.settings import machine_name
 from bench.sizes import caches
 
 ENGINES = {"onnxruntime": "ONNX Runtime", "cpuconv": "cpuconv"}
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 WIDTHS, LINES, LETTERS = (400, 1600), (4, 18), (18, 34)  # pixels of a page, lines of a page, pixels of a letter
 WORDS = """the of and with for over under between street river morning evening picture letter number window garden
 mountain reading writing paper printer kitchen station railway harbour weather thunder quickly slowly always"""
@@ -49,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = {json.dumps(run["words"]) for runs in found.values() for run in runs}
     lines = sum(map(len, json.loads(min(words))))
     print(f"{lines} lines; the words are {'the same' if len(words) == 1 else 'NOT THE SAME'}")
-    if args.json:
-        write_whole({args.json: json.dumps({"cpu": machine_name(), "cache": args.cache, "runs": found}, indent=1)})
+    options.write_json(args.json, {"cpu": machine_name(), "cache": args.cache, "runs": found})
     changed = sum(run["changed"] for runs in found.values() for run in runs)
     if changed:
         print(f"{changed} pages had OTHER WORDS AGAIN")
@@ -59,37 +54,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.pages", description=__doc__)
+    p = options.parser("pages", __doc__, "--rounds", "--json", rounds=1)
     p.add_argument("files", nargs="*", metavar="IMAGE", help="images of pages (default: generated pages)")
     p.add_argument("--pages", type=positive, default=15, help="number of generated pages (15)")
     p.add_argument("--seed", type=int, default=1, help="seed of sizes and words (1)")
     p.add_argument("--threads", type=positive, help="threads of each engine (its default)")
     p.add_argument("--cache", default="empty", choices=caches.CACHES, help="kernels of cpuconv (%(default)s)")
-    p.add_argument("--clock", default="wall", choices=CLOCKS, help="times in the table (%(default)s)")
-    p.add_argument("--rounds", type=positive, default=1, help="processes of each engine (1)")
     p.add_argument("--engine", choices=ENGINES, help="read with one engine in this process, and print JSON")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 
 
 def ask(engine: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of a new process."""
-    options = [f"--pages={args.pages}", f"--seed={args.seed}", *(f"--threads={args.threads}",) * bool(args.threads)]
-    command = python(str(Path(__file__).resolve()), "--engine", engine, *options, *args.files)
+    passed = [f"--pages={args.pages}", f"--seed={args.seed}", *(f"--threads={args.threads}",) * bool(args.threads)]
+    command = python("-m", "bench.pages", "--engine", engine, *passed, *args.files)
     with caches.environment(args.cache) as variables:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def read_pages(engine: str, pictures: Sequence[Any], threads: int | None) -> dict[str, Any]:
-    """Time building the reader, and each page for the first time and again, by clock; return also the words.
+    """Time building the reader, and each page for the first time and again; return also the words.
 
     "words" is the list of lines of each page, and "changed" the number of pages that had other words again.
     """
     from rapidocr_onnxruntime import RapidOCR
 
-    clocks = list(CLOCKS.values())
-    begun = [clock() for clock in clocks]
+    ends = [time.perf_counter()]
     if engine == "cpuconv":
         from rapidocr_onnxruntime.utils import infer_engine
 
@@ -97,19 +88,15 @@ def read_pages(engine: str, pictures: Sequence[Any], threads: int | None) -> dic
 
         infer_engine.InferenceSession = cpuconv.InferenceSession
     reader = RapidOCR(**({"intra_op_num_threads": threads} if threads else {}))
-    made = [clock() - start for clock, start in zip(clocks, begun, strict=True)]
-    times, words = [], []
+    ends.append(time.perf_counter())
+    words = []
     for picture in [*pictures, *pictures]:
-        begun = [clock() for clock in clocks]
         result, _ = reader(picture)
-        times.append([clock() - start for clock, start in zip(clocks, begun, strict=True)])
+        ends.append(time.perf_counter())
         words.append([line[1] for line in result or ()])
-    count = len(pictures)
-    figures: dict[str, Any] = {
-        name: {"made": made[at], "first": [each[at] for each in times[:count]], "again": [e[at] for e in times[count:]]}
-        for at, name in enumerate(CLOCKS)
-    }
+    (made, *times), count = np.diff(ends).tolist(), len(pictures)
     changed = sum(one != other for one, other in zip(words[:count], words[count:], strict=True))
+    figures = {"made": made, "first": times[:count], "again": times[count:]}
     return {**figures, "words": words[:count], "changed": changed}
 
 
@@ -117,9 +104,9 @@ def table(found: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> s
     """Return the table of seconds by engine: building the reader, a page for the first time (mean, worst), again."""
     means: dict[str, tuple[float, ...]] = {}
     for engine, runs in found.items():
-        times = [run[args.clock] for run in runs]
         columns = [
-            (each["made"], *(f(each["first"]) for f in (statistics.fmean, max)), *_again(each)) for each in times
+            (run["made"], *(f(run[turn]) for turn in ("first", "again") for f in (statistics.fmean, max)))
+            for run in runs
         ]
         means[engine] = tuple(map(statistics.median, zip(*columns, strict=True)))
     rows = [[ENGINES[engine], *(f"{seconds:.3f}" for seconds in each)] for engine, each in means.items()]
@@ -127,12 +114,8 @@ def table(found: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> s
     rows.append(["ONNX Runtime ÷ cpuconv", *(f"{ratio:.2f}" for ratio in ratios)])
     headers = ("seconds", "made", "a page, first time", "worst", "a page again", "worst")
     pack = "" if args.cache == "none" else f" ({caches.pack_title()})"
-    title = f"{machine_name()}; cpuconv has {caches.CACHES[args.cache]}{pack}; {args.clock} time"
+    title = f"{machine_name()}; cpuconv has {caches.CACHES[args.cache]}{pack}"
     return f"{title}\n\n{tabulate(rows, headers, disable_numparse=True)}"
-
-
-def _again(times: dict[str, Any]) -> tuple[float, float]:
-    return statistics.fmean(times["again"]), max(times["again"])
 
 
 def pages(args: argparse.Namespace) -> list[Any]:

@@ -1,46 +1,51 @@
-"""Compare layout plans of networks: `python -m bench.plans --help`.
+"""Compare ways to run networks, as layout plans and open sizes: `python -m bench.plans --help`.
 
 A network runs as compiled by `compile`; with as many operators as possible in channel blocks; with as many as possible
-in NCHW; by the greedy plan; and as planned without tuned results. All are programs of one process, and whole runs are
-timed in turn, in the tuner's rounds. They are compared with the sum of the layers alone: tuned times of convolutions
-with cold weights, and for matrix multiplications the time to read their weights from memory. Without tuned results for
-a layer there is no sum. The times of the other operators are listed by kind.
+in NCHW; by the greedy plan; as planned without tuned results; and with all input sizes open but channels, where each
+call looks its program up. All run in one process, and whole runs are timed in turn, in the tuner's rounds. They are
+compared with the sum of the layers alone: tuned times of convolutions with cold weights, and for matrix multiplications
+the time to read their weights from memory. Without tuned results for a layer there is no sum. The times of the other
+operators are listed by kind.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/plans.py` works too
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
+import cpuconv
 from autotune.store.rows import COLD
 from autotune.timing.rounds import Rounds, run_rounds
 from autotune.timing.sample import calibrate
-from bench.models import counts
+from bench import options
 from bench.networks.problem import asked, problems
 from bench.report import NOTHING
-from bench.settings import words
+from cpuconv.conv.choice.target import IN_NETWORK, Target
 from cpuconv.conv.choice.tuned import best, roofs, rows
+from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
+from cpuconv.network.reports.timing import time_operations
+from cpuconv.network.running.building import build
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection.layout import NetworkPlan, NodePlan, lay_out
+from cpuconv.network.selection.winners import winner
+from cpuconv.network.sizes.prepared import Rewriting, prepared
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.reading.onnx_reader import read
+from cpuconv.tuning.network_race import Run
 
-if TYPE_CHECKING:
-    from cpuconv.network.running.executable import Executable
-    from cpuconv.network.selection.layout import NetworkPlan, NodePlan
-    from cpuconv.problem.problem import ConvProblem
-
-PLANNED, UNTUNED = "planned", "untuned"
-WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # plans to compare with: untuned, and by other rules
+PLANNED, UNTUNED, OPEN = "planned", "untuned", "open"
+WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy", OPEN)  # untuned, plans by other rules, and open sizes
 PRODUCTS = ("Linear", "Gemm", "MatMul")
 RUNS, MAX_KINDS = 15, 6  # runs of an operator alone; kinds of operators that are listed
 SELECTED_PLAN = "same"  # mark of a way whose plan is the selected one
@@ -49,7 +54,7 @@ SELECTED_PLAN = "same"  # mark of a way whose plan is the selected one
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each network, number of images and threads."""
     args = parser().parse_args(argv)
-    chosen, ways = asked(args.folder, args.networks), words(args.ways, WAYS, "--ways")
+    chosen, ways = asked(args.folder, args.networks), options.words(args.ways, WAYS, "--ways")
     found = []
     for batch in args.batch:
         with problems(args.folder, chosen, batch) as all_problems:
@@ -60,21 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(found, ways))
     for line in found:
         print(f"{line['network']}, {line['threads']}:", ", ".join(f"{op} {1e6 * t:.0f} µs" for op, t in line["others"]))
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    options.write_json(args.json, found)
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.plans", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
-    p.add_argument("--threads", type=counts, default=(1,), help="as 1,2 (1)")
-    p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
-    p.add_argument("--ways", default=",".join(WAYS), help="comma-separated, in addition to the plan (%(default)s)")
-    p.add_argument("--seconds", type=float, default=1.5, help="time spent on the rounds of a network (1.5)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    asked = "folder", "--networks", "--threads", "--batch", "--seconds", "--json"
+    p = options.parser("plans", __doc__, *asked, seconds=1.5)
+    p.add_argument("--ways", default=",".join(WAYS[:-1]), help="comma-separated, also open (%(default)s)")
     return p
 
 
@@ -83,19 +82,11 @@ def compared(
 ) -> dict[str, Any]:
     """Return a network's plan, its seconds, each way's time over the plan's (centre, low, high), the plan's time over
     the sum of its layers alone, and the seconds of other operators by kind."""
-    from cpuconv.conv.choice.target import Target
-    from cpuconv.network.running.building import build
-    from cpuconv.network.running.packed import Packed
-    from cpuconv.network.selection.layout import lay_out
-    from cpuconv.network.selection.winners import winner
-    from cpuconv.network.sizes.prepared import Rewriting, prepared
-    from cpuconv.reading.onnx_reader import read
-    from cpuconv.tuning.network_race import Run
-
     tuned = Target(current(), threads, "cached")
-    graph = prepared(read(path), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
+    model = read(path)
+    graph = prepared(model, {name: array.shape for name, array in feed.items()}, Rewriting()).graph
     network_plans = {PLANNED: lay_out(graph, tuned, plan=winner(graph, tuned))}
-    for way in ways:
+    for way in (way for way in ways if way != OPEN):
         target = replace(tuned, strategy="heuristic") if way == UNTUNED else tuned
         other = lay_out(graph, target, plan=None if way == UNTUNED else way)
         if way == UNTUNED or other.decisions() != network_plans[PLANNED].decisions():
@@ -106,7 +97,10 @@ def compared(
     for way, layout in network_plans.items():
         programs[way] = program = build(layout, layout.target, packed)
         first = runs[PLANNED].outputs if runs else None
-        runs[way] = run = Run(program, [feed[name] for name in program.inputs], first)
+        runs[way] = Run(program, [feed[name] for name in program.inputs], first)
+    if OPEN in ways:
+        runs[OPEN] = OpenRun(cpuconv.compile(opened(model), threads=threads), feed, runs[PLANNED].outputs)
+    for way, run in runs.items():
         if (error := run.check()) > run.limit:
             raise SystemExit(f"{path.stem}, {way}: outputs differ by {error:.1g}.")
     rounds, entrants = Rounds(), {way: calibrate(run.run, summary=statistics.median) for way, run in runs.items()}
@@ -115,16 +109,36 @@ def compared(
     return {
         "plan": network_plans[PLANNED].plan,
         "seconds": took,
-        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in network_plans else SELECTED_PLAN for way in ways},
+        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in runs else SELECTED_PLAN for way in ways},
         "layers": layers and took / layers,
         "others": others(programs[PLANNED], [feed[name] for name in programs[PLANNED].inputs], runs[PLANNED].outputs),
     }
 
 
+class OpenRun(Run):
+    """A network with open sizes that is called as by a user, as a run to compare."""
+
+    def __init__(self, model: cpuconv.Model, feed: Mapping[str, np.ndarray], expected: Sequence[np.ndarray]) -> None:
+        outputs = model.run(feed)
+        self._call, self._expected, self.limit = (lambda: model.run(feed, outputs)), expected, 1e-3
+        self.outputs = list(outputs.values())
+
+    def run(self) -> None:
+        self._call()
+
+
+def opened(graph: Graph) -> Graph:
+    """Return the graph with all sizes of its inputs open except channels."""
+    values = {name: replace(value, shape=None) for name, value in graph.values.items()}
+    for name in graph.inputs:
+        value = graph.value(name)
+        shape = value.shape and tuple(dim if at == 1 else f"{name}.{at}" for at, dim in enumerate(value.shape))
+        values[name] = replace(value, shape=shape)
+    return replace(graph, values=values)
+
+
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
     """Return seconds of operators other than convolutions by kind, longest first; each is timed alone, in turn."""
-    from cpuconv.network.reports.timing import time_operations
-
     took: dict[str, float] = {}
     seconds, _ = time_operations(program, inputs, outputs, RUNS)
     for work, time in zip(program.operations, np.median(seconds, axis=0), strict=True):
@@ -141,8 +155,6 @@ def problem_of(node_plan: NodePlan) -> ConvProblem | None:
 
 def alone(network_plan: NetworkPlan, threads: int) -> float | None:
     """Return the sum of the seconds of convolutions and matrix multiplications alone; None if one is not tuned."""
-    from cpuconv.conv.choice.target import IN_NETWORK
-
     total, known = 0.0, roofs(threads)
     for each in network_plan.nodes:
         problem = problem_of(each)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.oracle import CPUCONV_TOLERANCE
 from bench.peers import CPUCONV, OWN_F32
+from bench.settings import PLAIN, Settings
 
 PEER_TOLERANCE = 1e-3  # for float32, relative to the largest value
 ROUNDED = 0.5  # the same for low precision: with random weights, rounding alone may cause such errors
@@ -38,13 +40,18 @@ class Precision:
     tolerance: float = PEER_TOLERANCE
     own_tolerance: float = CPUCONV_TOLERANCE
 
-    def options(self) -> dict[str, Options]:
-        """Return the keyword arguments of all engines, by key."""
-        return {CPUCONV: self.ours, **self.peers}
-
-    def asked(self, peers: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the peers that support it, after cpuconv in float32 if `own_float32`."""
-        return (*([OWN_F32] if self.own_float32 else []), *(key for key in peers if key in self.peers))
+    def settings(self, peers: Sequence[str], **more: Any) -> Settings:
+        """Return the settings of a comparison with the peers that support it, after cpuconv in float32 if it is timed;
+        `more` has other fields."""
+        return Settings(
+            **more,
+            layouts=(PLAIN,),
+            peers=(*([OWN_F32] if self.own_float32 else []), *(key for key in peers if key in self.peers)),
+            tolerance=self.tolerance,
+            own_tolerance=self.own_tolerance,
+            options={CPUCONV: self.ours, **self.peers},
+            roofs=False,
+        )
 
 
 TABLE: Mapping[str, Precision] = {

@@ -55,8 +55,8 @@ class Race:
     def _one_run(self, found: list[Measurement], first: bool, show: Callable[..., None]) -> None:
         with started(self.settings, self.console.print if first else lambda *_, **__: None) as engines:
             if first:
-                names, versions = ({engine.key: getattr(engine, part) for engine in engines} for part in _ENGINE_FIELDS)
-                self.run = Run(names, versions, self.settings)
+                names = {engine.key: engine.name for engine in engines}
+                self.run = Run(names, {engine.key: engine.version for engine in engines}, self.settings)
             before = self._roofs(engines)
             for line in self.lines:
                 show(description=line.label)
@@ -76,9 +76,6 @@ class Race:
         except EngineError as error:
             self.console.print(f"No roofs: {error}.", highlight=False)
             return None
-
-
-_ENGINE_FIELDS = ("name", "version")
 
 
 @contextlib.contextmanager
@@ -139,21 +136,14 @@ def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:
     return [form for form in forms if len(form.rounds) == turn and form.median <= limit]
 
 
-class _noting:
-    """Context that turns an engine's failure into a note and removes its figures for the line."""
-
-    def __init__(self, result: Measurement, engine: Engine) -> None:
-        self.result, self.engine = result, engine
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, EngineError):
-            return False
-        self.result.forms.pop(self.engine.key, None)
-        self.result.notes.append(f"{self.engine.name} failed: {error}")
-        return True
+@contextlib.contextmanager
+def _noting(result: Measurement, engine: Engine) -> Iterator[None]:
+    """Turn an engine's failure into a note, and remove its figures for the line."""
+    try:
+        yield
+    except EngineError as error:
+        result.forms.pop(engine.key, None)
+        result.notes.append(f"{engine.name} failed: {error}")
 
 
 def _progress(console: Console) -> Progress:

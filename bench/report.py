@@ -32,7 +32,7 @@ def lines_table(data: Data, style: str = "pipe") -> str:
     for line in data["lines"]:
         speeds = [_speed(line, key) for key in data["engines"]]
         bound = next((f"{roof} {share:.0%}" for roof, share in line["shares"].items()), NOTHING)
-        rows.append([line["label"], *speeds, bound, *(_ratio(line["ratios"].get(title)) for title in groups)])
+        rows.append([line["label"], *speeds, bound, *(ratio_text(line["ratios"].get(title)) for title in groups)])
     return _table(rows, [*headers, *(f"÷ {title}" for title in groups)], style)
 
 
@@ -42,7 +42,7 @@ def headlines_table(tables: Sequence[tuple[str, Data]], style: str = "pipe") -> 
     rows = []
     for device, data in tables:
         slower = sum(line["best_peer"] is not None and line["best_peer"]["ratio"] < 1.0 for line in data["lines"])
-        ratios = (_ratio(data["geomean"].get(title)) for title in titles)
+        ratios = (ratio_text(data["geomean"].get(title)) for title in titles)
         rows.append([device, data["title"], *ratios, f"{slower} of {len(data['lines'])}"])
     return _table(rows, ["device", "", *(f"÷ {title}" for title in titles), "lines below 1.0"], style)
 
@@ -53,7 +53,7 @@ def families_table(data: Data, style: str = "pipe") -> str:
     titles = list(data["geomean"])
     rows = []
     for family in (everything, *data["families"]):
-        ratios = (_ratio(family["geomean"].get(title)) for title in titles)
+        ratios = (ratio_text(family["geomean"].get(title)) for title in titles)
         rows.append([family["family"], family["count"], *ratios])
     return _table(rows, ["lines", "count", *(f"÷ {title}" for title in titles)], style)
 
@@ -256,7 +256,8 @@ def _speed(line: Data, engine: str) -> str:
     return f"{gflops:.0f}" if gflops >= 10 else f"{gflops:.1f}"
 
 
-def _ratio(ratio: Mapping[str, float] | None) -> str:
+def ratio_text(ratio: Mapping[str, float] | None) -> str:
+    """Return the text of a ratio."""
     return str(Ratio(**ratio)) if ratio else NOTHING
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune.machine.device import fingerprint
@@ -137,20 +137,6 @@ class Run:
 def machine_name() -> str:
     """Return the processor's name as the system reports it."""
     return fingerprint().model or platform.machine()
-
-
-def words(text: str, valid: Collection[str], option: str) -> tuple[str, ...]:
-    """Parse the comma-separated words of an option, in order.
-
-    Raises
-    ------
-    SystemExit
-        If one is not in `valid`.
-    """
-    found = tuple(word for word in text.split(",") if word)
-    if unknown := sorted(set(found) - set(valid)):
-        raise SystemExit(f"Argument '{option}' must be of {', '.join(valid)}, not {', '.join(unknown)}.")
-    return found
 
 
 def layout_names(text: str) -> tuple[str, ...]:

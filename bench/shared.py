@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -19,12 +18,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/shared.py` works too
-
 from tabulate import tabulate
 
 from autotune.interpreter import python
 from autotune.machine import cores
+from bench import options
 from bench.engine import Engine
 from bench.peers import CPUCONV
 from bench.shapes import load
@@ -65,20 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(tabulate([{"line": label} | found for label, found in quota.items()], headers="keys", floatfmt=".2f"))
         print(f"ms, under a quota of {QUOTA:g} cores")
-    if args.json:
-        Path(args.json).write_text(json.dumps({"threads": args.threads, "busy": busy, "quota": quota}, indent=1) + "\n")
+    options.write_json(args.json, {"threads": args.threads, "busy": busy, "quota": quota})
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.shared", description=__doc__)
-    p.add_argument("--lines", default="", help="regular expression of canonical lines (six of them)")
+    p = options.parser("shared", __doc__, "--lines", "--rounds", "--seconds", "--json", rounds=4, seconds=0.25)
     p.add_argument("--threads", type=int, default=2, help="threads of the calls next to another process (2)")
-    p.add_argument("--rounds", type=int, default=4, help="rounds (4)")
-    p.add_argument("--seconds", type=float, default=0.25, help="seconds per state and engine in a round (0.25)")
     p.add_argument("--cgroups", type=Path, default=cores.CGROUP, help="where control groups are (%(default)s)")
-    p.add_argument("--json", metavar="FILE", help="write the figures to a file")
     return p
 
 

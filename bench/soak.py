@@ -21,13 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import cpuconv
-from bench.compare import positive
+from bench import memory, options
 from bench.soak_networks import NETWORKS, Feed, Network
 from cpuconv.errors import CpuconvError, RunStopped, SourceError
 from cpuconv.memory import aligned, large_pages
@@ -239,8 +238,7 @@ def resident() -> int:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    pages_ = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages_ * int(ctypes.CDLL(None).getpagesize())
+    return memory.resident(memory.NOW)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -256,9 +254,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
+    p = options.parser("soak", __doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="duration (10)")
-    p.add_argument("--threads", type=positive, default=8, help="concurrent callers (8)")
+    p.add_argument("--threads", type=options.positive, default=8, help="concurrent callers (8)")
     p.add_argument("--seed", type=int, default=0, help="seed of sizes, elements and outcomes of runs (0)")
     return p
 

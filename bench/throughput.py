@@ -8,22 +8,17 @@ run has its own arena. A run holds the interpreter's lock while it checks its ar
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/throughput.py` works too
 
 import numpy as np
 from tabulate import tabulate
 
 import cpuconv
-from autotune.files import write_whole
-from bench.compare import positive
+from bench import options
 from bench.networks.problem import NetworkProblem, asked, problems
 from bench.settings import machine_name
 from cpuconv.runtime.threads import maximum_threads
@@ -37,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, problem in found.items():
             rows.append(measured(name, problem, args.callers, args.rounds, args.seconds))
             print(f"{name}: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
-    if args.json:
-        write_whole({args.json: json.dumps({"cpu": machine_name(), "networks": rows}, indent=1) + "\n"})
+    options.write_json(args.json, {"cpu": machine_name(), "networks": rows})
     heads = ("network", f"1 caller of {args.callers} threads", f"{args.callers} callers of 1 thread", "ratio")
     cells = [(row["network"], f"{row['together']:.1f}", f"{row['apart']:.1f}", f"{row['ratio']:.2f}") for row in rows]
     print("images a second, medians of rounds", tabulate(cells, heads, disable_numparse=True), sep="\n")
@@ -47,15 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(prog="bench.throughput", description=__doc__)
-    p.add_argument("folder", type=Path, metavar="DIR", help="folder with the files of bench.networks")
-    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all in the folder)")
-    p.add_argument(
-        "--callers", type=positive, default=maximum_threads(), help="number of callers and threads (%(default)s)"
-    )
-    p.add_argument("--rounds", type=positive, default=7, help="timings of each method per network (7)")
-    p.add_argument("--seconds", type=float, default=0.3, help="seconds per timing (0.3)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    p = options.parser("throughput", __doc__, "folder", "--networks", "--rounds", "--seconds", "--json", rounds=7)
+    most = maximum_threads()
+    p.add_argument("--callers", type=options.positive, default=most, help="callers, and threads of one (%(default)s)")
     return p
 
 

@@ -23,8 +23,8 @@ from support.tuner.clock import Clock
 
 if TYPE_CHECKING:
     from autotune.store.store import Store
-    from bench.tuning import fake
     from cpuconv.kernels.binding.machine import Machine
+    from support.tuner import fake
 
 # Before cpuconv is imported.
 lowered.install()
@@ -138,7 +138,7 @@ def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
 @pytest.fixture
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
     """The clock that runs of the fake workload move, in place of the tuner's."""
-    from bench.tuning import fake
+    from support.tuner import fake
 
     return fake.install(monkeypatch.setattr)
 
@@ -185,10 +185,10 @@ def our_store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def fake_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and in processes: the fake workload on its clock, a store of the test's own, and an empty folder."""
-    from bench.tuning import fake
+    from support.tuner import fake
 
     monkeypatch.setenv("PYTHONPATH", processes.PATH)
-    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "bench.tuning.fake:workload")
+    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "support.tuner.fake:workload")
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_CLOCK", "1")
     fake.install(monkeypatch.setattr)
@@ -198,7 +198,7 @@ def fake_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def altered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give the fake workload other methods and attributes, by name."""
-    from bench.tuning import fake
+    from support.tuner import fake
 
     def alter(**changes: object) -> None:
         for name, change in changes.items():

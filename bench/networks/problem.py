@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.networks import Network, networks
 from bench.networks.quantized import quantized
-from bench.settings import words
+from bench.options import words
 
 _FED, _GIVEN = "fed/", "given/"
 

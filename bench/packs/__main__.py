@@ -21,11 +21,9 @@ from pathlib import Path
 from autotune.interpreter import python
 from autotune.machine.cores import allowed_cores
 from autotune.paths import VARIABLE
-from bench.compare import positive
+from bench.options import positive, words
 from bench.packs.contents import CLOSED, TYPES
-from bench.packs.features import lacking
-from bench.packs.variables import environment
-from bench.settings import words
+from bench.packs.features import environment, lacking
 from bench.shapes import CANONICAL
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.kernel_body import KernelBody
@@ -37,7 +35,7 @@ from cpuconv.runtime.target import target
 
 NATIVE = "native"  # instead of the name of a class
 SHAPES, NETWORKS = 20, 80
-PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed")  # options of the compiling process
+PASSED = ("lines", "types", "shapes", "networks", "drawn", "closed", "run")  # options of the compiling process
 MAX_BYTES = 18_000_000  # maximum size of all packs, for a wheel of 20 MB at most
 
 
@@ -113,9 +111,8 @@ def compiled(cpu: CpuClass, options: argparse.Namespace) -> dict[str, bytes] | N
         kept = Path(folder) if options.kept is None else options.kept.absolute() / cpu.name
         kept.mkdir(parents=True, exist_ok=True)
         names = Path(folder) / "names.json"
-        passed = [f"--{name}={getattr(options, name)}" for name in PASSED if getattr(options, name) is not None]
-        passed += ["--run"] if options.run else []
-        command = python("-m", "bench.packs.compiling", cpu.name, str(names), *passed)
+        passed = json.dumps({name: getattr(options, name) for name in PASSED}, default=str)
+        command = python("-m", "bench.packs.compiling", cpu.name, str(names), passed)
         environ = {**os.environ, **environment(cpu), VARIABLE: str(kept)}
         if subprocess.run(command, env=environ).returncode:
             print(f"{cpu.name}: failed", file=sys.stderr)

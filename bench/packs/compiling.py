@@ -41,29 +41,26 @@ _SAY_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compile, and write the names."""
-    parser = argparse.ArgumentParser(prog="bench.packs.compiling", description=__doc__)
-    parser.add_argument("cpu", choices=BY_NAME)
-    parser.add_argument("names", type=Path, help="file of the names, JSON")
-    parser.add_argument("--lines", type=Path, required=True)
-    parser.add_argument("--shapes", type=int, required=True)
-    parser.add_argument("--types", required=True)
-    parser.add_argument("--drawn", type=int, required=True)
-    parser.add_argument("--closed", required=True)
-    parser.add_argument("--networks", type=Path)
-    parser.add_argument("--run", action="store_true", help="also run the compiled kernels, on a CPU that supports them")
-    options = parser.parse_args(argv)
+    """Compile, and write the names.
+
+    Arguments: the name of a class, the file of the names, and the options `PASSED` of `bench.packs` as JSON.
+    """
+    name, names_file, stated = argv or sys.argv[1:]
+    cpu, options = BY_NAME[name], argparse.Namespace(**json.loads(stated))
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     if not options.run:
-        dry_run.begin(BY_NAME[options.cpu])
-    orders.begin(BY_NAME[options.cpu])
-    levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
+        dry_run.begin(cpu)
+    orders.begin(cpu)
+    levels = dict(zip(device.DEFAULT_CACHES, cpu.caches, strict=True))
     vars(device)["caches_of"] = lambda: levels  # caches of the class, not of the building machine
-    features = BY_NAME[options.cpu].features
+    features = cpu.features
     closed_types = options.closed.split(",") if options.closed else []
     calls: list[Callable[[], object]] = [ref.entry for ref in closed_sets.float32(current()) if closed_types]
     calls += [partial(kernel.entry, tile) for kernel, tile in closed_sets.drivers(current()) if closed_types]
-    calls += [*_convolutions(options, features), *(_networks(options.networks, features) if options.networks else ())]
+    calls += [
+        *_convolutions(options, features),
+        *(_networks(Path(options.networks), features) if options.networks else ()),
+    ]
     calls += _drawn(options.drawn, features) if options.drawn else ()
     closed = contents.closed_strips(closed_types, features)
     calls += [partial(closed_strip.entry, tile) for tile in closed]
@@ -73,15 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             call()
             if time.monotonic() > said + _SAY_SECONDS:
                 said = time.monotonic()
-                text = f"{options.cpu}: {number + 1} of {len(calls)}, {len(names)} kernels"
+                text = f"{name}: {number + 1} of {len(calls)}, {len(names)} kernels"
                 print(text, file=sys.stderr, flush=True)
-    options.names.write_text(json.dumps(sorted(names)))
+    Path(names_file).write_text(json.dumps(sorted(names)))
     return 0
 
 
 def _convolutions(options: argparse.Namespace, features: Set[str]) -> Iterator[Callable[[], None]]:
     types = [contents.TYPES[name] for name in options.types.split(",") if contents.computes(name, features)]
-    for problem, candidate in contents.convolutions(options.lines, options.shapes, types):
+    for problem, candidate in contents.convolutions(Path(options.lines), options.shapes, types):
         yield partial(_assembled, problem, candidate)
         if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
             yield partial(_called, problem, _STRATEGY)

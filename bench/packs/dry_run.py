@@ -11,26 +11,28 @@ This is for the processes of `bench.packs`: the package does not depend on it, a
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
+import platform
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from bench.packs import cross_compile
 from bench.packs.contents import THREADS
 from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.isa import features
 from cpuconv.kernels.emit import product
 from cpuconv.memory import aligned
-from cpuconv.runtime import threads
+from cpuconv.runtime import target, threads
 from cpuconv.runtime.code import cache
+from cpuconv.runtime.code.loading import loader
 from cpuconv.runtime.code.packs.cpu_classes import CpuClass
 
 
 def begin(cpu: CpuClass) -> None:
     """Run no compiled code from now on; call it before anything is compiled."""
-    cross_compile.begin(cpu)
+    _cross_compile(cpu)
     read = Fingerprinter._read
     granted = "amx-tile" in cpu.features
     others: tuple[tuple[Any, str, Any], ...] = (
@@ -43,6 +45,26 @@ def begin(cpu: CpuClass) -> None:
     )
     for owner, name, other in others:
         setattr(owner, name, other)
+
+
+def _cross_compile(cpu: CpuClass) -> None:
+    """Generate code for the architecture of a class; it is loaded into memory, but never called.
+
+    Kernels need no changes: the functions that return the target (`runtime.target`, llvmlite's triples) return the
+    other one.
+    """
+    own = platform.machine()
+    if cpu.machine == own:
+        return
+    import llvmlite.binding as llvm
+
+    triple = target._TRIPLES[cpu.machine]
+    target._TRIPLES[own] = triple
+    loader._MACHINES[own] = loader._MACHINES[cpu.machine]
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.get_process_triple = llvm.get_default_triple = lambda: triple
+    llvm.Target.from_default_triple = functools.partial(llvm.Target.from_triple, triple)
 
 
 def _idle(code: cache.Code, prototype: Any) -> Any:

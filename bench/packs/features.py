@@ -1,10 +1,14 @@
-"""CPU features for the code of a class, in the form of Numba's variables, without others that the name implies."""
+"""Variables of a process that compiles for a class of CPUs, with the features of its code in Numba's form."""
 
 from __future__ import annotations
 
 import platform
 
 from autotune.machine import host_cpu
+from autotune.wisdom.tiers import PINNED
+from bench.packs.contents import THREADS
+from cpuconv.runtime.code import parallel_compile
+from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.packs.cpu_classes import ARM, X86, CpuClass
 
 # By architecture, the features that LLVM's names of CPUs may imply. Arm's are those of the pack's classes (source:
@@ -21,6 +25,15 @@ KNOWN = {
 }
 
 
+# No packs, no wisdom, no helper processes; a fixed number of threads, whatever the user's environment says.
+_ALONE = {
+    active_pack.VARIABLE: active_pack.OFF,
+    PINNED: "",
+    parallel_compile.VARIABLE: "1",
+    "NUMBA_NUM_THREADS": str(max(THREADS)),
+}
+
+
 def stated(cpu: CpuClass) -> str:
     """Return the features of a class with a plus, and all others with a minus."""
     return host_cpu.flat({name: name in cpu.features for name in KNOWN[cpu.machine] | cpu.features})
@@ -32,3 +45,8 @@ def lacking(cpu: CpuClass) -> list[str]:
         return [f"architecture {cpu.machine}"]
     there = host_cpu.host().features
     return sorted(name for name in cpu.features if not there.get(name))
+
+
+def environment(cpu: CpuClass) -> dict[str, str]:
+    """Return variables that name the class to Numba, independent of the user and the machine."""
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated(cpu), **_ALONE}

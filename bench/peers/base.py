@@ -85,6 +85,38 @@ class NetworkPeer(Protocol):
         """Load the file of `converted` for inputs like `feed`; return the forms, that with NumPy arrays first."""
 
 
+class OnnxPeer:
+    """An engine that runs ONNX files, and convolutions as files of one node.
+
+    Attributes
+    ----------
+    needs : tuple of str
+        Modules without which it cannot run.
+    """
+
+    name: str
+    package: str
+    needs: tuple[str, ...]
+
+    def available(self) -> str | None:
+        """Return the reason why this engine cannot run here, or None."""
+        return next(filter(None, map(missing, self.needs)), None)
+
+    def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
+        """Prepare the engine's forms of a problem."""
+        from bench.peers.onnx_model import convolution
+
+        return convolution(self, problem, x, w, bias, threads)
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        """Return the file that the engine loads."""
+        return path
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        """Load a file for inputs like `feed`."""
+        raise NotImplementedError
+
+
 def missing(module: str) -> str | None:
     """Return a message if a module is not installed, else None."""
     return None if importlib.util.find_spec(module) else f"{module} is not installed"

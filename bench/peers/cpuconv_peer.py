@@ -59,7 +59,20 @@ class CpuconvPeer:
         return [self._form(problem, layout, x, w, bias, threads) for layout in self.layouts]
 
     def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
-        return [self._typed_form(problem, layout, given, threads) for layout in self.layouts]
+        import cpuconv
+
+        x, w = (outside(array) for array in (given.x, given.w))
+        options: dict[str, Any] = {"x_dtype": x.dtype, "y_dtype": problem.types.y.outside}
+        if (scales := given.scales) is not None:
+            asked: dict[str, Any] = {
+                "x_scale": scales.x_scale,
+                "x_zero_point": scales.x_zero,
+                "w_scale": scales.w_scale,
+            }
+            if problem.types.y in RANGES:
+                asked |= {"y_scale": scales.y_scale, "y_zero_point": scales.y_zero}
+            options["quantization"] = cpuconv.Quantization(**asked)
+        return [self._form(problem, layout, x, w, given.bias, threads, **options) for layout in self.layouts]
 
     def converted(self, path: Path, folder: Path) -> Path:
         return path
@@ -72,16 +85,20 @@ class CpuconvPeer:
         return [Form("plain", lambda: model.run(feed, outputs), lambda: list(outputs.values()))]
 
     def _form(
-        self, problem: ConvProblem, layout: str, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int
-    ) -> Form:
+        self, problem: ConvProblem, layout: str, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int,
+        **typed: Any,
+    ) -> Form:  # fmt: skip
+        """Prepare a form; `typed` has the types and scales of a problem in other types than float32."""
         import cpuconv
 
         top, bottom, left, right = problem.pads
         arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
         options: dict[str, Any] = {"in_layout": layout, "out_layout": layout, "threads": threads}
-        options["strategy"] = self.strategy
+        options |= {"strategy": self.strategy, **typed}
         plan = cpuconv.plan(x.shape, w, bias, *arguments, **options)
-        source = cpuconv.reorder(x, "NCHW", plan.in_layout)
+        moved = layouts.from_nchw(x, plan.in_layout)
+        source = aligned(moved.shape, moved.dtype)
+        source[...] = moved
         y = plan(source)
         weight = w.copy()
 
@@ -90,44 +107,14 @@ class CpuconvPeer:
             y = cpuconv.conv2d(source, weight, bias, *arguments, **options)
 
         def output() -> np.ndarray:
-            return cpuconv.reorder(y, plan.out_layout, "NCHW", channels=problem.k)
-
-        plain = plan.in_layout == plan.out_layout == "NCHW"
-        detail = f"{plan.in_layout} to {plan.out_layout}"
-        run = conv2d if self.call == "conv2d" else lambda: plan(source, out=y)
-        return Form(layout, run, output, plain, plan.algorithm, detail)
-
-    def _typed_form(self, problem: ConvProblem, layout: str, given: Data, threads: int) -> Form:
-        import cpuconv
-
-        top, bottom, left, right = problem.pads
-        arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
-        options: dict[str, Any] = {"in_layout": layout, "out_layout": layout, "threads": threads}
-        x, w = (outside(array) for array in (given.x, given.w))
-        options |= {"strategy": self.strategy, "x_dtype": x.dtype, "y_dtype": problem.types.y.outside}
-        if (scales := given.scales) is not None:
-            asked: dict[str, Any] = {
-                "x_scale": scales.x_scale,
-                "x_zero_point": scales.x_zero,
-                "w_scale": scales.w_scale,
-            }
-            if problem.types.y in RANGES:
-                asked |= {"y_scale": scales.y_scale, "y_zero_point": scales.y_zero}
-            options["quantization"] = cpuconv.Quantization(**asked)
-        plan = cpuconv.plan(x.shape, w, given.bias, *arguments, **options)
-        moved = layouts.from_nchw(x, plan.in_layout)
-        source = aligned(moved.shape, moved.dtype)
-        source[...] = moved
-        y = plan(source)
-
-        def output() -> np.ndarray:
             channels = problem.k if plan.out_layout.startswith("NCHW") and plan.out_layout != "NCHW" else None
             plain = layouts.to_nchw(np.asarray(y), plan.out_layout, channels)
             return np.ascontiguousarray(plain).view(problem.types.y.dtype)
 
         plain = plan.in_layout == plan.out_layout == "NCHW"
         detail = f"{plan.in_layout} to {plan.out_layout}"
-        return Form(layout, lambda: plan(source, out=y), output, plain, plan.algorithm, detail)
+        run = conv2d if self.call == "conv2d" else lambda: plan(source, out=y)
+        return Form(layout, run, output, plain, plan.algorithm, detail)
 
 
 class OwnFloat32Peer(CpuconvPeer):

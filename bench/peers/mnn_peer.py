@@ -7,26 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers.base import Form, missing
-from cpuconv.problem.problem import ConvProblem
+from bench.peers.base import Form, OnnxPeer
 
 
-class MnnPeer:
+class MnnPeer(OnnxPeer):
     """MNN.Interpreter sessions on the CPU backend; `precision` is MNN's option."""
 
     name = "MNN"
     package = "MNN"
+    needs = ("MNN", "_tools", "onnx")
 
     def __init__(self, precision: str = "high") -> None:
         self.precision = precision
-
-    def available(self) -> str | None:
-        return missing("MNN") or missing("_tools") or missing("onnx")
-
-    def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
-        from bench.peers.onnx_model import convolution
-
-        return convolution(self, problem, x, w, bias, threads)
 
     def converted(self, path: Path, folder: Path) -> Path:
         import _tools  # the converter's extension module; its wrapper MNN.tools reports each use to the vendor

@@ -7,32 +7,31 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers.base import Form, missing
+from bench.peers.base import Form, OnnxPeer
 from bench.typed import Data
 from cpuconv.problem.problem import ConvProblem
 
 
-class OnnxRuntimePeer:
+class OnnxRuntimePeer(OnnxPeer):
     """onnxruntime.InferenceSession on the CPU provider."""
 
     name = "ONNX Runtime"
     package = "onnxruntime"
-
-    def available(self) -> str | None:
-        return missing("onnxruntime") or missing("onnx")
-
-    def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
-        from bench.peers.onnx_model import convolution
-
-        return convolution(self, problem, x, w, bias, threads)
+    needs = ("onnxruntime", "onnx")
 
     def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
-        from bench.peers import onnxruntime_typed
+        """Prepare QLinearConv in NCHW, and its own NHWC variant as within a network; none for float types."""
+        from bench.peers.onnx_model import CHANNELS_FIRST, CHANNELS_LAST, qlinear
 
-        return onnxruntime_typed.forms(problem, given, lambda model, feed: self._session(model, feed, threads))
-
-    def converted(self, path: Path, folder: Path) -> Path:
-        return path
+        if given.scales is None or not problem.types.y.integer or problem.types.y.bytes > 1:
+            return []
+        plain = self._session(qlinear(problem, given, False), {"x": given.x}, threads)
+        x = np.ascontiguousarray(given.x.transpose(CHANNELS_LAST))
+        last = self._session(qlinear(problem, given, True), {"x": x}, threads)
+        return [
+            Form("nchw", plain.run, lambda: plain.output()[0]),
+            Form("nhwc", last.run, lambda: last.output()[0].transpose(CHANNELS_FIRST), plain=False),
+        ]
 
     def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
         return [self._session(str(path), feed, threads)]

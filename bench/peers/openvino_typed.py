@@ -8,14 +8,13 @@ microseconds. A sample is therefore taken from a newly compiled model over a few
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from bench.peers.base import Form
-from bench.peers.onnx_model import conv_model
-from bench.peers.onnx_quantized import CHANNELS_LAST, dequantized
+from bench.peers.onnx_model import CHANNELS_FIRST, CHANNELS_LAST, conv_model, dequantized
+from bench.peers.openvino_peer import latency, run_of
 from bench.typed import Data, numbers
 from cpuconv.elements import BF16, U8
 from cpuconv.problem.problem import ConvProblem
@@ -23,7 +22,6 @@ from cpuconv.problem.types import Types
 
 BFLOAT16 = Types(BF16, BF16, y=BF16)
 WARMUP_RUNS, MIN_RUNS, MAX_RUNS = 10, 10, 100  # runs of a newly compiled model: warm-up, and bounds of the counted ones
-CHANNELS_FIRST = (0, 3, 1, 2)
 KINDS = ("Convolution", "GroupConvolution")
 HALF = 0.5e-6  # seconds; average error of a mean that is truncated to microseconds
 
@@ -63,12 +61,7 @@ class _Layer:
 
     def __init__(self, model: Any, precision: str, x: np.ndarray, threads: int, channels_last: bool = False) -> None:
         self.model, self.channels_last = model, channels_last
-        self.settings = {
-            "INFERENCE_PRECISION_HINT": precision,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            "NUM_STREAMS": 1,
-        }
+        self.settings = latency(threads, precision)
         self.x = np.ascontiguousarray(x.transpose(CHANNELS_LAST)) if channels_last else x
         self.whole = self.request(profiled=False)
         self.run = run_of(self.whole)
@@ -109,16 +102,6 @@ class _Layer:
             after, _ = counted(request, runs, WARMUP_RUNS)
             found.append(max(after - before, 1e-7 * runs) / runs)
         return found
-
-
-def run_of(request: Any) -> Callable[[], None]:
-    """Return a function that runs a prepared request."""
-
-    def run() -> None:
-        request.start_async()
-        request.wait()
-
-    return run
 
 
 def counted(request: Any, runs: int, earlier: int = 0) -> tuple[float, str]:

@@ -34,13 +34,9 @@ class TorchPeer:
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         import torch
 
-        torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
+        _begin(threads)
         tensors: Any = [torch.from_numpy(array) for array in (x, w, bias)]
-        forms = [
-            _functional(problem, "nchw", *tensors),
-            _functional(problem, "channels_last", *tensors, memory_format=torch.channels_last),
-        ]
+        forms = functional(problem, *tensors)
         # oneDNN's tensors cannot be padded, so a problem with asymmetric padding has no such form.
         if torch.backends.mkldnn.is_available() and (pads := symmetric_pads(problem)):
             forms += _mkldnn(problem, pads, *tensors)
@@ -50,41 +46,52 @@ class TorchPeer:
         return path
 
     def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
-        import torch
-
         from bench.peers import torch_network
 
-        torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
+        _begin(threads)
         return torch_network.forms(path, feed, self.precision)
 
     def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
-        import torch
-
         from bench.peers import torch_typed
 
-        torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
+        _begin(threads)
         return torch_typed.forms(problem, given)
 
 
-def _functional(problem: ConvProblem, name: str, x, w, bias, *, memory_format=None) -> Form:
+def _begin(threads: int) -> None:
     import torch
 
-    if memory_format is not None:
-        x, w = x.to(memory_format=memory_format), w.to(memory_format=memory_format)
-    pads = symmetric_pads(problem)
-    top, bottom, left, right = problem.pads
-    conv, last = torch.nn.functional.conv2d, {}
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
 
-    def run() -> None:
-        last["y"] = conv(x, w, bias, problem.stride, pads, problem.dilation, problem.groups)
 
-    def run_padded() -> None:
-        padded = torch.nn.functional.pad(x, (left, right, top, bottom))
-        last["y"] = conv(padded, w, bias, problem.stride, 0, problem.dilation, problem.groups)
+def functional(problem: ConvProblem, x, w, bias) -> list[Form]:
+    """Forms of `conv2d` in NCHW and channels_last, with unpacked weights."""
+    import torch
 
-    return Form(name, run if pads else run_padded, lambda: last["y"].contiguous().numpy(), plain=memory_format is None)
+    p, pads = problem, symmetric_pads(problem)
+    (top, bottom, left, right), found = p.pads, []
+    for name, memory in (("nchw", torch.contiguous_format), ("channels_last", torch.channels_last)):
+        x, w = (tensor.contiguous(memory_format=memory) for tensor in (x, w))
+        last: dict[str, Any] = {}
+
+        def run(x: Any = x, w: Any = w, last: dict[str, Any] = last) -> None:
+            source = torch.nn.functional.pad(x, (left, right, top, bottom)) if pads is None else x
+            last["y"] = torch.nn.functional.conv2d(source, w, bias, p.stride, pads or 0, p.dilation, p.groups)
+
+        def result(last: dict[str, Any] = last) -> np.ndarray:
+            return output(last["y"])
+
+        found.append(Form(name, run, result, plain=name == "nchw"))
+    return found
+
+
+def output(y) -> np.ndarray:
+    """Return a NumPy array; bfloat16 becomes uint16, as NumPy has no such dtype."""
+    import torch
+
+    y = y.contiguous()
+    return y.view(torch.int16).numpy().view(np.uint16) if y.dtype == torch.bfloat16 else y.numpy()
 
 
 def _mkldnn(problem: ConvProblem, pads: tuple[int, int], x, w, bias) -> list[Form]:

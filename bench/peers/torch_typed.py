@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
 from bench.peers.base import Form, symmetric_pads
+from bench.peers.torch_peer import functional, output
 from bench.typed import Data, Scales
 from cpuconv.elements import BF16, F16, U8
 from cpuconv.problem.problem import ConvProblem
@@ -36,7 +36,7 @@ def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
     x, w = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (given.x, given.w))
     bias = torch.from_numpy(given.bias).to(torch.bfloat16)
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return _unpacked(p, x, w, bias)
+        return functional(p, x, w, bias)
     x, w = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, w))
     top, bottom, left, right = p.pads
     padding = list(pads or (0, 0))
@@ -49,7 +49,7 @@ def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
         source = x if pads else torch.nn.functional.pad(x, (left, right, top, bottom))
         last["y"] = conv(source, packed, bias, *steps, "none", [], "")
 
-    return [Form("channels_last", run, lambda: _output(last["y"]), plain=False)]
+    return [Form("channels_last", run, lambda: output(last["y"]), plain=False)]
 
 
 def _float16(problem: ConvProblem, given: Data) -> list[Form]:
@@ -57,37 +57,7 @@ def _float16(problem: ConvProblem, given: Data) -> list[Form]:
     import torch
 
     x, w, bias = (torch.from_numpy(array).to(torch.float16) for array in (given.x, given.w, given.bias))
-    return _unpacked(problem, x, w, bias)
-
-
-def _unpacked(problem: ConvProblem, x, w, bias) -> list[Form]:
-    """Forms in NCHW and channels_last with unpacked weights."""
-    import torch
-
-    p, pads = problem, symmetric_pads(problem)
-    (top, bottom, left, right), found = p.pads, []
-    for name in ("contiguous_format", "channels_last"):
-        form = getattr(torch, name)
-        x, w = (tensor.contiguous(memory_format=form) for tensor in (x, w))
-        last: dict[str, Any] = {}
-
-        def run(x: Any = x, w: Any = w, last: dict[str, Any] = last) -> None:
-            source = torch.nn.functional.pad(x, (left, right, top, bottom)) if pads is None else x
-            last["y"] = torch.nn.functional.conv2d(source, w, bias, p.stride, pads or 0, p.dilation, p.groups)
-
-        def output(last: dict[str, Any] = last) -> np.ndarray:
-            return _output(last["y"])
-
-        found.append(Form(name, run, output, plain=name != "channels_last"))
-    return found
-
-
-def _output(y) -> np.ndarray:
-    """Return a NumPy array; bfloat16 becomes uint16, as NumPy has no such dtype."""
-    import torch
-
-    y = y.contiguous()
-    return y.view(torch.int16).numpy().view(np.uint16) if y.dtype == torch.bfloat16 else y.numpy()
+    return functional(problem, x, w, bias)
 
 
 def _quantized(problem: ConvProblem, given: Data, scales: Scales) -> list[Form]:

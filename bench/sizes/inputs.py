@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,12 +87,9 @@ def ocr_networks() -> dict[str, SizedNetwork]:
     ModuleNotFoundError
         If the package is not installed.
     """
-    spec = importlib.util.find_spec("rapidocr_onnxruntime")  # not imported, as it imports ONNX Runtime
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("rapidocr_onnxruntime is not installed: pip install rapidocr-onnxruntime==1.4.4")
-    models = Path(spec.origin).parent / "models"
+    from bench.networks.packaged import path
 
-    rec, det = (str(models / f"ch_PP-OCRv4_{each}_infer.onnx") for each in ("rec", "det"))
+    rec, det = (str(path("rapidocr_onnxruntime", f"models/ch_PP-OCRv4_{each}_infer.onnx")) for each in ("rec", "det"))
     found = (
         SizedNetwork("recogniser", rec, "x", (1, 3, 48, 320), (3,), 40, 1200, 1, 200, text=True),
         SizedNetwork("detector", det, "x", (1, 3, 640, 640), (2, 3), 320, 960, 32, 40, text=True),

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -19,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from autotune.interpreter import python
+from bench import first, oracle
 from bench.memory import NOW, PEAK, resident
-from bench.sizes.engines import ENGINES, Loaded
 from bench.sizes.inputs import SizedNetwork
 
 OTHER_SEED = 1000  # added to the seed, for the sizes that run during `wait`
@@ -33,7 +34,7 @@ class Job:
     Attributes
     ----------
     engine : str
-        Key of `ENGINES`.
+        Key of `bench.first.NAMES`.
     threads : int
     network : SizedNetwork
     again : int
@@ -83,14 +84,14 @@ def measure_times(job: Job) -> dict[str, Any]:
         "shapes"; "wall", "processor": seconds of each input, by pass; "compiled": kernels that this process compiled
         for each input of the first pass; "changed": inputs whose outputs had other bits in a later pass.
     """
-    figures, loaded, begun = _loaded(job)
+    figures, run, begun = _loaded(job)
     network = job.network
     shapes = network.shapes()
     others = replace(network, seed=network.seed + OTHER_SEED).shapes() if job.wait else []
     for number, shape in enumerate(cycle([each for each in others if each not in shapes])):
         if time.perf_counter() - begun > job.wait:
             break
-        loaded.run({network.port: network.array(shape, number)})
+        run({network.port: network.array(shape, number)})
     kept = range(0, len(shapes), max(1, len(shapes) // job.compared)) if job.compared else range(0)
     wall: list[list[float]] = []
     processor: list[list[float]] = []
@@ -104,10 +105,9 @@ def measure_times(job: Job) -> dict[str, Any]:
         for number, shape in enumerate(shapes):
             feed, before = {network.port: network.array(shape, number)}, _compiled()
             times = time.perf_counter(), time.process_time()
-            results = loaded.run(feed)
+            outputs = run(feed)
             processor[-1].append(time.process_time() - times[1])
             wall[-1].append(time.perf_counter() - times[0])
-            outputs = loaded.outputs(results)
             digest = hashlib.blake2b(b"".join(each.tobytes() for each in outputs)).digest()
             if turn:
                 changed |= {number} if digest != digests[number] else set()
@@ -129,24 +129,23 @@ def measure_times(job: Job) -> dict[str, Any]:
 
 def measure_memory(job: Job) -> dict[str, Any]:
     """Measure resident bytes: "imported", "made", after the "first" run, after "all"; and the "peak"."""
-    figures, loaded, _ = _loaded(job)
+    figures, run, _ = _loaded(job)
     memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
     network = job.network
     for number, shape in enumerate(network.batches(job.runs, job.largest_batch)):
-        loaded.run({network.port: network.array(shape, number)})
+        run({network.port: network.array(shape, number)})
         memory.setdefault("first", resident(NOW))
     return {**figures, "memory": {**memory, "all": resident(NOW), "peak": resident(PEAK)}}
 
 
-def _loaded(job: Job) -> tuple[dict[str, Any], Loaded, float]:
+def _loaded(job: Job) -> tuple[dict[str, Any], Callable[[dict[str, np.ndarray]], list[np.ndarray]], float]:
     """Load the network; return figures of loading, the network, and the start time."""
     begun = time.perf_counter()
-    engine = ENGINES[job.engine]
-    engine.begin()
+    importlib.import_module(job.engine)
     figures: dict[str, Any] = {"imported": time.perf_counter() - begun, "imported_bytes": resident(NOW)}
-    loaded = engine.load(job.network.path, job.threads)
+    run, _ = getattr(first, job.engine)("model", job.threads, job.network.path)
     figures["made"] = time.perf_counter() - begun
-    return figures, loaded, begun
+    return figures, run, begun
 
 
 def _compiled() -> int:
@@ -160,29 +159,15 @@ def largest_errors(files: Mapping[str, str], reference: str) -> dict[str, float]
 
     `files` are the npz files of engines by key.
     """
-    expected = dict(_arrays(files[reference]))
-    found = {}
-    for key in files.keys() - {reference}:
-        pairs = ((array, expected[name]) for name, array in _arrays(files[key]))
-        found[key] = max((_error(*pair) for pair in pairs), default=0.0)
-    return found
-
-
-def _arrays(file: str) -> Iterator[tuple[str, np.ndarray]]:
-    with np.load(file) as arrays:
-        yield from arrays.items()
-
-
-def _error(got: np.ndarray, expected: np.ndarray) -> float:
-    if got.shape != expected.shape:
-        return float("inf")
-    scale = max(float(np.abs(expected).max(initial=0)), np.finfo(np.float32).tiny)
-    return float(np.abs(got - expected).max(initial=0)) / scale
-
-
-def least(passes: Sequence[Sequence[float]]) -> list[float]:
-    """Return the shortest time of each input over passes."""
-    return [min(times) for times in zip(*passes, strict=True)]
+    outputs = {}
+    for key, file in files.items():
+        with np.load(file) as arrays:
+            outputs[key] = dict(arrays)
+    expected = outputs.pop(reference)
+    return {
+        key: max((oracle.error(array, expected[name]) for name, array in found.items()), default=0.0)
+        for key, found in outputs.items()
+    }
 
 
 def main() -> int:

@@ -80,32 +80,29 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
     return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)
 
 
-def files(
-    made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, families: Path
-) -> dict[Path, str]:
+def files(made: Iterable[tuple[Data, str]]) -> dict[Path, str]:
     """Return the texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
     name = fingerprint().name
     data = {"cpu": tables[0]["cpu"], "tables": list(tables)}
     parts = (f"## {table['title']}\n\n{text}" for table, text in zip(tables, texts, strict=True))
-    base = folder / name
-    known = kept(folder) | {name: data}
+    base = FOLDER / name
     return {
         base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
         base.with_name(f"{base.name}.md"): "\n".join((f"# {heading(name, data)}\n", *parts)),
-        **pages(known, page, overview, families),
+        **pages(kept() | {name: data}),
     }
 
 
-def pages(devices: Mapping[str, Data], page: Path, overview: Path, families: Path) -> dict[Path, str]:
+def pages(devices: Mapping[str, Data]) -> dict[Path, str]:
     """Return the texts of the three pages with the tables of some devices, by path."""
-    shown = {page: block, overview: headlines, families: short}
+    shown = {PAGE: block, OVERVIEW: headlines, FAMILIES: short}
     return {path: report.replaced(path, text(devices)) for path, text in shown.items()}
 
 
-def kept(folder: Path) -> dict[str, Data]:
-    """Load the devices of a folder, by the name of their files."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+def kept() -> dict[str, Data]:
+    """Load the devices with stored tables, by the name of their files."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 
 
 def short(devices: Mapping[str, Data]) -> str:
@@ -134,8 +131,9 @@ def block(devices: Mapping[str, Data]) -> str:
     return "\n\n".join(part for part in parts if part) or NO_DEVICE
 
 
-def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
+def unexplained(devices: Mapping[str, Data]) -> list[str]:
     """Return the lines with a small ratio that the hand-written part of the page does not name."""
+    page = PAGE.read_text(encoding="utf-8")
     notes = page.partition(report.BEGIN)[0] + page.partition(report.END)[2]
     tables = itertools.chain.from_iterable(device["tables"] for device in devices.values())
     return sorted({label for table in tables for label in _low(table) if label not in notes})

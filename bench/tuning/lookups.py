@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
@@ -29,25 +30,18 @@ def lookup(session: Session) -> Iterator[Figure]:
     name = str(model.by_model(problem, limits))
     row = _row(device, 0)._replace(problem=problem.key, candidate=name, sources=workload.sources_of(name))
     cache = session.folder / "cache"
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = str(cache)
     memory.current.forget_choices()
-    try:
-        with Store(cache / "autotune.sqlite") as store:
-            store.put([row])
-            assert select.choose(problem, "cached", limits).decided_by == "store"
-            calls: dict[str, Callable[[], object]] = {
-                "the layers' best row": lambda: tuned.best(problem, limits),
-                "the choice of an algorithm": lambda: select.choose(problem, "cached", limits),
-            }
-            for what, call in calls.items():
-                seconds = min(_seconds(call, session.options.calls) for _ in range(TURNS)) / session.options.calls
-                yield Figure("lookup", what, seconds * 1e6, "µs", 2.0)
-    finally:
-        os.environ.pop(VARIABLE)
-        if before is not None:
-            os.environ[VARIABLE] = before
-        memory.current.forget_choices()
+    with mock.patch.dict(os.environ, {VARIABLE: str(cache)}), Store(cache / "autotune.sqlite") as store:
+        store.put([row])
+        assert select.choose(problem, "cached", limits).decided_by == "store"
+        calls: dict[str, Callable[[], object]] = {
+            "the layers' best row": lambda: tuned.best(problem, limits),
+            "the choice of an algorithm": lambda: select.choose(problem, "cached", limits),
+        }
+        for what, call in calls.items():
+            seconds = min(_seconds(call, session.options.calls) for _ in range(TURNS)) / session.options.calls
+            yield Figure("lookup", what, seconds * 1e6, "µs", 2.0)
+    memory.current.forget_choices()
 
 
 def large(session: Session) -> Iterator[Figure]:

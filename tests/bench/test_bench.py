@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from autotune.interpreter import python
 from bench import compare, overhead, race, shapes
 from bench.engine import Engine, EngineError, Session, sample
 from bench.oracle import arrays, convolve, error
@@ -25,7 +23,6 @@ from bench.settings import Settings, layout_names
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d
 from support.running.events import until
-from support.running.processes import ROOT
 from support.tuner.bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -297,13 +294,6 @@ def test_groups_on_plain_terms_and_groups_asked_for():
 # --- command lines -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["compare.py", "kernels.py", "overhead.py"])
-def test_scripts_run_by_path(script, tmp_path):
-    command = python(str(ROOT / "bench" / script), "--help")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and f"bench.{script[:-3]}" in done.stdout
-
-
 def test_unknown_peer_is_named():
     with pytest.raises(SystemExit, match="not bogus"):
         compare.main(["--peers", "bogus", "--lines", "dw384"])
@@ -341,19 +331,15 @@ def test_microseconds_of_a_call(clock):
     assert overhead.microseconds(lambda: time.sleep(0.001), 5) == pytest.approx(1000)
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
-def test_overhead_prints_every_call(style, monkeypatch, capsys, clock):
+def test_overhead_tells_every_call(tmp_path, monkeypatch, capsys, clock):
     naps = {"short": lambda: time.sleep(1e-6), "long": lambda: time.sleep(1e-4)}
     monkeypatch.setattr(overhead, "subjects", lambda threads: naps)
     monkeypatch.setattr(overhead, "sample", lambda call, seconds: [1.0 if call() is call() else 0.5])
-    asked = ["--calls", "20", "--rounds", "3", "--lines", "dw960|pw144"]
-    assert overhead.main([*asked, *(["--json"] if style == "json" else [])]) == 0
-    printed = capsys.readouterr().out
-    if style == "json":
-        calls, lines = json.loads(printed)["calls"], json.loads(printed)["lines"]
-        assert [calls[name]["median"] for name in naps] == pytest.approx([1, 100])
-        assert [line["name"] for line in lines] == ["mobilenetv2:dw960", "mobilenetv2:pw144_24"]
-        assert [line["ratio"] for line in lines] == [0.5, 0.5]  # the call that gives a new array, over the other
-    else:
-        assert "best µs" in printed and "short" in printed and "long" in printed
-        assert "conv2d over plan: geomean 0.500, worst 0.50" in printed
+    file = tmp_path / "out.json"
+    assert overhead.main(["--calls", "20", "--rounds", "3", "--lines", "dw960|pw144", "--json", str(file)]) == 0
+    data, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert [data["calls"][name]["median"] for name in naps] == pytest.approx([1, 100])
+    assert [line["name"] for line in data["lines"]] == ["mobilenetv2:dw960", "mobilenetv2:pw144_24"]
+    assert [line["ratio"] for line in data["lines"]] == [0.5, 0.5]  # the call that gives a new array, over the other
+    assert "best µs" in printed and "short" in printed and "long" in printed
+    assert "conv2d over plan: geomean 0.500, worst 0.50" in printed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from support.tuner.bench_fakes import FakeEngine, measurement
 onnx = pytest.importorskip("onnx")
 
 from bench import models, precisions, race  # noqa: E402
-from bench.engine import LOADING, MEMORY, EngineError, Session  # noqa: E402
+from bench.engine import Session  # noqa: E402
 from bench.networks import (  # noqa: E402
     Network,
     __main__,
@@ -167,32 +166,6 @@ def test_an_engine_is_judged_by_all_outputs(folder: Path):
     for outputs, error in ((right, 0.0), ([right[0] + np.abs(right[0]).max()], 1.0), (right * 2, np.inf)):
         (prepared,) = Session(FakePeer(outputs), 1).prepare(problem)
         assert prepared.error == pytest.approx(error)
-    loaded = Session(FakePeer(right), 1).load(problem)
-    assert list(loaded) == list(LOADING) and min(loaded.values()) >= 0
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory since a moment"
-)
-def test_memory_is_what_a_network_takes_at_most_and_in_the_end(folder: Path):
-    problem = NetworkProblem(folder / "tiny.onnx", keep(NETWORK, folder / "tiny.onnx"))
-
-    def filled(megabytes: int) -> mmap.mmap:
-        """New memory, which goes back as soon as it is closed."""
-        made = mmap.mmap(-1, megabytes << 20)
-        for page in range(0, len(made), mmap.PAGESIZE):
-            made[page] = 1
-        return made
-
-    class Hungry(FakePeer):
-        def network(self, path: Path, feed: dict[str, np.ndarray], threads: int) -> list[Form]:
-            self.kept = filled(16)
-            filled(32).close()
-            return super().network(path, feed, threads)
-
-    taken = Session(Hungry(problem.outputs()), 1).memory(problem)
-    assert list(taken) == list(MEMORY)
-    assert taken["most"] == pytest.approx(48 << 20, rel=0.1) and taken["kept"] == pytest.approx(16 << 20, rel=0.2)
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -234,27 +207,10 @@ def test_without_ours_there_are_no_ratios():
     assert data["geomean"] is data["worst"] is None and len(models.table(data).splitlines()) == 5
 
 
-class Loading(FakeEngine):
-    """An engine that takes as many seconds to load as it was asked before, plus one, or fails."""
-
-    loaded = 0
-
-    def load(self, problem: object) -> dict[str, float]:
-        type(self).loaded += 1
-        if self.key == "mnn":
-            raise EngineError("boom")
-        return dict(zip(LOADING, (float(self.loaded), 0.5), strict=True))
-
-    def memory(self, problem: object) -> dict[str, float]:
-        return {"most": 4e6, "kept": 1e6} if self.key == CPUCONV else {"most": 8e6, "kept": 3e6}
-
-
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = [Loading(CPUCONV, {"plain": 1.0}), Loading("mnn", {"plain": 3.0})]
-    for room in (race, models):
-        monkeypatch.setattr(room, "started", lambda *_: contextlib.nullcontext(engines))
-    monkeypatch.setattr(Loading, "loaded", 0)
+    engines = [FakeEngine(CPUCONV, {"plain": 1.0}), FakeEngine("mnn", {"plain": 3.0})]
+    monkeypatch.setattr(race, "started", lambda *_: contextlib.nullcontext(engines))
 
 
 def test_a_table_for_each_number_of_threads_and_images(folder: Path, fakes: None, capsys):
@@ -264,19 +220,6 @@ def test_a_table_for_each_number_of_threads_and_images(folder: Path, fakes: None
     assert [(each["batch"], each["threads"]) for each in data] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert all(each["lines"][0]["ratio"]["median"] == 3.0 for each in data)
     assert capsys.readouterr().out.count("geometric mean") == 4
-
-
-def test_the_first_load_does_not_count(folder: Path, fakes: None, capsys):
-    assert models.main([str(folder), "--load", "--networks", "tiny", "--rounds", "2"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "tiny Cpuconv 4.000 0.500" in out and "tiny: Mnn failed: boom." in out  # of loads 1, 3 and 5
-
-
-def test_memory_is_told_beside_each_peer(folder: Path, fakes: None, capsys):
-    assert models.main([str(folder), "--memory", "--rounds", "1"]) == 0
-    assert "tiny 4.0 (1.0) 8.0 (3.0) 0.50" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(SystemExit):
-        models.main([str(folder), "--memory", "--load"])
 
 
 def test_a_folder_without_networks_is_refused(tmp_path: Path):

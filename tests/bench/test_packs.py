@@ -12,7 +12,7 @@ import pytest
 
 from bench.packs import __main__ as building
 from bench.packs import contents, features, orders
-from bench.packs.variables import environment
+from bench.packs.features import environment
 from cpuconv.runtime.code.loading import object_file
 from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.code.packs.cpu_classes import ARM, BY_NAME, CLASSES, X86

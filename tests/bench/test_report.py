@@ -1,16 +1,21 @@
-"""The benchmark's report: its tables, and the pages that hold them."""
+"""The benchmark's report: its tables, the pages that hold them, and the roofs as they are measured."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from bench import report
+from autotune.machine.roofline import FMA
+from bench import report, roofs
 from bench.peers import CPUCONV
+from bench.results import LineResult
 from support.running.processes import ROOT
-from support.tuner.bench_fakes import ROOFS, SMALL, result_of, run_of
+from support.tuner.bench_fakes import LINE, ROOFS, SMALL, measurement, result_of, run_of
+
+DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 
 
 def test_report_has_every_line_and_names_the_slow_ones():
@@ -50,13 +55,13 @@ def test_families_have_a_row_each():
 
 
 def test_report_tells_the_roof_that_binds():
-    ours = {"algorithm": "direct(v=1,rows=1,cols=6,block=6)", "roofs": ROOFS}
+    ours = {"algorithm": DIRECT, "roofs": ROOFS}
     flops = SMALL.flops * 1e-11  # seconds at the peak
     results = [result_of("a:half", cpuconv=[[2 * flops]], torch=[[4 * flops]], **ours),
                result_of("a:above", cpuconv=[[flops / 2]], torch=[[flops]], **ours)]  # fmt: skip
     data = report.to_dict(results, run_of(CPUCONV, "torch"))
     rows = [[cell.strip() for cell in row.split("|")] for row in report.roofs_table(data).splitlines()]
-    assert rows[2][1:9] == ["a:half", "`direct(v=1,rows=1,cols=6,block=6)`", "", "0.000", "FMA", "50%", "2.00", ""]
+    assert rows[2][1:9] == ["a:half", f"`{DIRECT}`", "", "0.000", "FMA", "50%", "2.00", ""]
     assert rows[0][-2] == "÷ Torch" and rows[3][6] == "200%"
     text = report.roofs_text(data)
     assert "FMA 100 GFLOP/s, L2 50 GB/s, memory 10 GB/s" in text and "busy while they were measured: a:above" in text
@@ -86,3 +91,21 @@ def test_a_page_without_its_markers_is_refused(tmp_path, text):
 def test_pages_have_their_markers(page):
     text = (ROOT / page).read_text()
     assert text.count(report.BEGIN) == text.count(report.END) == 1
+
+
+def test_shares_of_a_line_are_medians_over_runs_and_the_largest_binds():
+    seconds = SMALL.flops / 100e9  # at the peak
+    runs = [measurement(ROOFS, DIRECT, cpuconv=[[factor * seconds]]) for factor in (2.0, 4.0, 10.0)]
+    found = LineResult(LINE, runs).shares()
+    assert next(iter(found)) == FMA and found[FMA] == pytest.approx(0.25)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert LineResult(LINE, [measurement(None, DIRECT, cpuconv=[[1.0]])]).shares() == {}
+    assert LineResult(LINE, [measurement(ROOFS, torch=[[1.0]])]).shares() == {}
+
+
+def test_measured_roofs():
+    found = roofs.measure(1)
+    assert found.fma_gflops > 0 and found.store_gbs > 0 and found.levels[-1].name == "memory"
+    assert all(level.gbs > 0 for level in found.levels)
+    sizes = [level.size for level in found.levels]
+    assert sizes == sorted(sizes) and math.isinf(sizes[-1])

@@ -25,6 +25,7 @@ from support.tuner.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 SHAPES = 'mb1ic64ih8oc64oh8kh3ph1n"net:a"\nmb1ic64ih8oc64oh8kh1ph0n"net:b"\n'
 VARIANTS = ("auto", "NCHW", "auto, batch 8")
+WARM = tables.warm
 PAGES = ("page.md", "overview.md", "families.md")
 PAGE = f"Text.\n{report.BEGIN}\nold\n{report.END}\nNotes.\n"
 
@@ -40,16 +41,16 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "Engine", start)
     monkeypatch.setattr(tables, "warm", lambda *_: None)
     (tmp_path / "lines.txt").write_text(SHAPES)
-    for page in PAGES:
+    for page, name in zip(PAGES, ("PAGE", "OVERVIEW", "FAMILIES"), strict=True):
         (tmp_path / page).write_text(PAGE)
+        monkeypatch.setattr(tables, name, tmp_path / page)
     (tmp_path / "tables").mkdir()
+    monkeypatch.setattr(tables, "FOLDER", tmp_path / "tables")
     return tmp_path
 
 
 def run(place: Path, *more: str) -> int:
-    paths = ["--shapes", place / "lines.txt", "--folder", place / "tables", "--page", place / "page.md"]
-    paths += ["--overview", place / "overview.md", "--families", place / "families.md"]
-    return main([*map(str, paths), "--peers", "torch", "--rounds", "2", *more])
+    return main(["--shapes", str(place / "lines.txt"), "--peers", "torch", "--rounds", "2", *more])
 
 
 def written(place: Path) -> list[str]:
@@ -76,10 +77,10 @@ def test_all_tables_in_two_files_and_the_page(place, capsys):
 
 def test_a_line_with_a_note_is_not_asked_for_again(place):
     assert run(place, "--threads", "1") == 0
-    devices = tables.kept(place / "tables")
-    page = (place / "page.md").read_text()
-    assert tables.unexplained(devices, page) == ["net:a", "net:b"]
-    assert tables.unexplained(devices, page + "**net:a**: bound by stores.") == ["net:b"]
+    assert tables.unexplained(tables.kept()) == ["net:a", "net:b"]
+    with (place / "page.md").open("a") as page:
+        page.write("**net:a**: bound by stores.")
+    assert tables.unexplained(tables.kept()) == ["net:b"]
 
 
 def test_two_devices_share_the_page(place):
@@ -101,7 +102,7 @@ def test_two_devices_share_the_page(place):
 
 
 def test_the_pages_show_the_tables_that_are_kept():
-    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.OVERVIEW, tables.FAMILIES).items():
+    for path, text in tables.pages(tables.kept()).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m bench.tables --render"
 
 
@@ -133,7 +134,7 @@ def test_nothing_is_written_of_a_table_that_is_not_whole(place, monkeypatch, fai
 
 @pytest.mark.parametrize("ended, code", [(130, 130), (1, 1)])
 def test_nothing_is_measured_after_a_warmup_that_failed(place, monkeypatch, ended, code):
-    monkeypatch.undo()
+    monkeypatch.setattr(tables, "warm", WARM)
     monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, ended))
     assert run(place, "--threads", "1") == code
     assert written(place) == []

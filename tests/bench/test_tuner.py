@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,11 @@ from autotune.paths import VARIABLE
 from autotune.timing.rounds import Round, Rounds
 from bench import tuner
 from bench.shapes import drawn, family
-from bench.tuning import choices, fake, fuzz, kills, mutations, session
+from bench.tuning import choices, session
 from bench.tuning.figures import Figure, table
 from bench.tuning.session import UNCOUNTED, Session, Times
 from cpuconv.conv.choice import model
+from support.tuner import fake
 
 
 def test_drawn_shapes_are_the_same_for_a_seed_and_differ_otherwise() -> None:
@@ -82,51 +81,18 @@ def test_preparations_that_differ_are_not_enough(ratios: list[float], precise: b
     assert Times(["a", "a"], [Rounds()]).is_precise()
 
 
-def test_small_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    before = os.environ[VARIABLE]
-    arguments = ["--shapes", "1", "--parts", "open,lookup", "--calls", "50", "--rows", "400"]
-    assert tuner.main([*arguments, "--json"]) in (0, 1)
-    figures = json.loads(capsys.readouterr().out)["figures"]
+def test_small_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before, file = os.environ[VARIABLE], tmp_path / "out.json"
+    arguments = ["--shapes", "1", "--parts", "lookup,open", "--calls", "50", "--rows", "400", "--json", str(file)]
+    assert tuner.main(arguments) in (0, 1)
+    figures = json.loads(file.read_text())["figures"]
     assert [figure["part"] for figure in figures] == ["lookup", "lookup", "open"]
     assert all(figure["value"] > 0 and figure["target"] for figure in figures)
     assert os.environ[VARIABLE] == before
-    tuner.main(arguments)
     assert "400 rows, and the first look-up" in capsys.readouterr().out
     for wrong in (["--efforts", "much"], ["--parts", "lookup,all"]):
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit, match="must be of"):
             tuner.main(wrong)
-        assert "must be of" in capsys.readouterr().err
-
-
-def test_files_are_attacked_in_another_process(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    arguments = ["--shapes", "1", "--parts", "fuzz", "--mutations", "300", "--json"]
-    assert tuner.main(arguments) == 0
-    found = {figure["name"]: figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"]}
-    for kind in mutations.KINDS:
-        assert found[f"{kind}: mutations read to the end"] == 300
-        assert found[f"{kind}: files from which something was taken"] > 0
-    monkeypatch.setattr(mutations, "HANGS", 0.1)
-    assert tuner.main(arguments) == 1
-    assert [figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"]][:2] == [0, True]
-
-
-def test_what_reads_pickles_is_caught() -> None:
-    tally = fuzz.Tally()
-    with tally.attempt():
-        pickle.loads(pickle.dumps(Path))
-    with tally.attempt():
-        exec("")
-    pickle.loads(pickle.dumps(Path))
-    assert [each.split()[0] for each in tally.executed] == ["pickle.find_class", "compile", "exec"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is not known there")
-def test_kills_are_told(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kills, "PROBLEMS", 3)
-    session.options.kills = 2
-    told = list(kills.kills(session))
-    assert [figure.value for figure in told if figure.target is not None] == [2, 6, 0, 0, 0, 0]
-    assert all(figure.met is not False for figure in told)
 
 
 @pytest.fixture(name="session")
@@ -137,7 +103,9 @@ def fake_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     fake.install(monkeypatch.setattr)
     sources = ("good:1", "close:1", "hidden:1", "tie:1")
     problems = [each for source in sources for each in fake.workload.load(source)]
-    return Session(tuner.parser().parse_args([]), problems, tmp_path, Bar(disable=True))
+    options = tuner.parser().parse_args([])
+    options.parts, options.efforts = options.parts.split(","), options.efforts.split(",")
+    return Session(options, problems, tmp_path, Bar(disable=True))
 
 
 def test_warmups_are_judged(session: Session) -> None:

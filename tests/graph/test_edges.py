@@ -17,7 +17,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.reading import onnx_reader
 from cpuconv.reading.onnx_reader import read
 from support import oracle
-from support.graphs import close, parse, run
+from support.graphs import close, normal, parse, run
 from support.running.callers import at_once
 
 BLOCK = """g (float[{n},3,12,10] x) => (float[{n},24,12,10] y) {{
@@ -37,11 +37,7 @@ def block(n: int | str) -> onnx.ModelProto:
     """A network of a residual block, poolings and a concatenation, with random weights."""
     rng = np.random.default_rng(3)
     weights = {"w1": (16, 3, 3, 3), "w2": (16, 16, 3, 3), "b2": (16,), "w3": (8, 16, 1, 1)}
-    model = parse(BLOCK.format(n=n))
-    for name, shape in weights.items():
-        array = (rng.standard_normal(shape) / 4).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
+    return parse(BLOCK.format(n=n), **{name: array / 4 for name, array in normal(rng, weights).items()})
 
 
 def image(n: int, seed: int = 0) -> np.ndarray:
@@ -212,9 +208,7 @@ WINDOW = """g (float[N,3,H,8] x) => (float[N,5,M,8] y) {
 
 
 def window() -> onnx.ModelProto:
-    model = parse(WINDOW)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((5, 3, 3, 3), np.float32), "w"))
-    return model
+    return parse(WINDOW, w=np.ones((5, 3, 3, 3), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ RNG = np.random.default_rng(0)
 
 def listed(text: str, ir_version: int = 8, opset: int = 17, **arrays: np.ndarray) -> onnx.ModelProto:
     """A model whose initializers are among its inputs."""
-    model = parse(text, opset)
+    model = parse(text, opset, **arrays)
     model.ir_version = ir_version
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
     return model
 
 

@@ -19,7 +19,7 @@ from cpuconv.kernels.binding.machine import machine
 from support import lowered, machines
 from support.running.processes import ROOT
 
-SPEC = "bench.tuning.fake:workload"
+SPEC = "support.tuner.fake:workload"
 not_emulated = pytest.mark.skipif(VARIABLE in os.environ, reason="inside of what it would make")
 
 

@@ -16,7 +16,7 @@ import pytest
 from autotune.interpreter import python
 from autotune.paths import VARIABLE as CACHE
 from bench.packs.__main__ import collected
-from bench.packs.variables import environment
+from bench.packs.features import environment
 from cpuconv.runtime import target
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.loading import object_file

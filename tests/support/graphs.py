@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -34,9 +35,17 @@ class Case(NamedTuple):
     outputs: int = 1
 
 
-def parse(text: str, opset: int = 17) -> onnx.ModelProto:
-    """A model from ONNX's textual form of a graph, as in ``g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }``."""
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+def parse(text: str, opset: int = 17, **constants: ArrayLike) -> onnx.ModelProto:
+    """A model from ONNX's textual form of a graph, as in ``g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }``, with
+    more constants."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items())
+    return model
+
+
+def normal(rng: np.random.Generator, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Unit-normal float32 constants of these shapes."""
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def programs_of(model: cpuconv.Model) -> ProgramCache:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from support.graph.detector import detector
 from support.graphs import parse
@@ -46,14 +45,12 @@ class SizedNetwork(NamedTuple):
 
 def _model(text: str, weights: Mapping[str, tuple[int, ...]], arrays: Mapping[str, np.ndarray] = {}) -> onnx.ModelProto:
     """The network of a text, with random weights of these shapes that keep tensors at unit scale, and these arrays."""
-    made, rng = parse(text, 17), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     drawn = {
         name: (rng.standard_normal(shape) / np.sqrt(max(1, np.prod(shape[1:])))).astype(np.float32)
         for name, shape in weights.items()
     }
-    for name, array in (*drawn.items(), *arrays.items()):
-        made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return made
+    return parse(text, **drawn, **arrays)
 
 
 IMAGES = _model(

@@ -13,7 +13,7 @@ from autotune.cli.options import OK
 from autotune.machine.roofline import PAST, busy_note
 from autotune.report.table_rows import ProblemRow, whole_text
 from autotune.store.store import Store, Use
-from bench.tuning import fake
+from support.tuner import fake
 
 pytestmark = pytest.mark.usefixtures("fake_workload")
 AGAIN = "rows above the roofs, which were measured while the machine was busy: measuring these again"

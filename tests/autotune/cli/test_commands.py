@@ -26,9 +26,9 @@ from autotune.report.table_rows import ProblemRow
 from autotune.store.database import StoreWarning
 from autotune.store.store import Store, Use
 from autotune.workload import Reading
-from bench.tuning import fake
-from bench.tuning.fake import workload
 from support.running.processes import run
+from support.tuner import fake
+from support.tuner.fake import workload
 
 pytestmark = pytest.mark.usefixtures("fake_workload")
 

@@ -13,8 +13,8 @@ import pytest
 from autotune.store import store
 from autotune.store.rows import RowLimits
 from autotune.store.store import Store
-from bench.tuning import kills
 from support.running.processes import run, start
+from support.tuner import kills
 from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))
@@ -64,13 +64,11 @@ def test_where_files_cannot_be_locked_every_claim_is_granted(path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is not known there")
-def test_warmups_at_once_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench.tuner` kills fifty."""
-    monkeypatch.setattr(kills, "PROBLEMS", 40)
+def test_warmups_at_once_and_killed(tmp_path: Path) -> None:
     results = kills.kill_warmups(tmp_path, kills=6, seed=1)
     assert results.troubles == []
-    assert results.kills == 6 and len(results.finished) == 6 * 40
-    assert results.lost == results.twice == set()
+    assert results.kills == 6 and len(results.finished) == 6 * kills.PROBLEMS
+    assert results.lost == results.twice == results.open == set()
 
 
 def test_misses_are_counted_and_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,4 +133,4 @@ def test_background_tuning_goes_on_without_locks(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(background, "tune_missed", tune)
     monkeypatch.setattr(background.os, "nice", lambda by: None)
     with pytest.raises(Ended):
-        background.main("bench.tuning.fake:workload", str(tmp_path / "store.sqlite"), "quick")
+        background.main("support.tuner.fake:workload", str(tmp_path / "store.sqlite"), "quick")

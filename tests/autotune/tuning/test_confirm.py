@@ -9,9 +9,8 @@ from autotune.store.rows import Row, RowLimits
 from autotune.store.store import Store
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.workload import Problem
-from bench.tuning import fake
-from bench.tuning.fake import Behaviour, workload
-from support.tuner.fakes import problems, rows
+from support.tuner import fake
+from support.tuner.fake import Behaviour, problems, rows, workload
 
 DEVICE = fingerprint().key
 

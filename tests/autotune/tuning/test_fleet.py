@@ -14,7 +14,7 @@ from autotune.store.store import Row, Store
 from autotune.tuning import fleet
 from autotune.wisdom.document import read
 from autotune.workload import Problem
-from bench.tuning.fake import workload
+from support.tuner.fake import workload
 
 pytestmark = pytest.mark.usefixtures("fake_workload")
 

@@ -23,15 +23,14 @@ from autotune.tuning.search import profile
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Pool, WorkerError, Workers, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
-from bench.tuning import fake
-from bench.tuning.fake import workload
 from support.running import processes
 from support.running.events import until
-from support.tuner.fakes import problems, rows
+from support.tuner import fake
+from support.tuner.fake import problems, rows, workload
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 
-SPEC = "bench.tuning.fake:workload"
+SPEC = "support.tuner.fake:workload"
 
 
 def test_the_fastest_is_found_and_stored(store: Store) -> None:
@@ -216,7 +215,7 @@ def test_unknown_effort(store: Store) -> None:
 
 def test_workers_that_cannot_start_are_an_error() -> None:
     with (
-        Pool(Workers("bench.tuning.fake:missing", 1, 5.0)) as pool,
+        Pool(Workers("support.tuner.fake:missing", 1, 5.0)) as pool,
         pytest.raises(WorkerError, match="missing"),
     ):
         pool.run([("good:1", "fast")])
@@ -263,7 +262,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, threading
 from autotune.tuning.worker import Pool, Workers
-pool = Pool(Workers("bench.tuning.fake:workload", 1, 600))
+pool = Pool(Workers("support.tuner.fake:workload", 1, 600))
 threading.Thread(target=lambda: pool.run([("bad:1", "hangs")]), daemon=True).start()
 while pool._workers[0]._tasks == 0 and not os.path.exists(sys.argv[1]): pass
 print(pool._workers[0]._process.pid, flush=True)
@@ -287,13 +286,13 @@ def _alive(pid: int) -> bool:
 
 def test_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
     assert discover(SPEC) == (SPEC, workload)
-    assert isinstance(discover("bench.tuning.fake:Fake")[1], fake.Fake)
+    assert isinstance(discover("support.tuner.fake:Fake")[1], fake.Fake)
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", SPEC)
     assert discover()[1] is workload
     for spec, said in [
-        ("bench.tuning.fake", "module:attribute"),
+        ("support.tuner.fake", "module:attribute"),
         ("no_such:x", "no_such"),
-        ("bench.tuning.fake:x", "'x'"),
+        ("support.tuner.fake:x", "'x'"),
     ]:
         with pytest.raises(SourceError, match=said):
             discover(spec)

@@ -18,9 +18,8 @@ from autotune.tuning.progress import Progress
 from autotune.tuning.search import MAX_VISITS, MIN_VISITS, Search, profile
 from autotune.tuning.warmup import warmup
 from autotune.workload import Verdict
-from bench.tuning import fake
-from bench.tuning.fake import workload
-from support.tuner.fakes import problems, rows
+from support.tuner import fake
+from support.tuner.fake import problems, rows, workload
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 

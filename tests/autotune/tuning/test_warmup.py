@@ -22,13 +22,12 @@ from autotune.tuning.search import Search
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import Workers
 from autotune.workload import Candidate, Problem
-from bench.tuning import fake
-from bench.tuning.fake import workload
 from support.running import processes
 from support.running.events import until
-from support.tuner.fakes import problems, rows
+from support.tuner import fake
+from support.tuner.fake import problems, rows, workload
 
-SPEC = "bench.tuning.fake:workload"
+SPEC = "support.tuner.fake:workload"
 DEVICE = fingerprint().key
 
 

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import pickle
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, WisdomError
 from autotune.workload import Problem
-from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
 from support.tuner import stored
+from support.tuner.fuzz import Tally, fuzz_store, fuzz_wisdom, signed
 
 HERE = fingerprint()
 OTHER = replace(HERE, model="Another CPU", cores=HERE.cores + 1)
@@ -286,6 +287,16 @@ def test_thousands_of_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
     tally = fuzz_store(kept.path, 3000, seed=30, folder=tmp_path)
     assert (tally.attempts, tally.wrong, tally.executed) == (3000, [], [])
     assert tally.taken > 1500 and tally.written > 10 and tally.longest < 5.0
+
+
+def test_what_reads_pickles_is_caught() -> None:
+    tally = Tally()
+    with tally.attempt():
+        pickle.loads(pickle.dumps(Path))
+    with tally.attempt():
+        exec("")
+    pickle.loads(pickle.dumps(Path))
+    assert [each.split()[0] for each in tally.executed] == ["pickle.find_class", "compile", "exec"]
 
 
 def test_files_of_the_former_columns_are_read(store: Store, tmp_path: Path, monkeypatch) -> None:

@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 import cpuconv  # noqa: E402
 from cpuconv.memory.arenas import Arena, Arenas  # noqa: E402
 from support import oracle  # noqa: E402
-from support.graphs import parse, programs_of  # noqa: E402
+from support.graphs import normal, parse, programs_of  # noqa: E402
 from support.running.callers import at_once  # noqa: E402
 
 CONVOLUTIONAL = """g (float[N,3,H,W] x) => (float[N,K,P,Q] y, float[N,L,R,S] z) {
@@ -34,12 +34,10 @@ SIZES = [(1, 4, 4), (2, 9, 5), (1, 16, 12), (3, 31, 8), (1, 2, 40), (2, 64, 48),
 
 
 def _model(text: str, threads: int) -> cpuconv.Model:
-    made, rng = parse(text), np.random.default_rng(7)
-    if "Conv" in text:
-        for name, shape in {"w": (20, 3, 3, 3), "v": (5, 20, 1, 1)}.items():
-            array = rng.standard_normal(shape).astype(np.float32)
-            made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return cpuconv.compile(made, threads=threads, strategy="heuristic")
+    weights = {"w": (20, 3, 3, 3), "v": (5, 20, 1, 1)} if "Conv" in text else {}
+    return cpuconv.compile(
+        parse(text, **normal(np.random.default_rng(7), weights)), threads=threads, strategy="heuristic"
+    )
 
 
 def _feed(text: str, size: tuple[int, int, int]) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from cpuconv.errors import ArgumentError, SourceError  # noqa: E402
 from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.cutting import cut  # noqa: E402
 from support.graph.detector import detector  # noqa: E402
-from support.graphs import close, made, parse, programs_of, runtime_session  # noqa: E402
+from support.graphs import close, made, normal, parse, programs_of, runtime_session  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)
@@ -94,9 +94,7 @@ CROPS = """g (float[1,3,H,W] x) => (float[K,8,P,Q] y) {
 
 
 def test_what_is_worthwhile_runs_natively_for_the_sizes_that_are_found():
-    source = parse(CROPS)
-    for name, shape in (("w", (8, 3, 3, 3)), ("v", (8, 1, 3, 3))):
-        source.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    source = parse(CROPS, **normal(RNG, {"w": (8, 3, 3, 3), "v": (8, 1, 3, 3)}))
     session = runtime_session(pytest.importorskip("onnxruntime"), source)
     model = cpuconv.compile(source, threads=oracle.THREADS)
     counts = set()
@@ -139,9 +137,7 @@ def test_sizes_that_one_part_computes_for_the_next():
         y = Expand(row, shape)
         z = MatMul(y, m)
     }"""
-    source = parse(text)
-    for name, shape in (("row", (1, 4)), ("m", (4, 3))):
-        source.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    source = parse(text, **normal(RNG, {"row": (1, 4), "m": (4, 3)}))
     model, session = cpuconv.compile(source), runtime_session(pytest.importorskip("onnxruntime"), source)
     for most in (3, 1, 3, 5):
         x = RNG.uniform(0, 1, (2, 4)).astype(np.float32)

@@ -9,10 +9,9 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper
 
 import cpuconv
-from bench.dynamic import opened
+from bench.plans import opened
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.network.definition import Definition
@@ -20,18 +19,14 @@ from cpuconv.network.sizes import graph_templates
 from cpuconv.network.sizes.prepared import prepared
 from cpuconv.reading.onnx_reader import read
 from support.graph.random_networks import networks
-from support.graphs import definition_of, parse
+from support.graphs import definition_of, normal, parse
 
 RNG = np.random.default_rng(0)
 SIDES = st.integers(1, 24)
 
 
 def _with_weights(text: str, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    model = parse(text, 18)
-    for name, shape in shapes.items():
-        array = RNG.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return model
+    return parse(text, 18, **normal(RNG, shapes))
 
 
 MODELS = {

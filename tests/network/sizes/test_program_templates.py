@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
@@ -22,7 +21,7 @@ from cpuconv.network.templating import classes, per_size_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
 from cpuconv.network.templating.representatives import nearest_fitting
 from support import oracle
-from support.graphs import close, parse, programs_of
+from support.graphs import close, normal, parse, programs_of
 from support.random_sizes import Judge
 from support.sized_networks import BY_NAME
 
@@ -49,12 +48,8 @@ WEIGHTS = {"w": (32, 3, 3, 3), "d": (32, 1, 3, 3), "p": (24, 32, 1, 1), "q": (24
 
 
 def _model() -> onnx.ModelProto:
-    model = parse(TEXT)
-    arrays = {name: RNG.standard_normal(shape).astype(np.float32) / 4 for name, shape in WEIGHTS.items()}
-    arrays["scales"] = np.array([1, 1, 2, 2], np.float32)
-    for name, array in arrays.items():
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return model
+    weights = {name: array / 4 for name, array in normal(RNG, WEIGHTS).items()}
+    return parse(TEXT, **weights, scales=np.array([1, 1, 2, 2], np.float32))
 
 
 def _feed(*shape: int) -> dict[str, np.ndarray]:
@@ -114,9 +109,7 @@ BRANCHES = """g (float[N,32,H,W] x) => (float[N,32,P,Q] y) {
 
 def test_branches_that_small_sizes_do_not_share_run_side_by_side():
     """One template serves sizes with and without work for several threads; each call has workspace for all of them."""
-    source = parse(BRANCHES)
-    for name, shape in (("d", (32, 1, 3, 3)), ("p", (32, 32, 1, 1))):
-        source.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal(shape, np.float32), name))
+    source = parse(BRANCHES, **normal(RNG, {"d": (32, 1, 3, 3), "p": (32, 32, 1, 1)}))
     made = cpuconv.compile(source, threads=oracle.THREADS, strategy="heuristic")
     shapes = ((8, 60, 60), (2, 17, 17), (3, 40, 33), (16, 64, 64), (2, 20, 60))
     feeds = [_feed(n, 32, *plane) for n, *plane in shapes]
@@ -215,8 +208,7 @@ DEEP = """g (float[1,64,H,W] x) => (float[1,64,P,Q] y) {
 
 def test_half_a_class_is_a_class_of_its_own_where_the_whole_loses():
     """Whatever ran before; the model is asked, so the sizes are those that it tells apart here, if there are some."""
-    model = parse(DEEP)
-    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    model = parse(DEEP, **normal(RNG, {"w": (64, 64, 3, 3)}))
     sizes = [(3, 3), (7, 7), (9, 9), (14, 14), (20, 20), (60, 60)]
     made = [cpuconv.compile(model, threads=1, strategy="heuristic") for _ in range(2)]
     for each, order in zip(made, (sizes, sizes[::-1]), strict=True):
@@ -231,8 +223,7 @@ def test_half_a_class_is_a_class_of_its_own_where_the_whole_loses():
 
 
 def test_loss_is_that_of_the_model():
-    model = parse(DEEP)
-    model.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((64, 64, 3, 3), np.float32), "w"))
+    model = parse(DEEP, **normal(RNG, {"w": (64, 64, 3, 3)}))
     builder = programs_of(cpuconv.compile(model, threads=1, strategy="heuristic")).builder
     graph = builder._like(((0, 6, 4, 4),))
     best = lay_out(graph, builder.target)

@@ -7,13 +7,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.network import program_builder
 from support import oracle
 from support.graph.detector import detector
-from support.graphs import close, parse, programs_of
+from support.graphs import close, normal, parse, programs_of
 from support.random_sizes import Judge
 from support.sized_networks import BY_NAME, SizedNetwork
 
@@ -34,15 +33,8 @@ CROPS = """g (float[1,3,H,W] x) => (float[K,8,P,Q] y, int64[2] size) {
 
 
 def _crops() -> SizedNetwork:
-    made, rng = parse(CROPS), np.random.default_rng(0)
-    arrays = {
-        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
-        "v": rng.standard_normal((8, 1, 3, 3)).astype(np.float32),
-        "two": np.array([2]),
-        "four": np.array([4]),
-    }
-    for name, array in arrays.items():
-        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    weights = normal(np.random.default_rng(0), {"w": (8, 3, 3, 3), "v": (8, 1, 3, 3)})
+    made = parse(CROPS, **weights, two=[2], four=[4])
     return SizedNetwork("crops", made, {"x": (1, 3, (5, 60), (5, 60))})
 
 

@@ -325,9 +325,7 @@ WINDOWS = """g (float[N,C,H,W] x) => (float[N,C,P,Q] y) {
     ],
 )
 def test_shapes_that_the_network_computes(text, constants, shapes):
-    model = parse(text)
-    for name, elements in constants.items():
-        model.graph.initializer.append(numpy_helper.from_array(np.array(elements, np.int64), name))
+    model = parse(text, **{name: np.array(each, np.int64) for name, each in constants.items()})
     made = _compiled(model)
     for sizes in (*shapes, shapes[0]):
         feed = {name: _x(*shape) for name, shape in sizes.items()}

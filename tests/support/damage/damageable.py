@@ -35,22 +35,16 @@ SHAPES = """g (float[N,3,H,8] x) => (float[] y) {
 }"""
 
 
-def _with_constants(text: str, **arrays) -> onnx.ModelProto:
-    model = parse(text)
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
-    return model
-
-
 def damageable() -> list[onnx.ModelProto]:
     rng = np.random.default_rng(0)
     weights = {"w": (6, 3, 3, 3), "b": (6,), "v": (6,), "m": (4, 6), "c": (4,)}
-    first = _with_constants(
+    first = parse(
         CONVOLUTIONS,
         **{name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in weights.items()},
         low=np.float32(0), high=np.float32(6), halves=np.array([2, 4]), sizes=np.array([1, 6, 8, 7]),
         shape=np.array([1, 6, -1]),
     )  # fmt: skip
-    second = _with_constants(
+    second = parse(
         SHAPES, zero=np.array([0]), rest=np.array([3, -1]), starts=np.array([1]), ends=np.array([9]),
         axes=np.array([0]), pads=np.array([1, 0, 0, 1]),
     )  # fmt: skip

@@ -21,7 +21,6 @@ from onnx import helper
 
 from autotune.store.rows import Row
 from autotune.wisdom import document as wisdom
-from bench.tuning import fuzz as wisdom_fuzz
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.target import Target as Machine
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
@@ -44,6 +43,7 @@ from support.damage.damageable import damageable, looping, nested
 from support.damage.mutations import forged, header_of, with_header
 from support.damage.onnx_mutations import mutated
 from support.graph.cases import CASES, drawn
+from support.tuner import fuzz as wisdom_fuzz
 
 ERRORS = (SourceError, ArgumentError, ArgumentTypeError)
 _LONGEST = 1 << 15  # bytes of a seed

@@ -16,28 +16,8 @@ import cpuconv
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.network.saved import container
 
-_STRANGE = (
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2,
-    3,
-    7,
-    64,
-    2**31,
-    2**63,
-    10**30,
-    0.5,
-    float("nan"),
-    "",
-    "x",
-    "float32",
-    [],
-    {},
-    [[]],
-)
+_STRANGE = (None, True, -1, 0, 1, 2, 3, 7, 64, 2**31, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, float("nan"))
+_STRANGE += ("", "x", "x" * 5000, "\x00", "ok", "float32", "direct(v=1)", [], {}, [[]])
 
 
 def header_of(data: bytes) -> dict[str, Any]:
@@ -89,6 +69,11 @@ def _change(header: dict[str, Any], rng: random.Random) -> None:
     if rng.random() < 0.5 and isinstance(programs, list) and programs and isinstance(programs[0], dict):
         inner = programs[0].get(rng.choice(("graph", "chosen"))) or header
         holder = inner.get("nodes") or inner if isinstance(inner, dict) else header
+    change(holder, rng)
+
+
+def change(holder: Any, rng: random.Random) -> None:
+    """Change a value, a name or a place somewhere in a structure of dicts and lists."""
     while True:
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         if not keys:
@@ -98,7 +83,7 @@ def _change(header: dict[str, Any], rng: random.Random) -> None:
         if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.1:
             break
         holder = inner
-    kind = rng.randrange(6)
+    kind = rng.randrange(7)
     if kind == 0:
         del holder[key]
     elif kind == 1:
@@ -106,8 +91,11 @@ def _change(header: dict[str, Any], rng: random.Random) -> None:
     elif kind == 2 and isinstance(holder, list):
         holder.insert(rng.randrange(len(holder) + 1), copy.deepcopy(inner))
     elif kind == 3 and type(inner) in (int, float):
-        holder[key] = rng.choice((inner + 1, inner - 1, -inner, 2 * inner, 1000 * inner))
-    elif kind == 4 and isinstance(holder, dict):
+        holder[key] = rng.choice((inner + 1, inner - 1, -inner, 2 * inner, inner / 2, 1000 * inner, 10**9 * inner))
+    elif kind in (3, 4) and isinstance(inner, str) and inner:
+        at = rng.randrange(len(inner))
+        holder[key] = inner[:at] + rng.choice("0123456789-=(),.ax") + inner[at + 1 :]
+    elif kind == 5 and isinstance(holder, dict):
         holder[rng.choice(("x", "", "name"))] = holder.pop(key)
     else:
         holder[key] = copy.deepcopy(rng.choice(_STRANGE))

@@ -35,9 +35,7 @@ X = {"x": _RNG.standard_normal((1, 3, 8, 12), np.float32)}
 
 
 def source() -> onnx.ModelProto:
-    model = parse(TEXT)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in WEIGHTS.items())
-    return model
+    return parse(TEXT, **WEIGHTS)
 
 
 def compiled(threads: int = 1, **shapes: tuple[int, ...]) -> Model:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from onnx import numpy_helper
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.reading.onnx_reader import read
-from support.graphs import parse
+from support.graphs import normal, parse
 
 _TEXT = """g (float[N,20,14,14] x) => (float[N,M,14,14] y, float[N,20,14,14] z) {
     a = Conv(x, wa)
@@ -43,8 +42,6 @@ def slowed(network_plan: NetworkPlan) -> NetworkPlan:
 
 def branches(n: int, threads: int = 2) -> NetworkPlan:
     """It, laid out for `n` images."""
-    rng, made = np.random.default_rng(0), parse(_TEXT)
-    for name, shape in _WEIGHTS.items():
-        made.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, np.float32), name))
+    made = parse(_TEXT, **normal(np.random.default_rng(0), _WEIGHTS))
     graph = prepared(read(made), {"x": (n, 20, 14, 14)}, Rewriting()).graph
     return lay_out(graph, Target(current(), threads, "heuristic"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from support.graphs import parse
+from support.graphs import normal, parse
 
 # Boxes and scores by convolutions; the best boxes by suppression, and their corners by what it leaves.
 DETECTOR = """g (float[N,3,H,W] x) => (float[N,B,4] all, float[K,4] best, int64[K,3] chosen)
@@ -29,9 +29,5 @@ DETECTOR = """g (float[N,3,H,W] x) => (float[N,B,4] all, float[K,4] best, int64[
 
 def detector() -> onnx.ModelProto:
     """Of random weights; scores stay where Sigmoid tells them apart."""
-    rng = np.random.default_rng(0)
-    model = parse(DETECTOR)
-    for name, shape, scale in (("w", (8, 3, 3, 3), 1), ("v", (4, 8, 1, 1), 1), ("u", (2, 8, 1, 1), 0.1)):
-        array = (scale * rng.normal(size=shape)).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
+    weights = normal(np.random.default_rng(0), {"w": (8, 3, 3, 3), "v": (4, 8, 1, 1), "u": (2, 8, 1, 1)})
+    return parse(DETECTOR, **weights | {"u": weights["u"] / 10})

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +16,9 @@ from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.store.rows import PROVISIONAL
 from autotune.store.store import Store
-from bench.tuning.figures import Figure
-from bench.tuning.session import Session
+from support.running import processes
 
-REPO = Path(__file__).resolve().parents[2]
-PROBLEMS = 100  # problems per kill: enough that some are always left
+PROBLEMS = 40  # problems per kill: enough that some are always left
 NEVER_BEST = "slow"  # a candidate that is never among the best, which are prepared again
 AT_ONCE = 2
 LIFE = 3.0  # maximum time to a kill, in multiples of a warmup of one problem (mostly its start)
@@ -35,8 +32,6 @@ class KillResults:
     ----------
     kills : int
         Warmups that were ended by SIGKILL.
-    under_fire : int
-        Problems that were finished while warmups were being killed.
     finished : set[str]
         Problems in the store.
     raced : set[str]
@@ -52,7 +47,6 @@ class KillResults:
     """
 
     kills: int = 0
-    under_fire: int = 0
     finished: set[str] = field(default_factory=set)
     raced: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
@@ -61,49 +55,19 @@ class KillResults:
     troubles: list[str] = field(default_factory=list)
 
 
-def kills(session: Session) -> Iterator[Figure]:
-    """Kill warmups, two at a time on one store, at random moments, and report the state of the store."""
-    count = session.options.kills
-    task = session.bar.add_task("killing warmups", total=count)
-    folder = session.folder / "killed"
-    folder.mkdir()
-    results = kill_warmups(folder, count, session.options.seed, lambda: session.bar.advance(task))
-    yield Figure("kills", f"warmups killed, {AT_ONCE} at once on one store", results.kills, "", count, most=False)
-    wanted = PROBLEMS * count
-    yield Figure("kills", "problems finished by warmups that were killed", results.under_fire)
-    yield Figure("kills", "problems finished at the end", len(results.finished), "", wanted, most=False)
-    yield Figure("kills", "stores that did not open, or warmups that failed", len(results.troubles), "", 0)
-    yield Figure("kills", "problems raced and not finished when a warmup was killed", len(results.raced))
-    yield Figure("kills", "finished or raced problems lost", len(results.lost), "", 0)
-    yield Figure("kills", "problems still provisional at the end", len(results.open), "", 0)
-    yield Figure("kills", "problems tuned twice", len(results.twice), "", 0)
-
-
-def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], object] = lambda: None) -> KillResults:
-    """Kill pairs of warmups of a fake workload on one store at random times, then let one pair end by itself.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the store and logs.
-    kills : int
-        Warmups to kill.
-    seed : int
-        Seed of the random times.
-    killed : Callable[[], object]
-        Called after each kill.
-    """
+def kill_warmups(folder: Path, kills: int, seed: int) -> KillResults:
+    """Kill pairs of warmups of a fake workload on one store at random times, then let one pair end by itself."""
     rng, results, path = random.Random(seed), KillResults(), folder / "store.sqlite"
     source = folder / "net.txt"
     source.write_text("".join(f"good:{n}\n" for n in range(1, PROBLEMS * kills + 1)))
     log = folder / "log"
     environ = {
         **os.environ,
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": processes.PATH,
         "FAKE_CLOCK": "1",
         "FAKE_LOG": str(log),
     }
-    command = python("-m", "autotune", "warmup", "--threads", "1", "--workload", "bench.tuning.fake:workload")
+    command = python("-m", "autotune", "warmup", "--threads", "1", "--workload", "support.tuner.fake:workload")
     begun = time.monotonic()
     subprocess.run([*command, "good:1", "--store", str(folder / "first.sqlite")], env=environ, capture_output=True)
     longest = LIFE * (time.monotonic() - begun)
@@ -120,12 +84,9 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
                 time.sleep(rng.uniform(0.1, longest))
                 process.send_signal(signal.SIGKILL)
                 results.kills += 1
-                killed()
             _, said = process.communicate(timeout=240)
             if process.returncode not in (0, -signal.SIGKILL) or "StoreWarning" in said:
                 results.troubles.append(said)
-        if last:
-            results.under_fire = len(results.finished)
         _look(results, path, log, undisturbed=last)
         if last:
             return results

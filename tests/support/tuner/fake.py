@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Work
-from autotune.store.rows import Row
+from autotune.store.store import Row, Store
 from autotune.timing import rounds, sample
 from autotune.tuning import progress, search, warmup
 from autotune.wisdom.tiers import OLDER_KERNELS
@@ -280,3 +281,13 @@ def _speed_probe() -> None:
 
 
 workload = Fake()
+
+
+def problems(*sources: str, count: int = 1) -> list[Problem]:
+    """Problems of the workload, on so many threads."""
+    return [problem for source in sources for problem in workload.load(source, Reading(threads=count))]
+
+
+def rows(store: Store, problem: Problem) -> dict[str, Row]:
+    """What a store holds of a problem, by candidate."""
+    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key, problem.weights)}

@@ -6,6 +6,7 @@ A wisdom file is attacked in two ways: by damage, which its checksum detects, an
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import random
@@ -22,25 +23,8 @@ from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, WisdomError
+from support.damage.mutations import change, damaged
 
-JUNK: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1 << 80,
-    -0.0,
-    1e308,
-    5e-324,
-    "",
-    "x" * 5000,
-    "\x00",
-    "ok",
-    "direct(v=1)",
-    [],
-    {},
-    [[]],
-)
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
 PAGE = 4096
 _BEFORE = 32  # readings of the intact file first, so that late imports and compilations are done
@@ -163,36 +147,12 @@ def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int
     return tally
 
 
-def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Replace, remove or add some bytes."""
-    changed = bytearray(content)
-    for _ in range(rng.randint(1, 8)):
-        at = rng.randrange(len(changed))
-        changed[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-    return bytes(changed)
-
-
 def mutated(told: Any, rng: random.Random) -> Any:
-    """Return the structure with one value, name or position changed."""
-    if isinstance(told, dict) and told and rng.random() < 0.95:
-        name = rng.choice(list(told))
-        if rng.random() < 0.1:
-            return {("x" if key == name else key): value for key, value in told.items()}
-        return {**told, name: mutated(told[name], rng)}
-    if isinstance(told, list) and told and rng.random() < 0.95:
-        at = rng.randrange(len(told))
-        what = rng.random()
-        if what < 0.1:
-            return told[:at] + told[at + 1 :]
-        if what < 0.2:
-            return told[:at] + [told[at]] + told[at:]
-        return told[:at] + [mutated(told[at], rng)] + told[at + 1 :]
-    if isinstance(told, float) and rng.random() < 0.5:
-        return told * rng.choice((-1, 0.5, 2, 1e9))
-    if isinstance(told, str) and told and rng.random() < 0.5:
-        at = rng.randrange(len(told))
-        return told[:at] + rng.choice("0123456789-=(),.ax") + told[at + 1 :]
-    return rng.choice(JUNK)
+    """Return a copy with one value, name or place changed."""
+    copied = copy.deepcopy(told)
+    if isinstance(copied, (dict, list)):
+        change(copied, rng)
+    return copied
 
 
 def _broken(content: bytes, pages: list[int], rng: random.Random, cut: bool) -> bytes:
