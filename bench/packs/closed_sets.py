@@ -12,6 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from cpuconv.isa import Isa
+from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
+from cpuconv.kernels.attention.panels import COPIED as ROWS
+from cpuconv.kernels.attention.panels import IN_PLACE, TRANSPOSED
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
@@ -43,6 +46,8 @@ WINOGRAD = ((3, 3, (None, RELU)), (1, 3, (None, SILU)), (3, 1, (None,)))  # rows
 POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
 LINES: tuple[tuple[str, dict[str, float]], ...] = (
     ("Softmax", {}),
+    ("Attention", {}),
+    ("Attention", {"shift": True}),
     *(("LayerNormalization", {"epsilon": float(np.float32(each)), "shift": True}) for each in (1e-5, 1e-6)),
 )
 
@@ -61,6 +66,7 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
         yield from (MicroRef(pool_strip, strip) for strip in strip_tiles(first, isa))
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))
+    yield MicroRef(scale_rows, RowsTile(isa.lanes))
 
 
 def drivers(isa: Isa) -> Iterator[Wanted]:
@@ -70,3 +76,5 @@ def drivers(isa: Isa) -> Iterator[Wanted]:
         yield im2col, Im2colTile(isa.lanes, load, residual, rows is blocks, rows, rows)
     for ends, bundle in itertools.product(((blocks, channels), (channels, blocks)), (1, 2)):
         yield strips.move_strips, strips.StripTile(isa.lanes, *ends, bundle, COPIED)
+    for packed in ((IN_PLACE, TRANSPOSED, ROWS, ROWS), (TRANSPOSED, ROWS, TRANSPOSED, TRANSPOSED)):  # tokens, planes
+        yield attention, AttentionTile(isa.lanes, *packed)

@@ -40,6 +40,9 @@ class Reader(Protocol):
     def rank(self, name: str) -> int | None:
         """Rank of a value, if the model states it."""
 
+    def type_of(self, name: str) -> np.dtype | None:
+        """Type of a value's elements, if the model states it."""
+
     def fixed(self, name: str) -> np.ndarray | None:
         """Elements of a constant that callers cannot feed; else None."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Node
-from cpuconv.reading import contrib_attention, contrib_int8, contrib_weights
+from cpuconv.reading import contrib_attention, contrib_int8, contrib_weights, onnx_attention
 from cpuconv.reading.adapters import Reader
 from cpuconv.reading.contrib_nodes import Builder
 
@@ -21,8 +21,8 @@ DOMAIN = "com.microsoft"
 _SAMPLING = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def converted(reader: Reader, node: Node) -> list[Node]:
-    """Convert a node to ONNX operators.
+def converted(reader: Reader, node: Node, domain: str) -> list[Node]:
+    """Convert a node of a domain to operators of the table.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def converted(reader: Reader, node: Node) -> list[Node]:
         The form of the operator is not supported.
     """
     made = Builder(reader, node)
-    (CONTRIB | STANDARD_DOMAIN)[node.op](made, **node.attributes)
+    (STANDARD_DOMAIN if domain != DOMAIN else CONTRIB)[node.op](made, **node.attributes)
     return made.nodes
 
 
@@ -176,6 +176,8 @@ CONTRIB: dict[str, Callable[..., None]] = {
 STANDARD_DOMAIN: dict[str, Callable[..., None]] = {
     "QLinearConv": contrib_int8.convolution,
     "QLinearMatMul": contrib_int8.pair("MatMul", (-2, -1)),
+    "Attention": onnx_attention.attention,
+    "RotaryEmbedding": onnx_attention.rotary_embedding,
     "SimplifiedLayerNormalization": contrib_attention.simplified_layer_normalization,
 }
 """Operators of ONNX's own domain, or ones that files have in that domain."""

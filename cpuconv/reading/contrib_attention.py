@@ -43,9 +43,11 @@ def _self_attention(
     if past or any(made.node.outputs[1:]):
         raise ArgumentError(must("inputs", "without a past, and outputs without a present", made.node.inputs))
     product = made.add("Add", product, bias) if bias else product
-    queries, keys, values = (_heads(made, part, num_heads) for part in made.split(product, 2, 3))
+    queries, keys, values = (split_heads(made, part, num_heads) for part in made.split(product, 2, 3))
     hidden = _hidden(made, keys, mask, mask_filter_value, unidirectional, queries)
-    _attended(made, queries, keys, values, [*hidden, added], made.number(scale) if scale else _usual(made, queries))
+    _attended(
+        made, queries, keys, values, [*hidden, added], made.number(scale) if scale else usual_scale(made, queries)
+    )
 
 
 def multi_head_attention(
@@ -64,12 +66,14 @@ def multi_head_attention(
         biases = made.split(bias, 0, 3) if bias else ["", "", ""]
         keys = _unpacked(made, key, 2) if apart else [key, value]
         tensors = [
-            tensor if apart and at else _heads(made, made.add("Add", tensor, each) if each else tensor, num_heads)
+            tensor if apart and at else split_heads(made, made.add("Add", tensor, each) if each else tensor, num_heads)
             for at, (tensor, each) in enumerate(zip([query, *keys], biases, strict=True))
         ]
     queries, keys_, values = tensors
     hidden = _hidden(made, keys_, mask, mask_filter_value, unidirectional, queries)
-    _attended(made, queries, keys_, values, [*hidden, added], made.number(scale) if scale else _usual(made, queries))
+    _attended(
+        made, queries, keys_, values, [*hidden, added], made.number(scale) if scale else usual_scale(made, queries)
+    )
     for name, tensor in zip(made.node.outputs[1:], (keys_, values), strict=False):
         if name:
             made.add("Identity", tensor, outputs=(name,))
@@ -81,14 +85,18 @@ def _unpacked(made: Builder, x: str, count: int) -> list[str]:
     return [made.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts]
 
 
-def _heads(made: Builder, x: str, num_heads: int) -> str:
+def split_heads(made: Builder, x: str, num_heads: int) -> str:
     """Reshape (B, S, H) to (B, heads, S, H / heads); a tensor of rank 4 is that already."""
     if made.reader.rank(x) == 4:
         return x
     return made.add("Transpose", made.add("Reshape", x, made.integers(0, 0, num_heads, -1)), perm=[0, 2, 1, 3])
 
 
-def _usual(made: Builder, queries: str) -> str:
+def _scale(made: Builder, scale: float, queries: str) -> str:
+    return made.number(scale) if scale else usual_scale(made, queries)
+
+
+def usual_scale(made: Builder, queries: str) -> str:
     """Default scale: 1 / sqrt(head size)."""
     size = made.add("Gather", made.add("Shape", queries), made.array(np.array(3)))
     return made.add("Reciprocal", made.add("Sqrt", made.add("Cast", size, to=_FLOAT)))
@@ -144,38 +152,55 @@ def rotary_embedding(
         raise ArgumentError(must("attributes", "without scale and packed batches, positions of a known rank", scale))
     if rotary_embedding_dim and rank == 3 and not num_heads:
         raise ArgumentError(must("num_heads", "stated", num_heads))
-    if rank == 3:
-        size = [num_heads, -1] if rotary_embedding_dim else [-1, 2 * half]
-        whole = made.add("Reshape", x, made.integers(0, 0, *size))
-    else:
-        whole = made.add("Transpose", x, perm=[0, 2, 1, 3])
+    size = [num_heads, -1] if rotary_embedding_dim else [-1, 2 * half]
+    whole = tokens_first(made, x, rank, *size)
     if at == 1:
         positions = made.add("Add", made.arange(whole, 1), positions)
     axes = made.integers(*([0, 2] if at == 1 else [2]))
     cos, sin = (made.add("Unsqueeze", made.add("Gather", table, positions), axes) for table in (cosines, sines))
+    result = rotated(made, whole, (cos, sin), interleaved, 2 * half if rotary_embedding_dim else 0)
+    restored(made, result, rank)
+
+
+def tokens_first(made: Builder, x: str, rank: int, heads: int, size: int) -> str:
+    """Convert (B, S, H) or (B, heads, S, size) to (B, S, heads, size)."""
+    if rank == 3:
+        return made.add("Reshape", x, made.integers(0, 0, heads, size))
+    return made.add("Transpose", x, perm=[0, 2, 1, 3])
+
+
+def restored(made: Builder, x: str, rank: int) -> None:
+    """Write the output: convert (B, S, heads, size) back to the shape of the input, of this rank."""
+    if rank == 3:
+        made.last("Reshape", x, made.integers(0, 0, -1))
+    else:
+        made.last("Transpose", x, perm=[0, 2, 1, 3])
+
+
+def rotated(made: Builder, whole: str, tables: Sequence[str], interleaved: int, count: int) -> str:
+    """Rotate pairs of the first `count` elements of heads (B, S, heads, size), or of all if `count` is 0.
+
+    `tables`: cosines and sines of each pair, broadcast to (B, S, heads, pairs).
+    """
+    cos, sin = tables
     ends = made.array(np.array([np.iinfo(np.int64).max]))
 
-    def part(start: int, stop: str, step: int = 1) -> str:
-        return made.add("Slice", whole, made.integers(start), stop, made.integers(3), made.integers(step))
+    def part(x: str, start: int, stop: str, step: int = 1) -> str:
+        return made.add("Slice", x, made.integers(start), stop, made.integers(3), made.integers(step))
 
-    rotated_size = made.integers(2 * half)
+    taken = part(whole, 0, made.integers(count)) if count else whole
     if interleaved:
-        first, second = part(0, rotated_size, 2), part(1, rotated_size, 2)
+        first, second = part(taken, 0, ends, 2), part(taken, 1, ends, 2)
     else:
-        first, second = part(0, made.integers(half)), part(half, rotated_size)
+        first, second = made.split(taken, 3, 2)
     real = made.add("Sub", made.add("Mul", first, cos), made.add("Mul", second, sin))
     other = made.add("Add", made.add("Mul", first, sin), made.add("Mul", second, cos))
-    if interleaved:
-        pairs = [made.add("Unsqueeze", each, made.integers(4)) for each in (real, other)]
-        result = made.add("Reshape", made.add("Concat", *pairs, axis=4), made.integers(0, 0, 0, 2 * half))
-        result = made.add("Concat", result, part(2 * half, ends), axis=3) if rotary_embedding_dim else result
-    else:
-        rest = [part(2 * half, ends)] if rotary_embedding_dim else []
-        result = made.add("Concat", real, other, *rest, axis=3)
-    if rank == 3:
-        made.last("Reshape", result, made.integers(0, 0, -1))
-    else:
-        made.last("Transpose", result, perm=[0, 2, 1, 3])
+    rest = [part(whole, count, ends)] if count else []
+    if not interleaved:
+        return made.add("Concat", real, other, *rest, axis=3)
+    pairs = [made.add("Unsqueeze", each, made.integers(4)) for each in (real, other)]
+    result = made.add("Reshape", made.add("Concat", *pairs, axis=4), made.integers(0, 0, 0, -1))
+    return made.add("Concat", result, *rest, axis=3) if rest else result
 
 
 # --- skip normalisation ---------------------------------------------------------------------------------------------

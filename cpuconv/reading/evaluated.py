@@ -15,7 +15,7 @@ _ELEMENTWISE = "Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan Shrink SwiGLU Bit
 _ELEMENTWISE += " BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"
 _SIGNALS = "BlackmanWindow HammingWindow HannWindow DFT STFT MelWeightMatrix"
 _LAYERS = "Attention BatchNormalization CausalConvWithState DeformConv GroupNormalization LinearAttention"
-_LAYERS += " NegativeLogLikelihoodLoss RotaryEmbedding SoftmaxCrossEntropyLoss"
+_LAYERS += " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 _MOVES = "CenterCropPad Col2Im CumProd EyeLike ReverseSequence RoiAlign TensorScatter TfIdfVectorizer ImageDecoder"
 SEQUENCES = frozenset(["SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"])
 """Operators whose output is a sequence of tensors."""

@@ -183,14 +183,14 @@ class _Reader:
             try:
                 attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
                 node = Node(proto.op_type, proto.input, proto.output, attributes, origin)
-                nodes = converted(self, node) if contrib else adapted(self, node)
+                nodes = converted(self, node, proto.domain) if contrib else adapted(self, node)
                 yield from [
                     TABLE[node.op].node(trimmed(node.inputs), trimmed(node.outputs), origin, **node.attributes)
                     for node in nodes
                 ]
                 return
             except ArgumentError as error:  # the operator table does not support this form
-                if contrib or proto.op_type not in OPERATORS[""]:
+                if proto.domain == DOMAIN or proto.op_type not in OPERATORS[""]:
                     raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
             except (TypeError, ValueError) as error:
                 raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error

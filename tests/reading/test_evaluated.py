@@ -84,12 +84,6 @@ def _cases():
         rois = np.concatenate([i(4, 5, 2), i(5, 5, 2) + 3], 1).astype(np.float32)
         stated = {"mode": mode, "coordinate_transformation_mode": moved, "sampling_ratio": ratio, "spatial_scale": 0.9}
         yield "RoiAlign", 16, [f(2, 2, 8, 9), rois, i(2, 5)], {"output_height": 3, "output_width": 2, **stated}
-    for turns, placed, part in itertools.product((0, 1), (0, 1), (0, 4)):
-        half = (part or 8) // 2
-        tables = [f(*((6, half) if placed else (2, 4, half))) for _ in range(2)]
-        places, stated = i(6, 2, 4) if placed else None, {"interleaved": turns, "rotary_embedding_dim": part}
-        yield "RotaryEmbedding", 23, [f(2, 3, 4, 8), *tables, places], stated
-        yield "RotaryEmbedding", 23, [f(2, 4, 24), *tables, places], {"num_heads": 3, **stated}
     for stated in ({}, {"is_causal": 1}, {"scale": 0.3}, {"softcap": 2.0}):
         yield "Attention", 23, [f(2, 4, 3, 8), f(2, 2, 5, 8), f(2, 2, 5, 8)], stated
         yield "Attention", 23, [f(2, 4, 3, 8), f(2, 4, 5, 8), f(2, 4, 5, 8), f(3, 5)], stated

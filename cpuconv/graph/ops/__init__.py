@@ -9,6 +9,7 @@ from cpuconv.graph.ir import Graph, Node, Semantics
 from cpuconv.graph.ops import (
     activation,
     arithmetic,
+    attention,
     convolution,
     detection,
     drawing,
@@ -40,6 +41,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     elementwise,
     lookup,
     matrix,
+    attention,
     reduction,
     joining,
     moving,

@@ -53,8 +53,8 @@ def non_max_suppression(node: Node, arrays: Arrays) -> np.ndarray:
     rows = []
     for image, label in np.ndindex(scores.shape[:2]):
         of_class = scores[image, label]
-        order = np.argsort(-of_class, kind="stable")
-        order = order if least is None else order[of_class[order] > least]
+        able = np.arange(len(of_class)) if least is None else np.flatnonzero(of_class > least)
+        order = able[np.argsort(-of_class[able], kind="stable")]
         rows += [(image, label, box) for box in _kept(low[image], high[image], order, most or 0, overlap or 0.0)]
     return np.array(rows, np.int64).reshape(-1, 3)
 

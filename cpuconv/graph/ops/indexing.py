@@ -278,12 +278,33 @@ def _infer_top_k(node: Node, inputs: Inputs) -> list[Value]:
 def top_k(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The k largest (or smallest) elements along an axis, sorted, ties by index; and their indices."""
     x, (k,), axis = arrays[0], integers(arrays[1]), axis_in(node["axis"], arrays[0].ndim)
-    if node["largest"]:  # sort reversed, so that the first of equal elements stays first after flipping
-        order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    largest, size = bool(node["largest"]), x.shape[axis]
+    if 0 < k <= size // _FEW and size >= _LONG_LINE:
+        lines = np.moveaxis(x, axis, -1)
+        shape = (*lines.shape[:-1], k)
+        rows = [_few_of(line, k, largest) for line in lines.reshape(-1, size)]
+        places = np.moveaxis(np.reshape(rows, shape), -1, axis)
     else:
-        order = np.argsort(x, axis, kind="stable")
-    places = np.take(order, np.arange(k), axis)
+        places = np.take(_sorted(x, axis, largest), np.arange(k), axis)
     return np.take_along_axis(x, places, axis), places
+
+
+def _sorted(x: np.ndarray, axis: int, largest: bool) -> np.ndarray:
+    """Indices that sort along an axis; equal elements keep their order, and NaN is the largest."""
+    if not largest:
+        return np.argsort(x, axis, kind="stable")
+    # reversed, so that the first of equal elements stays first after flipping
+    return np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+
+
+def _few_of(line: np.ndarray, k: int, largest: bool) -> np.ndarray:
+    """Indices of the first k of `_sorted`: only elements that reach the k-th one are sorted."""
+    bound = np.partition(line, -k if largest else k - 1)[-k if largest else k - 1]
+    reaching = ~(line < bound) if largest else line <= bound  # NaN reaches any bound from above
+    found = np.flatnonzero(reaching)
+    if len(found) < k:  # the bound is NaN
+        return _sorted(line, 0, largest)[:k]
+    return found[_sorted(line[found], 0, largest)[:k]]
 
 
 def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
@@ -313,6 +334,8 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
     return np.compress(arrays[1], arrays[0], node["axis"])
 
 
+_FEW = 4  # elements per selected one from which a partition is faster than sorting all
+_LONG_LINE = 2048  # elements of a line from which it is
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}

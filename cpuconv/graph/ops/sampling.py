@@ -1,7 +1,7 @@
 """GridSample: interpolation of the input at the coordinates of a grid.
 
-Source: the ONNX operator of this name, for any number of axes. Each output is a weighted mean of the inputs around its
-coordinate. The weights are products of the weights per axis.
+Source: the ONNX operator of this name, for any number of axes; kernels compute that of float32 images. Each output is a
+weighted mean of the inputs around its coordinate. The weights are products of the weights per axis.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from itertools import product
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op
+from cpuconv.graph.ops.planes import blocked_size
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED
+from cpuconv.kernels.sampling.grid_sample import MAX_IMAGE, grid_sample_steps, seconds
+from cpuconv.kernels.sampling.taps import TapsTile
 from cpuconv.kernels.windows.coordinates import KERNELS
 
 _CUBIC = -0.75  # coefficient of Keys' kernel
@@ -78,5 +86,37 @@ def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
     return np.moveaxis(y, -1, 1)
 
 
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Offer for images, with channels contiguous or not."""
+    x, grid = inputs
+    if len(x.shape) != 4 or x.dtype != FLOAT32 or grid.dtype != FLOAT32 or 0 in x.shape + grid.shape:
+        return []
+    if blocked_size(x, target) * F32.bytes >= MAX_IMAGE:
+        return []
+    points = grid.shape[1] * grid.shape[2]
+    return [Offer((STRIDED, DENSE), (DENSE,), seconds(target, node["mode"], x.shape, points, copied=True))]
+
+
+def _lower(call: Call) -> list[Step]:
+    x, grid = call.inputs
+    assert x is not None and grid is not None
+    node = call.node
+    tile = TapsTile(call.target.isa.lanes, node["mode"], node["padding_mode"], bool(node["align_corners"]))
+    return grid_sample_steps(call.target, call.space, tile, x, grid, call.y)
+
+
 _ATTRIBUTES = {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}
-OPS = (Op("GridSample", _infer, grid_sample, _ATTRIBUTES, mixed=True, window=True),)
+_SIGNATURE = "x: float32 (N C H W), grid: float32 (N h w 2) -> y: float32 (N C h w)"
+OPS = (
+    Op(
+        "GridSample",
+        _infer,
+        grid_sample,
+        _ATTRIBUTES,
+        mixed=True,
+        window=True,
+        offers=_offers,
+        lower=_lower,
+        signature=_SIGNATURE,
+    ),
+)

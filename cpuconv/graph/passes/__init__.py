@@ -11,6 +11,7 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
     affine,
+    attention,
     convolutions,
     elementwise,
     epilogues,
@@ -42,6 +43,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("quantised", quantised.run),
     ("noops", noops.run),
     ("formulas", formulas.run),
+    ("attention", attention.run),
     ("forms", forms.run),
     ("decomposed", forms.decomposed),
     ("pads", pads.dynamic),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.isa.vector import Vector
+from cpuconv.isa.vector import F32, I32, Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
 from cpuconv.kernels.elementwise.exponential import factors
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
@@ -34,6 +34,22 @@ def _softmax(loops: AxisLoops) -> None:
     total = loops.reduce("sum", lambda at: at.save(_exp_below(vec, vec.sub(at.input(), top[at.column]))))
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
     loops.each(lambda at: at.store(vec.mul(at.saved(), inverse[at.column])))
+
+
+def _weights(loops: AxisLoops) -> None:
+    """exp(s - max), where s = x · `numbers` + mask at `scale`; the inverse of their sum goes to `bias`."""
+    vec = loops.vec
+    times = vec.broadcast(loops.numbers)
+
+    def score(at: At) -> Any:
+        if not loops.tile.shift:
+            return vec.mul(at.input(), times)
+        return vec.fma(at.input(), times, at.load(vec.offset(loops.scale, at.offset)))
+
+    top = loops.reduce("top", score)
+    total = loops.reduce("sum", lambda at: at.save(_exp_below(vec, vec.sub(score(at), top[at.column]))))
+    inverse = vec.builder.extract_element(vec.div(vec.constant(1.0), total[0]), I32(0))
+    vec.builder.store(inverse, vec.builder.bitcast(loops.bias, F32.as_pointer()))
 
 
 def _log_softmax(loops: AxisLoops) -> None:
@@ -107,6 +123,7 @@ def _square(vec: Math, x: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[[AxisLoops], None]] = {
     "Softmax": _softmax,
+    "Attention": _weights,
     "LogSoftmax": _log_softmax,
     "LayerNormalization": _layer_normalization,
     "InstanceNormalization": _instance_normalization,
@@ -161,7 +178,7 @@ def work_on_line(
     loops.finish()
 
 
-_call_work = work_on_line.caller()
+call_work = work_on_line.caller()
 
 
 @dataclass(frozen=True)
@@ -191,7 +208,7 @@ def work_on_lines(tile, worker, before, part, parts, args):
         channel = row % args.channels * args.channel_step
         vector = block * tile.vectors if block < args.wide else block + args.wide * (tile.vectors - 1)
         first = vector * tile.lanes
-        _call_work(
+        call_work(
             args.micro if block < args.wide else args.micro_last,
             x=args.x + image * args.x_image + (row - image * args.rows) * args.x_row + tile.x_bytes * first,
             x_step=args.x_step,

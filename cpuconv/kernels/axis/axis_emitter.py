@@ -11,9 +11,9 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from autotune.locks import lazy
+from cpuconv.elements import BF16, Element
 from cpuconv.elements import F32 as FLOATS
-from cpuconv.elements import Element
-from cpuconv.isa.typed import load_as_float, store_int
+from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import FOLDS, repeat
@@ -54,9 +54,9 @@ class AxisTile:
     epsilon : float
         Epsilon of normalisations.
     shift : bool
-        Whether normalisations add a bias.
+        Whether normalisations add a bias, and attention a mask.
     x, y : Element
-        Types of input and output: float32, or quantised int8 or uint8.
+        Types of input and output: float32, or quantised int8 or uint8; weights of attention may be bfloat16.
     """
 
     lanes: int
@@ -101,6 +101,17 @@ class Bytes:
         store_int(self._vec, self._element, self.of(value), address, mask, fits=True)
 
 
+class Narrow:
+    """Floating-point elements narrower than float32, which are only written."""
+
+    def __init__(self, vec: Vector, element: Element) -> None:
+        self._vec, self._element = vec, element
+
+    def store(self, value: Any, address: Any, mask: Any) -> None:
+        """Round float32 and store."""
+        store_float(self._vec, self._element, value, address, mask)
+
+
 @dataclass(frozen=True)
 class At:
     """One vector of a line: addresses of input and output, its index among `vectors`, and its lanes."""
@@ -113,7 +124,7 @@ class At:
     mask: Any  # None: all lanes
     registers: dict[Any, Any] | None = None  # values in registers by address: loaded, or not stored yet
     read: Bytes | None = None  # dequantises x; None: x is float32
-    written: Bytes | None = None
+    written: Bytes | Narrow | None = None
     scratch_address: Any = None  # address of scratch for float32 values; None: at y
 
     def save(self, value: Any) -> Any:
@@ -180,13 +191,13 @@ class AxisLoops:
     scratch: Any
 
     @lazy
-    def ends(self) -> tuple[Bytes | None, Bytes | None]:
-        """Quantisation of input and output; None: float32."""
+    def ends(self) -> tuple[Bytes | None, Bytes | Narrow | None]:
+        """Conversions of input and output; None: float32."""
         x, y = (
             Bytes(self.vec, element, self.vec.offset(self.numbers, 8 * at)) if element.integer else None
             for at, element in enumerate((self.tile.x, self.tile.y))
         )
-        return x, y
+        return x, Narrow(self.vec, BF16) if self.tile.y == BF16 else y
 
     def spot(self, start: Any, element: Element, index: Any) -> Any:
         """Address of vector number `index` of contiguous elements."""
@@ -316,7 +327,7 @@ class AxisLoops:
         """Store one element per line."""
         vec = self.vec
         written = self.ends[1]
-        if not self.tile.across and written is not None:
+        if not self.tile.across and isinstance(written, Bytes):
             one = vec.builder.extract_element(written.of(values[0]), I32(0))
             store_int(Vector(vec.builder, 1), self.tile.y, one, self.y, fits=True)
             return

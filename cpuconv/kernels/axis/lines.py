@@ -24,8 +24,8 @@ from cpuconv.kernels.copies.reorder_steps import reorder_step
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-_VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
-_ALONG = ("LayerNormalization",)  # operations with operands per element of a line, which must be contiguous
+VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
+_ALONG = ("LayerNormalization", "Attention")  # operations with operands per element of a line: it must be contiguous
 _LINE = 64  # bytes per cache line
 
 
@@ -131,16 +131,15 @@ def line_steps(
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
     along = x_strides.step in (0, x.element.bytes) and y_strides.step in (0, y.element.bytes)
     across = inner > 1 or not along
-    wide = inner // (_VECTORS * isa.lanes) if across else 1
-    narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
+    wide = inner // (VECTORS * isa.lanes) if across else 1
+    narrow = divide(inner - wide * VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
-    able = [registers for registers in LINE_REGISTERS if now(vectors) <= registers <= isa.registers // 2]
-    registers = able[0] if able and not across else 0
+    registers = 0 if across else line_registers(isa, vectors)
     tile |= {"x": x.element, "y": y.element}
-    many = AxisTile(isa.lanes, _VECTORS, operation, across, registers, **tile)
+    many = AxisTile(isa.lanes, VECTORS, operation, across, registers, **tile)
     one = AxisTile(isa.lanes, 1, operation, across, masked=True, **tile)
     args = {
-        "micro": _micro_kernel(many, vectors, isa) if wide else 0,
+        "micro": line_kernel(many, vectors, isa) if wide else 0,
         "micro_last": MicroRef(work_on_line, one) if narrow else 0,
         "x": x.ref,
         "y": y.ref,
@@ -160,11 +159,17 @@ def line_steps(
         **worker_args("scratch", space, divide(many.scratch * size, _LINE) * _LINE, threads),
     }
     parts = processor.parts(x.size + y.size)
-    driver = AxisDriverTile(isa.lanes, _VECTORS, x.element.bytes, y.element.bytes)
+    driver = AxisDriverTile(isa.lanes, VECTORS, x.element.bytes, y.element.bytes)
     return [*steps, Step(work_on_lines, driver, args, parts), *after]
 
 
-def _micro_kernel(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
+def line_registers(isa: Isa, vectors: int) -> int:
+    """Registers for a contiguous line of `vectors` vectors; 0: each pass loads the line again."""
+    able = [registers for registers in LINE_REGISTERS if now(vectors) <= registers <= isa.registers // 2]
+    return able[0] if able else 0
+
+
+def line_kernel(tile: AxisTile, vectors: int, isa: Isa) -> MicroRef | OneOf:
     """The micro-kernel for lines of `vectors` vectors, whatever is at hand: others add in a different order."""
     if not is_symbolic(vectors) or tile.across:
         return MicroRef(work_on_line, tile)
@@ -185,11 +190,11 @@ def _serving(registers: tuple[int, ...], vectors: int) -> int:
 def line_tiles(isa: Isa, operation: str, **tile: Any) -> list[AxisTile]:
     """Micro-kernels of an operation along lines of any size, contiguous or across; fields as in `line_steps`."""
     registers = (0, *(each for each in LINE_REGISTERS if each <= isa.registers // 2))
-    along = [AxisTile(isa.lanes, _VECTORS, operation, False, each, **tile) for each in registers]
+    along = [AxisTile(isa.lanes, VECTORS, operation, False, each, **tile) for each in registers]
     if operation in _ALONG:
         return along
     across = (
-        AxisTile(isa.lanes, _VECTORS, operation, True, **tile),
+        AxisTile(isa.lanes, VECTORS, operation, True, **tile),
         AxisTile(isa.lanes, 1, operation, True, masked=True, **tile),
     )
     return [*along, *across]

@@ -34,8 +34,8 @@ from cpuconv.kernels.emit.product import BY_NAME, WORD, as_seen, single_product_
 from cpuconv.kernels.emit.product import Product as MacInstruction
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.paired.widening import call_widen_rows
-from cpuconv.kernels.products.matmul import best_tile
 from cpuconv.kernels.products.matrices import MatmulProblem
+from cpuconv.kernels.products.row_strips import best_tile
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cpuconv.elements import F32
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -270,7 +271,8 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
     """Load vector j of a row of pixels; reads only lanes that will be stored."""
     mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first_lanes_mask(vec.lanes)
-    return vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
+    loaded = vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
+    return loaded if BY_NAME[tile.product].packed == F32 else vec.builder.bitcast(loaded, vec.int_type)
 
 
 @MicroKernel

@@ -14,44 +14,32 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, is_symbolic, items_of, now
-from cpuconv.isa import Isa
+from cpuconv.following.sizes import applied, items_of, now
 from cpuconv.kernels.binding.arguments import worker_args
-from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Space, Step
+from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
-from cpuconv.kernels.products import tiling
-from cpuconv.kernels.products.closed.closed_set import closed_step, row_columns
-from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.closed.closed_set import closed_step
+from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
+from cpuconv.kernels.products.row_strips import best_tile, last_columns, row_strips
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
-from cpuconv.runtime.microkernel import MicroKernel
 
 IN_PLACE, COPIED, TRANSPOSED, ANY = range(4)
 """How panels of the right matrix are made: in place; from contiguous rows; from contiguous columns; by elements."""
 
-_UNROLLS = range(8, 4, -1)  # elements of a segment of the reduction; the remainder is summed one by one
-_LONG = 64  # length of a reduction from which its remainder is negligible
-_SEGMENT_CYCLES, _SINGLE_CYCLES = 3, 5  # overhead of a segment, and of a single element
 _MANY_UNITS = 16  # units per worker from which a more even share is not worth packing panels twice
 _PACK_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32
 _CHUNK = 4  # tiles of rows that are multiplied by all panels before the next ones
@@ -174,27 +162,6 @@ def matmul(tile, worker, before, part, parts, args):
 # --- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> float:
-    panels = divide(columns, v * isa.lanes)
-    last = divide(columns - (panels - 1) * v * isa.lanes, isa.lanes)
-    panel_cycles = (panels - 1) * tiling.cycles(isa, v, n, depth) + tiling.cycles(isa, last, n, depth)
-    return divide(rows, n) * panel_cycles
-
-
-def best_tile(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
-    """Modelled cycles of the best tile, its vectors of columns, and its rows."""
-    widest = min(len(isa.pixels), divide(columns, isa.lanes))
-    tiles = [(v, n) for v in range(1, widest + 1) for n in _heights(isa, v, rows)]
-    return min((_cycles(isa, v, n, rows, depth, columns), v, n) for v, n in tiles)
-
-
-def _heights(isa: Isa, v: int, rows: int) -> list[int]:
-    """Candidate heights of tiles with `v` vectors: equal shares of the rows, or all of the closed set."""
-    if isa.closed:
-        return [n for n in tiling.closed_columns(isa, v) if n <= rows]
-    return [divide(rows, divide(rows, isa.pixels[v - 1]))]
-
-
 def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, packed: bool) -> float:
     """Modelled time of the matrix multiplications, in seconds; `packed`: panels are packed."""
     items, rows, depth, columns = map(now, (math.prod(stack), rows, depth, columns))
@@ -202,18 +169,6 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
     moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
     cycles = items * (best_tile(processor.isa, rows, depth, columns)[0] + packing)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
-
-
-def _unroll(depth: int) -> int:
-    """Elements of a segment of the reduction: one of a few values, so that GEMMs of all sizes share micro-kernels."""
-    cycles = {each: depth // each * _SEGMENT_CYCLES + depth % each * _SINGLE_CYCLES for each in _UNROLLS}
-    return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
-
-
-def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
-    """Byte offsets of the segments of a reduction: `unroll` elements each, then one each for the remainder."""
-    whole = depth // unroll * unroll
-    return np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth))).astype(np.int64) * step
 
 
 def _grouping(
@@ -228,64 +183,6 @@ def _grouping(
     return 1, first_even(threads, items * panels, counts, _MANY_UNITS)[1]
 
 
-def _strips(isa: Isa, problem: MatmulProblem) -> Iterator[tuple[GemmTile, GemmTile]]:
-    """Strips for all panels and for the last one: the best by the model, then others, the fastest first.
-
-    All add in the same order."""
-    rows, depth, columns = map(now, (problem.rows, problem.depth, problem.columns))
-    unroll = _unroll(depth) if problem.a.column else 1  # to the tile, a step of 0 means a run-time stride
-    _, v, n = best_tile(isa, rows, depth, columns)
-    yield _strip(isa, problem, v, n, unroll)
-    counts = range(1, min(len(isa.pixels), divide(columns, isa.lanes)) + 1)
-    sizes = [(v, n) for v in counts for n in range(1, min(rows, isa.pixels[v - 1]) + 1)]
-    sizes.sort(key=lambda size: _cycles(isa, size[0], size[1], rows, depth, columns))
-    for v, n in sizes:
-        for each in _UNROLLS if unroll > 1 else (1,):
-            yield _strip(isa, problem, v, n, each)
-
-
-def _strip_at_hand(isa: Isa, problem: MatmulProblem) -> tuple[GemmTile, GemmTile]:
-    """The first of `_strips`; where kernels at hand are preferred, the first that is at hand. The best is then compiled
-    in the background, if it is clearly faster."""
-
-    def kernels(both: tuple[GemmTile, GemmTile]) -> list[tuple[MicroKernel, GemmTile]]:
-        return [(gemm_strip, each) for each in both]
-
-    best = next(_strips(isa, problem))
-    if isa.closed:
-        return best
-    found = at_hand.first(_strips(isa, problem), kernels)
-    if found != best:
-        sizes = [now(size) for size in (problem.rows, problem.depth, problem.columns)]
-        least, own = best_tile(isa, *sizes)[0], _cycles(isa, found[0].v, found[0].cols, *sizes)
-        if own > (1 + background.MIN_SAVING) * least:
-            background.request(at_hand.missing(kernels(best)))
-    return found
-
-
-def _strip(isa: Isa, problem: MatmulProblem, v: int, n: int, unroll: int) -> tuple[GemmTile, GemmTile]:
-    step, tail = problem.a.column // F32.bytes or 1, int(unroll > 1)
-    gemm = GemmTile(isa.lanes, v, 1, n, unroll, 0, 0, step, planar=True, has_epilogue=False, tail=tail)
-    panels = divide(problem.columns, v * isa.lanes)
-    rest = problem.columns - (panels - 1) * v * isa.lanes
-    if is_symbolic(rest):
-        return gemm, replace(gemm, masked=True)
-    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
-    return (gemm if panels > 1 else last), last
-
-
-def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
-    """The micro-kernel of a last panel of `rest` columns."""
-
-    def strip(v: int, count: int) -> MicroRef:
-        return MicroRef(gemm_strip, replace(last, v=v, cols=count))
-
-    if not is_symbolic(rest):
-        return rows.ref(functools.partial(strip, last.v))
-    refs = [strip(v, count) for count in rows.options for v in range(1, last.v + 1)]
-    return OneOf(tuple(refs), rows.index * last.v + divide(rest, last.lanes) - 1)
-
-
 def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> Step:
     """One kernel call that computes a batched matrix multiplication."""
     problem = problem.normalized
@@ -298,31 +195,21 @@ def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> S
         streamed = matvec_step(processor, work)
         if streamed is not None:
             return streamed
-    gemm, last = _strip_at_hand(isa, problem)
-    v, unroll = gemm.v, gemm.unroll
-    rows = row_columns(isa, isa, gemm, last, problem.rows)  # rows of a tile are the columns of its strip
-    n = rows.taken
-    if problem.rows < min(rows.options):
-        raise ValueError("tiles of more rows than there are")
-    vector, tiles = isa.lanes * F32.bytes, divide(problem.rows, n)
+    strips = row_strips(isa, problem.rows, depth, problem.columns, a.row, a.column)
+    v, tiles = strips.v, strips.tiles
+    vector = isa.lanes * F32.bytes
     panels = divide(problem.columns, v * isa.lanes)
-    rest = problem.columns - (panels - 1) * v * isa.lanes
+    rest = last_columns(problem.columns, v * isa.lanes)
     pack = IN_PLACE if b.column == F32.bytes or problem.columns == 1 else ANY
     if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * F32.bytes >= SHORTEST_RUN:
         pack = COPIED
     elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TRANSPOSED
-    whole = depth // unroll * unroll
     pitch = b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)
     grouped, chunks = items_of(applied(grouping, depth, panels, items, tiles))
     args: Args = {
-        "gemm": (
-            rows.ref(lambda count: MicroRef(gemm_strip, replace(gemm, cols=count)))
-            if is_symbolic(panels) or panels > 1
-            else 0
-        ),
-        "gemm_last": _last(last, rest, rows),
+        **strips.args,
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,
@@ -334,15 +221,7 @@ def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> S
         "columns": problem.columns,
         "depth": depth,
         "chunks": chunks,
-        "tiles": tiles,
-        "whole_tiles": problem.rows // n,
         "rows": problem.rows,
-        "table": applied(functools.partial(_starts, unroll), depth, a.column),
-        "segments": depth // unroll + depth % unroll,
-        "tails": depth - whole,
-        "valid": (rest - 1) % isa.lanes + 1 if is_symbolic(rest) else rest % isa.lanes,
-        "a_tile": n * a.row,
-        "a_overlap": (problem.rows - n - (tiles - 1) * n) * a.row,
         "b_row": b.row,
         "b_column": b.column,
         "y_row": y.row,

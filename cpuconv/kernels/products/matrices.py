@@ -17,6 +17,8 @@ from cpuconv.kernels.binding.steps import Ref
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
 
+_MAX_OPERANDS = 5
+
 
 @dataclass(frozen=True)
 class Matrices:
@@ -96,8 +98,7 @@ class MatmulProblem:
     @property
     def offsets(self) -> Any:
         """Byte offsets of the three matrices of each item, int64."""
-        strides = (stride for each in (self.a, self.b, self.y) for stride in each.stack)
-        return applied(functools.partial(_offsets, len(self.stack)), *self.stack, *strides)
+        return byte_offsets(self.stack, (self.a, self.b, self.y))
 
     @property
     def flops(self) -> int:
@@ -115,9 +116,17 @@ def sizes_of(
     return broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
 
 
+def byte_offsets(stack: tuple[int, ...], operands: Sequence[Matrices]) -> Any:
+    """Byte offsets of the operands' matrices for each item of a stack, int64: those of an item are adjacent."""
+    strides = (stride for each in operands for stride in each.stack)
+    return applied(functools.partial(_offsets, len(stack)), *stack, *strides)
+
+
 def _offsets(rank: int, *numbers: int) -> np.ndarray:
-    """Interleaved offsets of three operands, from the `rank` sizes of a stack and the strides of each."""
-    stack, *strides = (numbers[at * rank : at * rank + rank] for at in range(4))
+    """Interleaved offsets of operands, from the `rank` sizes of a stack and the strides of each."""
+    if rank == 0:
+        return np.zeros(_MAX_OPERANDS, np.int64)
+    stack, *strides = (numbers[at : at + rank] for at in range(0, len(numbers), rank))
     return np.stack([_distances(stack, each) for each in strides], -1).ravel()
 
 

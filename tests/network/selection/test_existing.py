@@ -15,10 +15,8 @@ from cpuconv.conv.choice.layout_candidates import LayoutCandidate  # noqa: E402
 from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding import columns  # noqa: E402
-from cpuconv.kernels.binding.steps import Ref  # noqa: E402
-from cpuconv.kernels.products import matmul  # noqa: E402
+from cpuconv.kernels.products import row_strips  # noqa: E402
 from cpuconv.kernels.products.closed.closed_strip import closed_strip  # noqa: E402
-from cpuconv.kernels.products.matrices import MatmulProblem, Matrices  # noqa: E402
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
 from cpuconv.runtime.code import at_hand, background, cache, kernel_files  # noqa: E402
@@ -136,12 +134,12 @@ def test_all_strips_of_a_product_give_the_same_bits(sizes, here, monkeypatch):
 
         def strip(isa, product, at=at):
             nonlocal every
-            options = list(matmul._strips(isa, product))
+            options = list(row_strips._strips(isa, product))
             every = len(options)
             kinds.add(options[at % every])
             return options[at % every]
 
-        monkeypatch.setattr(matmul, "_strip_at_hand", strip)
+        monkeypatch.setattr(row_strips, "_strip_at_hand", strip)
         results.append(cpuconv.compile(parse(PRODUCT), threads=1).run({"a": a, "b": b})["y"])
     assert len(kinds) > 2 and every > 8
     np.testing.assert_allclose(results[0], a.astype(np.float64) @ b, rtol=0, atol=1e-5 * depth)
@@ -152,14 +150,13 @@ def test_all_strips_of_a_product_give_the_same_bits(sizes, here, monkeypatch):
 def test_a_product_takes_a_strip_at_hand_and_asks_for_the_best(monkeypatch):
     isa = current()
     columns = 3 * isa.lanes
-    a, b, y = (Matrices(Ref("x"), (), 4 * count, 4) for count in (64, columns, columns))
-    product = MatmulProblem((), 37, 64, columns, a, b, y)
-    best, *others = list(matmul._strips(isa, product))
+    product = row_strips._Sizes(37, 64, columns, 4 * 64, 4, "fma")
+    best, *others = list(row_strips._strips(isa, product))
     told: list = []
     monkeypatch.setattr(at_hand, "is_at_hand", lambda kernel, tile: tile in others[-1])
     monkeypatch.setattr(background, "request", told.extend)
-    assert matmul._strip_at_hand(isa, product) == best and not told
+    assert row_strips._strip_at_hand(isa, product) == best and not told
     with at_hand.preferred():
         monkeypatch.setattr(at_hand, "_MAX_ASKED", len(others))
-        found = matmul._strip_at_hand(isa, product)
+        found = row_strips._strip_at_hand(isa, product)
     assert found == others[-1] != best and told

@@ -94,6 +94,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "IsInf": draws.unary(),
     "Where": draws.where(),
     "MatMul": draws.matmul(),
+    "ScaledDotProductAttention": draws.attention(),
     "Linear": draws.linear(),
     "Gemm": draws.gemm(),
     "Einsum": draws.einsum(),

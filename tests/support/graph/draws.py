@@ -197,6 +197,18 @@ def linear(draw):
 
 
 @st.composite
+def attention(draw):
+    rng, stack = draw(GENERATORS), draw(st.lists(st.integers(1, 3), max_size=2))
+    rows, keys, depth, width = (draw(SIZES) for _ in range(4))
+    masks = st.sampled_from((None, (keys,), (rows, keys), (*stack, 1, keys), (*stack, rows, keys)))
+    shapes = ((*stack, rows, depth), (*stack, depth, keys), (*stack, keys, width))
+    arrays = [numbers(rng, shape) for shape in shapes]
+    arrays += [numbers(rng, shape) for shape in (draw(masks),) if shape is not None]
+    perm = draw(st.one_of(st.none(), st.permutations(range(len(stack) + 2))))
+    return Case(arrays, {"scale": draw(st.sampled_from((1.0, 0.125, -0.5))), "perm": perm})
+
+
+@st.composite
 def gemm(draw):
     rng, (m, k, n) = draw(GENERATORS), [draw(SIZES) for _ in range(3)]
     flags = {"transA": draw(FLAG), "transB": draw(FLAG)}

@@ -39,6 +39,9 @@ class Expression:
     def __rmul__(self, other: object) -> Expression:
         return op.Mul(other, self)
 
+    def __matmul__(self, other: object) -> Expression:
+        return op.MatMul(self, other)
+
     def __truediv__(self, other: object) -> Expression:
         return op.Div(self, other)
 

@@ -1,0 +1,89 @@
+"""Scaled dot-product attention: softmax(q k · scale + mask) v.
+
+Source: Vaswani et al., "Attention Is All You Need" (2017); PyTorch's `scaled_dot_product_attention`. It is not ONNX's
+operator: rewrites make it of matrix multiplications and Softmax. Keys are columns, as MatMul takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.conv.choice.target import PRECISION_BF16, Target
+from cpuconv.elements import F32
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.lowering import Call, Offer
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast_shapes, given
+from cpuconv.graph.ops.matrix import Rounded, matmul_shape
+from cpuconv.kernels.attention.step import AttentionProblem, attention_step, bf16_product, seconds
+from cpuconv.kernels.axis.lines import gathered
+from cpuconv.kernels.binding.steps import Ref, Step
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView
+
+
+def _shape(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the result before its axes are permuted."""
+    return matmul_shape(matmul_shape(q, k), v)
+
+
+def _infer(node: Node, inputs: Inputs) -> list[Value]:
+    q, k, v, mask = *inputs[:3], given(inputs, 3)
+    scores, perm = matmul_shape(q.shape, k.shape), node["perm"]
+    if mask is not None and (broadcast_shapes(scores, mask.shape) != scores or mask.shape[-1:] != scores[-1:]):
+        raise ValueError(f"a mask of shape {mask.shape} does not broadcast to scores of shape {scores}")
+    shape = _shape(q.shape, k.shape, v.shape)
+    return [Value(shape if perm is None else tuple(shape[axis] for axis in perm), q.dtype)]
+
+
+def scaled_dot_product_attention(node: Node, arrays: Arrays) -> np.ndarray:
+    """Compute softmax(q k · scale + mask) v, and permute its axes."""
+    q, k, v, mask = *arrays[:3], given(arrays, 3)
+    scores = q @ k * node["scale"]
+    scores = scores if mask is None else scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+    y: np.ndarray = weights / weights.sum(-1, keepdims=True) @ v
+    return y if node["perm"] is None else y.transpose(node["perm"])
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Offer of float32 products, or of bfloat16 if these are faster and the target's precision permits them."""
+    if inputs[0].dtype != FLOAT32 or any(0 in each.shape for each in inputs if each is not None):
+        return []
+    shapes = [each.shape for each in inputs[:3]]
+    q, k, v, y = (TensorView.plain(Ref(""), shape) for shape in (*shapes, _shape(*shapes)))
+    problem = AttentionProblem.of(q, k, v, None, y, node["scale"])
+    float32 = seconds(target, problem)
+    bf16 = seconds(target, problem, rounded=True) if target.precision == PRECISION_BF16 else float32
+    forms = (STRIDED, STRIDED, STRIDED, DENSE)[: len(inputs)]
+    return [Offer(forms, (DENSE,), min(float32, bf16), Rounded() if bf16 < float32 else None)]
+
+
+def _lower(call: Call) -> list[Step]:
+    q, k, v, mask = (call.given(at) for at in range(4))
+    assert q is not None and k is not None and v is not None
+    y, perm, steps = call.y, call.node["perm"], []
+    if mask is not None and mask.strides[-1] != F32.bytes:
+        mask, copied = gathered(call.target.isa, call.space, mask, call.target.threads)
+        steps = [copied]
+    if perm is not None:
+        axes = [perm.index(axis) for axis in range(len(perm))]
+        y = replace(y, shape=tuple(y.shape[axis] for axis in axes), strides=tuple(y.strides[axis] for axis in axes))
+    problem = AttentionProblem.of(q, k, v, mask, y, call.node["scale"])
+    rounded = call.offer.detail is not None and bf16_product(call.target.isa, problem) is not None
+    return [*steps, attention_step(call.target, call.space, problem, rounded)]
+
+
+OPS = (
+    Op(
+        "ScaledDotProductAttention",
+        _infer,
+        scaled_dot_product_attention,
+        {"scale": 1.0, "perm": None},
+        offers=_offers,
+        lower=_lower,
+        signature="q: float32, k: float32, v: float32, mask?: float32 -> y: float32",
+        own=True,
+        product=True,
+    ),
+)

@@ -1,0 +1,174 @@
+"""Convert attention, written as matrix multiplications and Softmax, to ScaledDotProductAttention.
+
+===============================================================  ====================================================
+softmax(q k · scale + mask) v; scale and mask may be absent      ScaledDotProductAttention
+v softmax(...)ᵀ, with heads as planes of channels                the same, whose result is transposed
+a mask added to a Reshape of scores that splits the first axis   the same, of operands with a split first axis
+Transpose of a result                                            `perm` of the node that computes it
+===============================================================  ====================================================
+
+A constant that multiplies or divides q or k is part of the scale; a factor per row of scores multiplies q. Equal up to
+rounding. Few queries stay as they are: packing keys and values would take longer than multiplying them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.base import broadcast_shapes
+from cpuconv.graph.ops.matrix import matmul_shape
+from cpuconv.graph.passes.pattern import Formula, Found, Free, Pattern, Search, Symbol, operator
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten, scalar, shape_of, sole_reader
+from cpuconv.kernels.binding.tensor_view import FLOAT32
+
+MatMul, Div, Reshape, Softmax, Transpose = map(operator, ("MatMul", "Div", "Reshape", "Softmax", "Transpose"))
+
+_MIN_QUERIES = 8
+_NAME = "ScaledDotProductAttention"
+
+q, k, v, bias, mask, factors, split, merged = map(Symbol, ("q", "k", "v", "bias", "mask", "factors", "split", "merged"))
+factor, divisor = map(Free, ("factor", "divisor"))
+
+
+def _weights() -> tuple[Pattern, Pattern]:
+    """Patterns of the weights of values: without and with a Reshape between scores and mask."""
+    products = MatMul(q, k)
+    scores = products * factor | Div(products, divisor) | products * factors | products
+    apart = Reshape(Reshape(scores + bias, split) + mask, merged) | Reshape(Reshape(scores, split) + mask, merged)
+    return Softmax(scores + mask) | Softmax(scores), Softmax(apart)
+
+
+def _attention(maker: Maker, found: Found) -> bool:
+    """Make the node, or return False if shapes, types or the axis of Softmax are not those of attention."""
+    graph, names = maker.graph, found.names
+    softmax = next(node for node in found.nodes if node.op == "Softmax")
+    weights = shape_of(graph, softmax.outputs[0])
+    scores = matmul_shape(shape_of(graph, names["q"]), shape_of(graph, names["k"]))
+    rank = len(scores)
+    if graph.value(softmax.outputs[0]).dtype != FLOAT32 or softmax["axis"] not in (-1, rank - 1):
+        return False
+    if rank < 2 or weights != scores or scores[-2] < _MIN_QUERIES:  # a mask may enlarge the scores
+        return False
+    operands = [names[name] for name in "qkv"]
+    turned = next((node for node in found.nodes if node.op == "Transpose"), None)
+    perm = None
+    if turned is not None:
+        perm = [*range(rank - 2), rank - 1, rank - 2]
+        if [*(turned["perm"] or range(rank)[::-1])] != perm or len(shape_of(graph, operands[2])) != rank:
+            return False
+        operands[2] = maker.node("Transpose", operands[2], part="values", perm=perm)
+    operands[0], q_scale = _without_factor(graph, operands[0])
+    operands[1], k_scale = _without_factor(graph, operands[1])
+    scale = found.numbers.get("factor", 1.0) / found.numbers.get("divisor", 1.0) * q_scale * k_scale
+    if "factors" in names:
+        if not _is_per_row(shape_of(graph, names["factors"]), scores):
+            return False
+        operands[0] = maker.node("Mul", operands[0], names["factors"], part="queries")
+    if "split" in names:
+        return perm is None and _split(maker, found, operands, scale)
+    if "mask" in names:
+        if shape_of(graph, names["mask"])[-1:] != scores[-1:]:
+            return False
+        operands.append(names["mask"])
+    maker.node(_NAME, *operands, scale=scale, perm=perm)
+    return True
+
+
+def _is_per_row(shape: Sequence[int], scores: Sequence[int]) -> bool:
+    """Whether factors of this shape are those of whole rows of scores."""
+    return shape[-1:] == (1,) and len(shape) <= len(scores)
+
+
+def _split(maker: Maker, found: Found, operands: list[str], scale: float) -> bool:
+    """Make attention of operands whose first axis is split as the mask needs, as in windows of several images."""
+    graph, names = maker.graph, found.names
+    inner = next(node for node in found.nodes if node.op == "Reshape" and node.inputs[1] == names["split"])
+    before, after = shape_of(graph, inner.inputs[0]), shape_of(graph, inner.outputs[0])
+    given = [names[name] for name in ("bias", "mask") if name in names]
+    shapes = [shape_of(graph, name) for name in given]
+    if len(after) != len(before) + 1 or after[2:] != before[1:] or any(shape[-1:] != after[-1:] for shape in shapes):
+        return False
+    if any(len(shape) > 3 and shape[-4] != 1 for shape in shapes[:-1]) or broadcast_shapes(after, *shapes) != after:
+        return False
+    own = [shape_of(graph, name) for name in operands[:2]] + [shape_of(graph, operands[2])]
+    if any(shape[:1] != before[:1] or len(shape) != len(before) for shape in own):
+        return False
+    apart = [
+        maker.reshape(name, (*after[:2], *shape[1:]), part)
+        for name, shape, part in zip(operands, own, ("queries", "keys", "values"), strict=True)
+    ]
+    mask = given[0]
+    if len(given) > 1:
+        constants = [graph.constants.get(name) for name in given]
+        if constants[0] is not None and constants[1] is not None:
+            mask = maker.constant(constants[0] + constants[1], "mask")
+        else:
+            mask = maker.node("Add", *given, part="mask")
+    y = maker.node(_NAME, *apart, mask, scale=scale, perm=None, part="split")
+    maker.reshape(y, shape_of(graph, maker.output))
+    return True
+
+
+def _without_factor(graph: Graph, name: str) -> tuple[str, float]:
+    """The value that constant numbers multiply or divide to `name`, and their product."""
+    scale = 1.0
+    while (node := graph.producer(name)) is not None and node.op in ("Mul", "Div") and node.semantics is None:
+        a, b = node.inputs
+        if (number := scalar(graph, b)) is not None and graph.value(a).shape == graph.value(name).shape:
+            name, scale = a, scale * (number if node.op == "Mul" else 1 / number)
+        elif node.op == "Mul" and (number := scalar(graph, a)) and graph.value(b).shape == graph.value(name).shape:
+            name, scale = b, scale * number
+        else:
+            break
+    return name, scale
+
+
+def _permuted(graph: Graph, node: Node) -> Rewrite | None:
+    """Move a Transpose into the attention that it alone reads, also past a Reshape that merges the first two axes."""
+    between = graph.producer(node.inputs[0])
+    nodes = [node]
+    if between is not None and between.op == "Reshape" and between.semantics is None:
+        nodes.insert(0, between)
+    before = graph.producer(nodes[0].inputs[0])
+    if before is None or before.op != _NAME or before.semantics is not None:
+        return None
+    if any(sole_reader(graph, each.inputs[0]) is not each for each in nodes):
+        return None
+    shape = shape_of(graph, before.outputs[0])
+    rank, last = len(shape), len(shape_of(graph, node.inputs[0]))
+    perm = [*(node["perm"] or range(last)[::-1])]
+    if len(nodes) > 1:
+        if last != rank - 1 or shape_of(graph, node.inputs[0])[1:] != shape[2:] or perm[0] != 0:
+            return None
+        perm = [0, *(axis + 1 for axis in perm)]
+    own = before["perm"] or range(rank)
+    whole: Any = [own[axis] for axis in perm]
+    maker = Maker(graph, before, *nodes)
+    attributes = {"scale": before["scale"], "perm": None if whole == [*range(rank)] else whole}
+    if len(nodes) == 1:
+        maker.node(_NAME, *before.inputs, **attributes)
+    else:
+        y = maker.node(_NAME, *before.inputs, part="split", **attributes)
+        maker.reshape(y, shape_of(graph, node.outputs[0]))
+    return maker.done()
+
+
+_joined, _apart = _weights()
+_search = Search(
+    __doc__,
+    (
+        Formula(MatMul(_joined, v) | MatMul(v, Transpose(_joined)), _attention),
+        Formula(MatMul(_apart, v), _attention),
+    ),
+)
+
+
+def run(graph: Graph) -> Graph:
+    """Apply the rewrites."""
+    found = _search(graph)
+    return rewritten(found, {"Transpose": _permuted}) if found is not graph else graph
+
+
+run.__doc__ = __doc__

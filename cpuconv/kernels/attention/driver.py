@@ -1,0 +1,330 @@
+"""Driver of attention: for a block of queries, scores of all keys, their softmax, and the weighted sum of values.
+
+Keys and values of a matrix are packed once per worker, as panels of GEMM tiles whose lanes are keys, then columns of
+values. The scores of a block stay in L2 between the two products, so the softmax is exact and nothing is rescaled.
+Sums of weights divide the outputs, of which there are fewer than weights.
+
+Source: the two products tiled over queries as in Rabe and Staats, "Self-attention Does Not Need O(n²) Memory" (2021);
+Dao et al., "FlashAttention" (2022), tile over keys too, as their caches are smaller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.data_classes import dataclass
+from cpuconv.isa.vector import F32, I64, Vector
+from cpuconv.kernels.attention.panels import (
+    ANY,
+    COPIED,
+    IN_PLACE,
+    ROUNDED,
+    TRANSPOSED,
+    pack_keys,
+    pack_queries,
+    pack_values,
+)
+from cpuconv.kernels.axis.axis_driver import call_work
+from cpuconv.kernels.copies.rounding import call_round_rows
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.intrinsics import copy_float, emitter, word
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.parts import last_unit
+from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpose_part
+from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.driver_functions import specialise_on_tile
+from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+@dataclass(frozen=True)
+class RowsTile:
+    """Tile of `scale_rows`."""
+
+    lanes: int
+
+
+@MicroKernel
+def scale_rows(
+    tile: RowsTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_row: Any,
+    y: Any,
+    y_row: Any,
+    rows: Any,
+    vectors: Any,
+    valid: Any,
+    factors: Any,
+) -> None:
+    """y = x · factors[row] for `rows` rows of `vectors` vectors, of which the last has `valid` lanes."""
+    vec = Vector(builder, tile.lanes)
+    mask, last = first_lanes(vec, valid), builder.sub(vectors, I64(1))
+    factors = builder.inttoptr(factors, F32.as_pointer())
+
+    def one(row: Any) -> None:
+        source = vec.offset(vec.pointer(x), builder.mul(row, x_row))
+        target = vec.offset(vec.pointer(y), builder.mul(row, y_row))
+        factor = vec.splat(builder.load(builder.gep(factors, [row])))
+
+        def scaled(index: Any) -> tuple[Any, Any]:
+            at = builder.mul(index, I64(vec.size))
+            return vec.mul(vec.load(vec.offset(source, at)), factor), vec.offset(target, at)
+
+        def whole(index: Any, values: list[Any]) -> list[Any]:
+            vec.store(*scaled(index))
+            return values
+
+        repeat(vec, I64(0), last, [], whole)
+        vec.store_masked(*scaled(last), mask)
+
+    loop(builder, 0, rows, one)
+
+
+_call_scale_rows = scale_rows.caller()
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """How operands are packed, and how the output is stored: to contiguous rows (`COPIED`), to contiguous columns
+    (`TRANSPOSED`), or by elements (`ANY`). `rounded`: products are of bfloat16.
+    """
+
+    lanes: int
+    queries: int
+    keys: int
+    values: int
+    output: int
+    rounded: bool = False
+
+
+@inline
+def _scale(tile, args, sums, factors, y, y_row, valid):
+    _call_scale_rows(
+        args.scale_rows,
+        x=sums,
+        x_row=args.sums_row,
+        y=y,
+        y_row=y_row,
+        rows=args.block_rows,
+        vectors=args.vectors,
+        valid=valid,
+        factors=factors,
+    )
+
+
+def _store_rows(tile, args, sums, factors, y):
+    _scale(tile, args, sums, factors, y, args.y_row, args.valid)
+
+
+def _store_columns(tile, args, sums, factors, y):
+    _scale(tile, args, sums, factors, sums, args.sums_row, tile.lanes)
+    if args.block_rows < tile.lanes:
+        _copy_elements(tile, args, sums, y)
+    else:
+        for column in range(0, args.width, tile.lanes):
+            columns = min(tile.lanes, args.width - column)
+            for row in range(0, args.block_rows, tile.lanes):
+                row = min(row, args.block_rows - tile.lanes)
+                source = sums + row * args.sums_row + 4 * column
+                target = y + 4 * row + column * args.y_column
+                if columns == tile.lanes:
+                    transpose_block(tile, source, args.sums_row, target, args.y_column)
+                else:
+                    transpose_part(tile, source, args.sums_row, tile.lanes, target, args.y_column, columns)
+
+
+def _store_elements(tile, args, sums, factors, y):
+    _scale(tile, args, sums, factors, sums, args.sums_row, tile.lanes)
+    _copy_elements(tile, args, sums, y)
+
+
+@inline
+def _copy_elements(tile, args, sums, y):
+    for row in range(args.block_rows):
+        for column in range(args.width):
+            source = sums + row * args.sums_row + 4 * column
+            copy_float(tile, source, y + row * args.y_row + column * args.y_column)
+
+
+_STORES = {COPIED: _store_rows, TRANSPOSED: _store_columns, ANY: _store_elements}
+
+
+@specialise_on_tile(lambda tile: _STORES[tile.output])
+def _store(tile, args, sums, factors, y):
+    """Store the sums of a block of queries, each row times its factor."""
+
+
+@inline
+def _pack_item(tile, args, k, v, keys, values, lines):
+    """Pack all panels of keys and values of an item."""
+    for panel in range(args.key_panels):
+        first = panel * args.panel_keys
+        count = min(args.panel_keys, args.keys - first)
+        k_first = k + first * args.k_column
+        target = keys + panel * args.key_panel
+        pack_keys(
+            tile, k_first, args.k_row, args.k_column, args.depth, count, target, args.key_row, args.round_rows, lines,
+            args.key_line,
+        )  # fmt: skip
+    for panel in range(args.value_panels):
+        first = panel * args.panel_values
+        count = min(args.panel_values, args.width - first)
+        v_first = v + first * args.v_column
+        target = values + panel * args.value_panel
+        pack_values(
+            tile, v_first, args.v_row, args.v_column, args.keys, count, target, args.value_row, args.round_rows, lines,
+            args.value_line,
+        )  # fmt: skip
+
+
+@inline
+def _pack_block(tile, args, q, queries):
+    """Pack a block of queries, then round it in place where products are of bfloat16."""
+    row = args.queries_row
+    pack_queries(tile, q, args.q_row, args.q_column, args.block_rows, args.depth, queries, row, args.round_rows, 0, 0)
+    if tile.rounded and tile.queries != ROUNDED:
+        call_round_rows(
+            args.round_rows, x=queries, x_step=row, depth=args.depth, rows=args.block_rows, y=queries, y_step=row
+        )
+
+
+@emitter
+def _clear(tile: Any, vec: Vector, target: Any) -> None:
+    """Set a 16-bit element to zero."""
+    kind = ir.IntType(16)
+    vec.builder.store(kind(0), vec.builder.inttoptr(target, kind.as_pointer()))
+
+
+@inline
+def _multiply(
+    strip, x, x_tile, x_overlap, table, segments, tails, pitch, w, y, y_row, vector, valid, rows, tiles, whole
+):
+    """Multiply rows at `x` by a panel at `w`; the last tile of rows overlaps the one before."""
+    for overlapping in range(2):
+        first = 0 if overlapping == 0 else whole
+        last = whole if overlapping == 0 else tiles
+        if first < last:
+            call_gemm_strip(
+                strip,
+                x=x + overlapping * x_overlap,
+                xrow=x_tile,
+                table=table,
+                segments=segments,
+                kstep=pitch,
+                w=w,
+                y=y,
+                yrow=y_row,
+                yvec=vector,
+                bias=y,
+                residual=0,
+                suspended_sums=y,
+                prefetch_address=y,
+                turn=0,
+                fetch_step=0,
+                shares=1,
+                tails=tails,
+                valid=valid,
+                first=first,
+                last=last,
+                width=rows,
+            )
+
+
+@kernel(
+    "score_gemm score_gemm_last softmax weigh_gemm weigh_gemm_last scale_rows round_rows q k v mask y offsets items "
+    "blocks rows keys depth width block_rows scale vectors valid q_row q_column k_row k_column v_row v_column mask_row "
+    "y_row y_column queries_row scores_row sums_row panel_keys key_panels key_row key_panel panel_values value_panels "
+    "value_row value_panel key_line value_line space space_step queries_at keys_at values_at scores_at sums_at "
+    "factors_at lines_at score_table score_segments score_tails score_tiles score_whole_tiles score_valid score_a_tile "
+    "score_a_overlap weigh_table weigh_segments weigh_tails weigh_tiles weigh_whole_tiles weigh_valid weigh_a_tile "
+    "weigh_a_overlap"
+)
+def attention(tile, worker, before, part, parts, args):
+    """y = softmax(q k · scale + mask) v for each item; its five words of `offsets` are its matrices' byte offsets.
+
+    Units are (item, block of queries); the last block of an item overlaps the one before.
+    """
+    memory = args.space + worker * args.space_step
+    queries = memory + args.queries_at
+    keys = memory + args.keys_at
+    values = memory + args.values_at
+    scores = memory + args.scores_at
+    sums = memory + args.sums_at
+    factors = memory + args.factors_at
+    lines = memory + args.lines_at
+    vector = 4 * tile.lanes
+    units = args.items * args.blocks
+    packed = last_unit(units, before, parts) // args.blocks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        item = unit // args.blocks
+        offsets = args.offsets + 40 * item
+        if packed != item:
+            packed = item
+            _pack_item(
+                tile, args, args.k + word(tile, offsets, 1), args.v + word(tile, offsets, 2), keys, values, lines
+            )
+        first = min((unit - item * args.blocks) * args.block_rows, args.rows - args.block_rows)
+        q = args.q + word(tile, offsets, 0) + first * args.q_row
+        if tile.queries != IN_PLACE:
+            _pack_block(tile, args, q, queries)
+            q = queries
+        for panel in range(args.key_panels):
+            _multiply(
+                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last,
+                q,
+                args.score_a_tile,
+                args.score_a_overlap,
+                args.score_table,
+                args.score_segments,
+                args.score_tails,
+                args.key_row,
+                keys + panel * args.key_panel,
+                scores + panel * args.key_row,
+                args.scores_row,
+                vector,
+                args.score_valid,
+                args.block_rows,
+                args.score_tiles,
+                args.score_whole_tiles,
+            )
+        mask = args.mask + word(tile, offsets, 3) + first * args.mask_row
+        for row in range(args.block_rows):
+            line = scores + row * args.scores_row
+            call_work(
+                args.softmax,
+                x=line,
+                x_step=0,
+                y=line,
+                y_step=0,
+                size=args.keys,
+                valid=tile.lanes,
+                scale=mask + row * args.mask_row,
+                bias=factors + 4 * row,
+                numbers=args.scale,
+                scratch=0,
+            )
+            if tile.rounded and args.keys % 2 == 1:
+                _clear(tile, line + 2 * args.keys)
+        for panel in range(args.value_panels):
+            _multiply(
+                args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last,
+                scores,
+                args.weigh_a_tile,
+                args.weigh_a_overlap,
+                args.weigh_table,
+                args.weigh_segments,
+                args.weigh_tails,
+                args.value_row,
+                values + panel * args.value_panel,
+                sums + panel * args.value_row,
+                args.sums_row,
+                vector,
+                args.weigh_valid,
+                args.block_rows,
+                args.weigh_tiles,
+                args.weigh_whole_tiles,
+            )
+        y = args.y + word(tile, offsets, 4) + first * args.y_row
+        _store(tile, args, sums, factors, y)

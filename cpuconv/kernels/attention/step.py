@@ -1,0 +1,260 @@
+"""The kernel call of attention: sizes of blocks, tiles of both products, and a worker's memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autotune.data_classes import dataclass
+from cpuconv.elements import BF16, F32
+from cpuconv.following.sizes import applied, greatest, items_of, now
+from cpuconv.isa import Isa
+from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
+from cpuconv.kernels.attention.panels import (
+    IN_PLACE,
+    PAIRED_COLUMNS,
+    PAIRED_ROWS,
+    ROUNDED,
+    paired_packing,
+    panel_packing,
+)
+from cpuconv.kernels.axis.axis_emitter import AxisTile
+from cpuconv.kernels.axis.lines import VECTORS, line_kernel, line_registers
+from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.partition import parts_if_shared
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
+from cpuconv.kernels.emit.product import BY_NAME, as_seen
+from cpuconv.kernels.emit.product import Product as MacInstruction
+from cpuconv.kernels.paired.matmul_pairs import bf16_instruction
+from cpuconv.kernels.products.closed.closed_set import closed_step
+from cpuconv.kernels.products.matrices import Matrices, byte_offsets
+from cpuconv.kernels.products.row_strips import RowStrips, best_tile, row_strips
+from cpuconv.problem.integers import broadcast_shapes, divide
+
+_LINE = 64  # bytes of a cache line
+_MAX_ROWS = 64  # queries of a block
+_SHARE = 4  # part of L2 for the scores of a block
+_WEIGHT_CYCLES = 18.0  # cycles to compute a vector of weights from scores
+_PACK_CYCLES = 4.0  # cycles to pack a vector
+_BLOCK_CYCLES = 400.0  # overhead of a block of queries
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """A stack of attentions: `rows` queries of `depth` elements, `keys` keys and values of `width` elements."""
+
+    stack: tuple[int, ...]
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    q: Matrices
+    k: Matrices  # (depth, keys)
+    v: Matrices
+    mask: Matrices | None  # (rows, keys)
+    y: Matrices
+    scale: float = 1.0
+
+    @classmethod
+    def of(
+        cls, q: TensorView, k: TensorView, v: TensorView, mask: TensorView | None, y: TensorView, scale: float
+    ) -> AttentionProblem:
+        """Build it from tensors (S..., rows, depth), (S..., depth, keys), (S..., keys, width), (S..., rows, keys)."""
+        stack = broadcast_shapes(*(each.shape[:-2] for each in (q, k, v)))
+        (rows, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
+        of = functools.partial(Matrices.of, rank=len(stack))
+        hidden = None if mask is None else _broadcast_rows(of(mask, row=len(mask.shape) > 1), mask)
+        return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale)
+
+    @property
+    def offsets(self) -> Any:
+        """Byte offsets of the five matrices of each item, int64; 0 for an absent mask."""
+        absent = replace(self.q, stack=(0,) * len(self.stack))
+        return byte_offsets(self.stack, (self.q, self.k, self.v, self.mask or absent, self.y))
+
+    @property
+    def flops(self) -> int:
+        """Operations of both products, a multiplication and an addition counted as two."""
+        return 2 * math.prod(self.stack) * self.rows * self.keys * (self.depth + self.width)
+
+
+def _broadcast_rows(mask: Matrices, view: TensorView) -> Matrices:
+    return replace(mask, row=0) if len(view.shape) < 2 or view.shape[-2] == 1 else mask
+
+
+def _block(most: int, rows: int, keys: int) -> tuple[int, int]:
+    """Queries of a block, and blocks: as many as keep scores in their share of L2; equal shares of the rows."""
+    able = max(8, min(_MAX_ROWS, most // (F32.bytes * keys)))
+    blocks = divide(rows, able)
+    return divide(rows, blocks), blocks
+
+
+def _odd_lines(size: int) -> int:
+    """Round up to an odd number of cache lines, so that rows are spread over the cache's sets."""
+    return (divide(size, _LINE) | 1) * _LINE
+
+
+def _blocks(problem: AttentionProblem) -> tuple[Any, Any]:
+    block, blocks = items_of(applied(functools.partial(_block, machine().l2 // _SHARE), problem.rows, problem.keys))
+    return block, blocks
+
+
+def seconds(processor: Processor, problem: AttentionProblem, rounded: bool = False) -> float:
+    """Modelled time, in seconds; infinite if products cannot be of bfloat16."""
+    found = bf16_product(processor.isa, problem) if rounded else BY_NAME["fma"]
+    if found is None:
+        return math.inf
+    isa, items, pair = as_seen(processor.isa, found), now(math.prod(problem.stack)), PAIR if rounded else 1
+    rows, keys, depth, width = map(now, (problem.rows, problem.keys, problem.depth, problem.width))
+    block, blocks = map(now, _blocks(problem))
+    vectors = divide(keys, isa.lanes)
+    each = best_tile(isa, block, divide(depth, pair), keys)[0] + best_tile(isa, block, divide(keys, pair), width)[0]
+    each += block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
+    packed = _PACK_CYCLES * (depth * vectors + keys * divide(width, isa.lanes))
+    moved = items * F32.bytes * (rows * (depth + width) + keys * (depth + width))
+    cycles = items * (blocks * each + packed)
+    return machine().seconds(cycles, processor.threads) + processor.moving(moved)
+
+
+def bf16_product(isa: Isa, problem: AttentionProblem) -> MacInstruction | None:
+    """The instruction that multiplies pairs of bfloat16; None: there is none, or strides of keys or values are not
+    those of contiguous rows or columns.
+    """
+    if None in (paired_packing(each.row, each.column) for each in (problem.k, problem.v)):
+        return None
+    return bf16_instruction(isa)
+
+
+def attention_step(processor: Processor, space: Space, problem: AttentionProblem, rounded: bool = False) -> Step:
+    """One kernel call that computes softmax(q k · scale + mask) v for all items.
+
+    `rounded`: products are of bfloat16, with float32 sums and softmax; `bf16_product` must not be None.
+    """
+    found = bf16_product(processor.isa, problem) if rounded else BY_NAME["fma"]
+    assert found is not None
+    isa = replace(as_seen(processor.isa, found), closed=processor.isa.closed and not rounded)
+    lanes, each = isa.lanes, PAIR if rounded else 1  # elements of a 32-bit group
+    rows, keys, depth, width = problem.rows, problem.keys, problem.depth, problem.width
+    q, k, v, mask, y = problem.q, problem.k, problem.v, problem.mask, problem.y
+    block, blocks = _blocks(problem)
+    tile = _tile(problem, lanes, block, rounded)
+    vector = lanes * F32.bytes
+    queries_row, sums_row = (divide(size, lanes) * vector for size in (depth, width))
+    scores_row = applied(_odd_lines, keys * F32.bytes)
+    strips = functools.partial(row_strips, isa, block, column=F32.bytes, product=found.name)
+    score = strips(divide(depth, each), keys, q.row if tile.queries == IN_PLACE else queries_row)
+    weigh = strips(divide(keys, each), width, scores_row)
+    key_row, value_row = score.v * vector, weigh.v * vector
+    key_panels, value_panels = divide(keys, score.v * lanes), divide(width, weigh.v * lanes)
+    key_panel, value_panel = divide(depth, each) * key_row, divide(keys, each) * value_row
+    key_line, key_lines = _lines(tile.keys, depth, score.v * lanes, lanes)
+    value_line, value_lines = _lines(tile.values, keys, weigh.v * lanes, lanes)
+    memory = {
+        "queries": 0 if tile.queries == IN_PLACE else block * queries_row,
+        "keys": key_panels * key_panel,
+        "values": value_panels * value_panel,
+        "scores": block * scores_row,
+        "sums": block * sums_row,
+        "factors": block * F32.bytes,
+        "lines": greatest(key_lines * key_line, value_lines * value_line),
+    }
+    starts, size = {}, 0
+    for name, taken in memory.items():
+        starts[f"{name}_at"] = size
+        size += divide(taken, _LINE) * _LINE
+    registers = line_registers(isa, divide(keys, lanes))
+    result = BF16 if rounded else F32
+    softmax = AxisTile(lanes, VECTORS, "Attention", False, registers, shift=mask is not None, y=result)
+    args: Args = {
+        "softmax": line_kernel(softmax, divide(keys, lanes), isa),
+        "scale_rows": MicroRef(scale_rows, RowsTile(lanes)),
+        "round_rows": MicroRef(round_rows, RoundTile(lanes)) if rounded else 0,
+        "q": q.ref,
+        "k": k.ref,
+        "v": v.ref,
+        "mask": mask.ref if mask else 0,
+        "y": y.ref,
+        "offsets": problem.offsets,
+        "items": math.prod(problem.stack),
+        "blocks": blocks,
+        "rows": rows,
+        "keys": keys,
+        "depth": depth,
+        "width": width,
+        "block_rows": block,
+        "scale": np.array([problem.scale], np.float32),
+        "vectors": divide(width, lanes),
+        "valid": width - (divide(width, lanes) - 1) * lanes,
+        "q_row": q.row,
+        "q_column": q.column,
+        "k_row": k.row,
+        "k_column": k.column,
+        "v_row": v.row,
+        "v_column": v.column,
+        "mask_row": mask.row if mask else 0,
+        "y_row": y.row,
+        "y_column": y.column,
+        "queries_row": queries_row,
+        "scores_row": scores_row,
+        "sums_row": sums_row,
+        "panel_keys": score.v * lanes,
+        "key_panels": key_panels,
+        "key_row": key_row,
+        "key_panel": key_panel,
+        "key_line": key_line,
+        "panel_values": weigh.v * lanes,
+        "value_panels": value_panels,
+        "value_row": value_row,
+        "value_panel": value_panel,
+        "value_line": value_line,
+        **worker_args("space", space, size, processor.threads),
+        **starts,
+        **_strip_args("score", isa, score),
+        **_strip_args("weigh", isa, weigh),
+    }
+    parts = parts_if_shared(problem.flops) if processor.threads > 1 else 0
+    return Step(attention, tile, args, parts)
+
+
+def _tile(problem: AttentionProblem, lanes: int, block: int, rounded: bool) -> AttentionTile:
+    """How operands are packed, and the output is stored."""
+    q, k, v = problem.q, problem.k, problem.v
+    if rounded:
+        keys, values = (paired_packing(each.row, each.column) for each in (k, v))
+        assert keys is not None and values is not None
+    else:
+        keys, values = (
+            panel_packing(each.row, each.column, now(rows), lanes)
+            for each, rows in ((k, problem.depth), (v, problem.keys))
+        )
+    if q.column == F32.bytes:
+        queries = ROUNDED if rounded else IN_PLACE
+    else:
+        queries = panel_packing(q.row, q.column, now(block), lanes)
+    output = panel_packing(problem.y.row, problem.y.column, lanes, lanes)
+    return AttentionTile(lanes, queries, keys, values, output, rounded)
+
+
+def _lines(packing: int, rows: int, columns: int, lanes: int) -> tuple[Any, Any]:
+    """Bytes and number of the rounded rows or columns of a panel of `columns` columns."""
+    if packing == PAIRED_ROWS:
+        return divide(columns, lanes) * lanes * BF16.bytes, rows + 1
+    return (divide(rows, lanes) * lanes * BF16.bytes, columns) if packing == PAIRED_COLUMNS else (0, 0)
+
+
+def _strip_args(name: str, isa: Isa, strips: RowStrips) -> Args:
+    """Arguments of a product, of the closed set where the instruction set uses it."""
+    args = strips.args
+    if isa.closed:
+        closed = closed_step(Step(attention, None, args))
+        assert closed is not None
+        args = closed.args
+    return {f"{name}_{key}": value for key, value in args.items()}

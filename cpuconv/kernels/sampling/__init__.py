@@ -1,0 +1,1 @@
+"""Sampling of images at computed coordinates."""

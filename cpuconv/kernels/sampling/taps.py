@@ -1,0 +1,159 @@
+"""Inputs around the coordinates of a grid: their offsets and weights, a vector of points at a time.
+
+Source: ONNX operator GridSample. The cubic weights are those of Keys, "Cubic Convolution Interpolation" (1981).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autotune.data_classes import dataclass
+from cpuconv.isa.vector import F32, I32, I64
+from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.microkernel import MicroKernel
+
+_KEYS = -0.75  # coefficient of the cubic kernel
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # inputs along an axis, by mode
+
+
+@dataclass(frozen=True)
+class TapsTile:
+    """Mode and padding of GridSample, as ONNX names them, and whether -1 and 1 are centres of the end elements."""
+
+    lanes: int
+    mode: str
+    padding: str
+    aligned: bool
+
+    @property
+    def count(self) -> int:
+        """Inputs per point."""
+        return TAPS[self.mode] ** 2
+
+
+Tap = tuple[Any, Any]  # index along an axis, a whole float32 within its range, and weight
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Emitter of the taps along an axis of `size` elements."""
+
+    tile: TapsTile
+    vec: Math
+    size: Any  # in every lane, as float32
+
+    @property
+    def last(self) -> Any:
+        """Index of the last element."""
+        return self.vec.sub(self.size, self.vec.constant(1.0))
+
+    def place(self, at: Any) -> Any:
+        """Coordinate in units of elements."""
+        vec = self.vec
+        half, one = vec.constant(0.5), vec.constant(1.0)
+        if self.tile.aligned:
+            return vec.mul(vec.mul(vec.add(at, one), half), self.last)
+        return vec.mul(vec.sub(vec.mul(vec.add(at, one), self.size), one), half)
+
+    def inside(self, at: Any) -> Any:
+        """Reflect a coordinate into the axis; other paddings need only `clamped`."""
+        if self.tile.padding != "reflection":
+            return at
+        vec = self.vec
+        low = vec.constant(0.0 if self.tile.aligned else -0.5)
+        span = self.last if self.tile.aligned else self.size
+        period = vec.mul(vec.constant(2.0), span)
+        away = vec.sub(at, low)
+        turns = vec.floor(vec.div(away, period))
+        reflected = vec.sub(away, vec.mul(turns, period))
+        reflected = vec.add(vec.minimum(reflected, vec.sub(period, reflected)), low)
+        return vec.where(">", span, vec.constant(0.0), reflected, vec.mul(at, vec.constant(0.0)))
+
+    def clamped(self, at: Any) -> Any:
+        """The nearest element within the axis; the first one for NaN."""
+        return self.vec.minimum(self.vec.maximum(at, self.vec.constant(0.0)), self.last)
+
+    def bounded(self, at: Any) -> Any:
+        """A coordinate between the centres of the first and the last element; NaN stays NaN."""
+        return self.vec.minimum(self.last, self.vec.maximum(self.vec.constant(0.0), at))
+
+    def taps(self, at: Any) -> list[Tap]:
+        """Inputs around the grid's coordinates `at`."""
+        vec, one = self.vec, self.vec.constant(1.0)
+        place = self.place(at)
+        if self.tile.mode == "nearest":
+            return [self._padded(self.inside(vec.round(place)), one)]
+        if self.tile.mode == "linear":
+            place = self.inside(place)
+            place = self.bounded(place) if self.tile.padding == "border" else place
+            first = vec.floor(place)
+            after = vec.sub(place, first)
+            return [self._padded(first, vec.sub(one, after)), self._padded(vec.add(first, one), after)]
+        first = vec.floor(place)
+        after = vec.sub(place, first)
+        distances = (vec.add(after, one), after, vec.sub(one, after), vec.sub(vec.constant(2.0), after))
+        weights = [
+            (_far if step in (-1, 2) else _near)(vec, each) for step, each in zip(range(-1, 3), distances, strict=True)
+        ]
+        taps = (vec.add(first, vec.constant(float(step))) for step in range(-1, 3))
+        return [self._padded(self.inside(tap), weight) for tap, weight in zip(taps, weights, strict=True)]
+
+    def _padded(self, tap: Any, weight: Any) -> Tap:
+        vec = self.vec
+        if self.tile.padding == "zeros":
+            nothing = vec.constant(0.0)
+            weight = vec.where("<", tap, nothing, nothing, vec.where(">=", tap, self.size, nothing, weight))
+        return self.clamped(tap), weight
+
+
+def _near(vec: Math, x: Any) -> Any:
+    """The cubic kernel for distances up to 1."""
+    return vec.polynomial(x, [_KEYS + 2, -(_KEYS + 3), 0.0, 1.0])
+
+
+def _far(vec: Math, x: Any) -> Any:
+    """The cubic kernel for distances from 1 to 2."""
+    return vec.polynomial(x, [_KEYS, -5 * _KEYS, 8 * _KEYS, -4 * _KEYS])
+
+
+@MicroKernel
+def find_taps(
+    tile: TapsTile,
+    builder: ir.IRBuilder,
+    grid: Any,
+    points: Any,
+    height: Any,
+    width: Any,
+    row: Any,
+    column: Any,
+    offsets: Any,
+    weights: Any,
+) -> None:
+    """Store byte offsets (int32) and weights (float32) of the inputs of `points` <= `lanes` points, one vector per tap.
+
+    `grid` has x and y of each point; `row` and `column` are the byte strides of the image, whose size is below 2^31.
+    """
+    vec = Math(builder, tile.lanes)
+    lanes = range(vec.lanes)
+    start = vec.pointer(grid)
+    counts = [builder.sub(builder.mul(points, I64(2)), I64(at * vec.lanes)) for at in range(2)]
+    low, high = (
+        vec.load_masked(vec.offset(start, at * vec.size), first_lanes(vec, count)) for at, count in enumerate(counts)
+    )
+    xs, ys = (vec.shuffle(low, high, [2 * lane + axis for lane in lanes]) for axis in range(2))
+    sizes = [vec.splat(builder.sitofp(each, F32)) for each in (width, height)]
+    strides = [vec.splat(builder.trunc(each, I32)) for each in (column, row)]
+    columns, rows = (_Axis(tile, vec, size).taps(at) for size, at in zip(sizes, (xs, ys), strict=True))
+    whole: Callable[[Any], Any] = lambda tap: builder.fptosi(tap, vec.int_type)  # noqa: E731
+    number = 0
+    for y_tap, y_weight in rows:
+        base = builder.mul(whole(y_tap), strides[1])
+        for x_tap, x_weight in columns:
+            offset = builder.add(base, builder.mul(whole(x_tap), strides[0]))
+            at = number * vec.size
+            vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), at))
+            vec.store(vec.mul(y_weight, x_weight), vec.offset(vec.pointer(weights), at))
+            number += 1

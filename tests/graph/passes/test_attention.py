@@ -1,0 +1,101 @@
+"""Attention as exporters write it becomes one operator, with the same results."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cpuconv.graph.passes import PASSES
+from support.graph.expressions import feed, graph, op
+from support.graph.layers import array, same
+
+NAME = "ScaledDotProductAttention"
+RUN = dict(PASSES)["attention"]
+SWAP, HEADS = [0, 1, 3, 2], [0, 2, 1, 3]
+q, k, v = (feed(2, 3, *sizes) for sizes in ((9, 16), (16, 11), (11, 20)))
+keys, columns = feed(2, 3, 11, 16), feed(2, 3, 20, 11)
+mask = feed(2, 1, 9, 11)
+ROOT = np.float32(0.25)
+
+
+def weights(scores):
+    return op.Softmax(scores, axis=-1)
+
+
+window = feed(8, 3, 9, 16), feed(8, 3, 16, 9), feed(8, 3, 9, 20)  # four windows of two images
+
+
+def shifted(hidden, *added):
+    """Weights of windows, with a mask for each window of an image."""
+    scores = (window[0] @ window[1]) * ROOT
+    for each in added:
+        scores = scores + each
+    return weights(op.Reshape(op.Reshape(scores, [2, 4, 3, 9, 9]) + hidden, [8, 3, 9, 9]))
+
+
+FOUND = {
+    "plain": (weights(q @ k) @ v, 1.0, None),
+    "factor": (weights((q @ k) * ROOT) @ v, 0.25, None),
+    "factor first": (weights(op.Mul(ROOT, q @ k)) @ v, 0.25, None),
+    "divisor": (weights((q @ k) / np.float32(4)) @ v, 0.25, None),
+    "scaled queries": (weights((q * ROOT) @ k) @ v, 0.25, None),
+    "both scaled": (weights((q * np.float32(0.5)) @ (k * np.float32(0.5))) @ v, 0.25, None),
+    "divided queries": (weights((q / np.float32(4)) @ k) @ v, 0.25, None),
+    "mask": (weights((q @ k) * ROOT + mask) @ v, 0.25, None),
+    "mask first": (weights(mask + (q @ k) * ROOT) @ v, 0.25, None),
+    "constant mask": (weights((q @ k) * ROOT + array(9, 11)) @ v, 0.25, None),
+    "a factor per head": (weights((q @ k) * array(3, 1, 1)) @ v, 1.0, None),
+    "last axis": (op.Softmax(q @ k, axis=3) @ v, 1.0, None),
+    "transposed keys": (weights((q @ op.Transpose(keys, perm=SWAP)) * ROOT) @ v, 0.25, None),
+    "windows mask": (shifted(array(1, 4, 1, 9, 9)) @ window[2], 0.25, None),
+    "windows mask and bias": (shifted(array(1, 4, 1, 9, 9), array(1, 3, 9, 9)) @ window[2], 0.25, None),
+    "windows mask that is fed": (shifted(feed(1, 4, 1, 9, 9), array(3, 9, 9)) @ window[2], 0.25, None),
+    "windows mask, heads last": (
+        op.Transpose(shifted(array(1, 4, 1, 9, 9), array(1, 3, 9, 9)) @ window[2], perm=HEADS),
+        0.25,
+        [0, 1, 3, 2, 4],
+    ),
+    "heads last": (op.Transpose(weights((q @ k) * ROOT) @ v, perm=HEADS), 0.25, HEADS),
+    "channels": (columns @ op.Transpose(weights((q @ k) * ROOT), perm=SWAP), 0.25, SWAP),
+    "channels, moved": (
+        op.Transpose(columns @ op.Transpose(weights(q @ k), perm=SWAP), perm=[0, 3, 1, 2]),
+        1.0,
+        [0, 2, 1, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_attention(name):
+    expression, scale, perm = FOUND[name]
+    before = graph(expression)
+    after = RUN(before)
+    (node,) = (node for node in after.nodes if node.op == NAME)
+    assert {node.op for node in after.nodes} <= {NAME, "Transpose", "Reshape", "Mul", "Add"}
+    assert math.isclose(node["scale"], scale, rel_tol=1e-6) and node["perm"] == perm
+    assert ("mask" in name) == (len(node.inputs) == 4)
+    same(before, after)
+
+
+SCORES = q @ k
+KEPT = {
+    "another axis": op.Softmax(q @ k, axis=2) @ v,
+    "scores that are read": (weights(SCORES) @ v, op.Exp(SCORES)),
+    "few queries": weights(feed(2, 3, 7, 16) @ k) @ v,
+    "a factor per key": weights((q @ k) * array(3, 1, 11)) @ v,
+    "a bias per window": shifted(array(1, 4, 1, 9, 9), array(8, 3, 9, 9)) @ window[2],
+    "a mask per query": weights((q @ k) + feed(2, 1, 9, 1)) @ v,
+    "a mask that enlarges": weights((feed(9, 16) @ feed(16, 11)) + mask) @ v,
+    "other axes change places": feed(2, 3, 20, 9)
+    @ op.Transpose(weights(feed(2, 3, 9, 16) @ feed(2, 3, 16, 3)), perm=[0, 3, 2, 1]),
+    "other results in between": op.Exp(weights(q @ k)) @ v,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_stays(name):
+    expressions = KEPT[name] if isinstance(KEPT[name], tuple) else (KEPT[name],)
+    before = graph(*expressions)
+    assert NAME not in {node.op for node in RUN(before).nodes}
