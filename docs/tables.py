@@ -27,10 +27,8 @@ def operators() -> str:
 
 def rewrites() -> str:
     """Return a table row for each rewrite, in the order of their first runs."""
-    texts = {name: getattr(run, "text", None) or inspect.getmodule(run).__doc__ for name, run in reversed(PASSES)}
-    return "\n".join(
-        ["| rewrite | what it does |", "|---|---|", *(f"| `{name}` | {_purpose(texts[name])} |" for name in NAMES)]
-    )
+    rows = (f"| `{name}` | {_purpose(PASSES[name].text)} |" for name in NAMES)
+    return "\n".join(["| rewrite | what it does |", "|---|---|", *rows])
 
 
 def solver() -> str:

@@ -3,8 +3,8 @@
 Layers are timed alone in float32 and in int8; models estimate the conversion costs. `graphs.assignment` assigns int8
 as one optimisation problem. Layers that its solution leaves in float32 are excluded first, if that makes the network
 faster. While the network's error is above the tolerance, squared errors are a price in the same problem; each
-layer's error is measured alone. The search is that of roundings to bfloat16 (`precision.choosing`). First and last
-layers are treated like others.
+layer's error is measured alone. The search is that of roundings to bfloat16 (`precision.search`). First and last layers
+are treated like others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
-from cpuconv.network.precision.choosing import Bound, Rounding, mixture
+from cpuconv.network.precision.search import Rounding, Search
 from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
@@ -87,7 +87,7 @@ class NothingFits(ArgumentError):
 
 
 class Int8Mixtures:
-    """Mixtures of int8 and float32 layers (`precision.choosing.Mixtures`), where rounded nodes are int8."""
+    """Mixtures of int8 and float32 layers (`precision.search.Mixtures`), where rounded nodes are int8."""
 
     def __init__(
         self,
@@ -96,18 +96,17 @@ class Int8Mixtures:
         choice: Choice,
         whole: Whole,
     ) -> None:
-        self._made, self._layers, self._whole = made, layers, whole
+        self._made, self._layers, self._choice, self._whole = made, layers, choice, whole
         self._names = [layer.name for layer in layers]
         self._extra_seconds, self._free = choice.extra_seconds(self._names), not choice.timed
         self._float32_seconds = sum(choice.float32_seconds.get(name, 0.0) for name in self._names) or float(len(layers))
-        self._alone = choice.alone
 
     @property
     def count(self) -> int:
         return len(self._layers)
 
     def errors(self) -> list[float]:
-        return [self._alone[name] for name in self._names]
+        return [self._choice.alone[name] for name in self._names]
 
     def solved(self, prices: Sequence[float]) -> Rounding:
         """Int8 layers of the fastest mixture if each int8 layer costs `prices` seconds more."""
@@ -212,8 +211,10 @@ def fit_tolerance(
     min_float32: int,
     *,
     additive: bool = False,
-) -> Choice:
+) -> float:
     """Keep layers in float32 until the network's error is within the tolerance; at least `min_float32` of them.
+
+    The result is that error; 0 without a tolerance.
 
     Parameters
     ----------
@@ -240,19 +241,24 @@ def fit_tolerance(
     layers = choice.int8_layers(made)
     if min_float32 and min_float32 >= len(layers):
         raise ArgumentError(must("layers", f"below {len(layers)}, the number of layers that can be int8", min_float32))
-    if not min_float32 and (tolerance is None or whole(layers) <= tolerance):
-        return choice
-    choice.alone = errors_alone(made, judge, layers)
-    first = {layer.name for layer in sorted(layers, key=choice.cost)[len(layers) - min_float32 :]}
-    chosen = [layer for layer in layers if layer.name not in first]
-    if tolerance is not None and (not min_float32 or whole(chosen) > tolerance):
-        trials = Int8Mixtures(made, chosen, choice, whole)
-        chosen = [chosen[at] for at in sorted(mixture(trials, Bound(trials, tolerance, 0.0, additive=additive)))]
-    if not chosen:
+    chosen = layers
+    if min_float32:
+        choice.alone = errors_alone(made, judge, layers)
+        first = {layer.name for layer in sorted(layers, key=choice.cost)[len(layers) - min_float32 :]}
+        chosen = [layer for layer in layers if layer.name not in first]
+    error = 0.0
+    if tolerance is not None:
+        search = Search(Int8Mixtures(made, chosen, choice, whole), tolerance, additive=additive)
+        found = search.every
+        if search.error(found) > tolerance:
+            choice.alone = choice.alone or errors_alone(made, judge, layers)
+            found = search.fastest()
+        chosen, error = [chosen[at] for at in sorted(found)], search.error(found)
+    if layers and not chosen:
         smallest = min(choice.alone.values())
         above = f"above {smallest:.3g}, the error of one layer"
         pays = tolerance is not None and smallest <= tolerance
         raise NothingFits(must("tolerance", "larger, for int8 to be faster" if pays else above, tolerance))
     names = {layer.name for layer in chosen}
     choice.kept |= {layer.name: ERROR for layer in layers if layer.name not in names}
-    return choice
+    return error

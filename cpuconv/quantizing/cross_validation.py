@@ -38,6 +38,7 @@ class CrossValidation:
         Judge on all samples.
     measure : callable
         Makes a `Measure`, which takes samples and returns the error.
+    tolerance : float
 
     Attributes
     ----------
@@ -45,25 +46,21 @@ class CrossValidation:
         Calibrations on one half of the samples each; empty for one sample, and for many.
     """
 
-    def __init__(self, made: Calibration, judge: Judge, measure: Callable[[], Measure]) -> None:
-        self._made, self._judge, self._measure = made, judge, measure
+    def __init__(self, made: Calibration, judge: Judge, measure: Callable[[], Measure], tolerance: float) -> None:
+        self._made, self._judge, self._measure, self._tolerance = made, judge, measure, tolerance
         self.halves = tuple(map(made.of_half, (0, 1))) if _in_halves(len(judge.samples)) else ()
-        self._known: dict[frozenset[str], float] = {}
 
-    def error(self, layers: Sequence[QuantizableLayer], most: float) -> float:
-        """Maximum of the errors on all samples and on held-out samples; only the first if it exceeds `most`.
+    def error(self, layers: Sequence[QuantizableLayer]) -> float:
+        """Maximum of the errors on all samples and on held-out samples; only the first if it exceeds the tolerance.
 
         For probabilities, it is at least the error of low-margin inputs (`undecided`).
         """
-        key = frozenset(layer.name for layer in layers)
-        if key not in self._known:
-            error = self._error(layers, [(self._made, slice(None))])
-            if self.halves and error <= most:
-                first, second = self.halves
-                held_out = [(first, slice(1, None, 2)), (second, slice(0, None, 2))]
-                error = max(error, self._error(layers, held_out))
-            self._known[key] = error
-        return self._known[key]
+        error = self._error(layers, [(self._made, slice(None))])
+        if self.halves and error <= self._tolerance:
+            first, second = self.halves
+            held_out = [(first, slice(1, None, 2)), (second, slice(0, None, 2))]
+            error = max(error, self._error(layers, held_out))
+        return error
 
     def _error(self, layers: Sequence[QuantizableLayer], judged: Sequence[tuple[Calibration, slice]]) -> float:
         """Error of networks on some of the samples each, taken together."""

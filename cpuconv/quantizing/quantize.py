@@ -199,9 +199,9 @@ def _kept_to(
     if tolerance is None:
         fit_tolerance(made, few, lambda some: 0.0, choice, None, min_float32)
         return None
-    validation = CrossValidation(made, judge, bounded_measure_of(metric))
-    fit_tolerance(made, few, lambda some: validation.error(some, tolerance), choice, tolerance, min_float32)
-    return Reached(validation.error(choice.int8_layers(made), tolerance), tolerance, len(judge.samples))
+    validation = CrossValidation(made, judge, bounded_measure_of(metric), tolerance)
+    error = fit_tolerance(made, few, validation.error, choice, tolerance, min_float32)
+    return Reached(error, tolerance, len(judge.samples))
 
 
 def _written(

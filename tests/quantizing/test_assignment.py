@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.processor import Processor  # noqa: E402
-from cpuconv.network.precision.choosing import Bound, Rounding, mixture  # noqa: E402
+from cpuconv.network.precision.search import Rounding, Search  # noqa: E402
 from cpuconv.quantizing.choosing import Choice, Int8Mixtures  # noqa: E402
 from cpuconv.quantizing.graphs.assignment import Assignment, Assignments  # noqa: E402
 from cpuconv.quantizing.graphs.building import insert_quantization  # noqa: E402
@@ -108,7 +108,7 @@ def test_a_mixture_is_never_predicted_to_be_slower_than_floats_and_beats_a_ranki
         made = assignments(given, fuse_adds=fuse_adds)
         trials = Int8Mixtures(SimpleNamespace(fastest_assignment=made.fastest), layers, choice, whole)
         tolerance = rng.uniform(0.3, 0.9) * whole(layers)
-        mixed = mixture(trials, Bound(trials, tolerance, 0.0))
+        mixed = Search(trials, tolerance).fastest()
         ranked = sorted(range(len(layers)), key=lambda at: choice.cost(layers[at]))
         by_rank = max(
             (Rounding(ranked[:count]) for count in range(5)), key=lambda some: within(trials, some, tolerance)

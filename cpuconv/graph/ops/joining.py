@@ -124,7 +124,7 @@ def slice_(node: Node, arrays: Arrays) -> np.ndarray:
     return x[tuple(index)]
 
 
-def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) -> list[tuple[int, int]]:
+def pads_of(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) -> list[tuple[int, int]]:
     """(before, after) of every axis; negative ones crop."""
     at = range(rank) if axes is None else [axis_in(axis, rank) for axis in integers(axes)]
     numbers = integers(stated)
@@ -139,14 +139,14 @@ def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) ->
 
 def _infer_pad(node: Node, inputs: Inputs) -> list[Value]:
     x = inputs[0]
-    pads = _pads(node, len(x.shape), inputs[1].array, known(inputs, 3))
+    pads = pads_of(node, len(x.shape), inputs[1].array, known(inputs, 3))
     return [Value(tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True)), x.dtype)]
 
 
 def pad(node: Node, arrays: Arrays) -> np.ndarray:
     """Pad the input by a constant, the edge, reflection or wrapping; negative pads crop."""
     x, stated, constant, axes = arrays[0], arrays[1], given(arrays, 2), given(arrays, 3)
-    pads = _pads(node, x.ndim, stated, axes)
+    pads = pads_of(node, x.ndim, stated, axes)
     cut = tuple(slice(max(0, -a), size - max(0, -b)) for size, (a, b) in zip(x.shape, pads, strict=True))
     added = [(max(0, a), max(0, b)) for a, b in pads]
     if node["mode"] == "constant":
@@ -316,7 +316,7 @@ def _stretches(node: Node, inputs: Inputs) -> list[Stretches] | None:
     x, constant = inputs[0], given(inputs, 2)
     if constant is not None and constant.array is None:
         return None
-    return padded(node["mode"], x.shape, _pads(node, len(x.shape), inputs[1].array, known(inputs, 3)))
+    return padded(node["mode"], x.shape, pads_of(node, len(x.shape), inputs[1].array, known(inputs, 3)))
 
 
 def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:

@@ -33,6 +33,7 @@ from cpuconv.kernels.products.matrices import MatmulProblem, sizes_of
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
 
 
 def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -211,19 +212,27 @@ def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[
 
 def lower_linear(call: Call) -> list[Step]:
     """Make the solver's kernel calls, or that of a single row."""
+    if not isinstance(call.offer.detail, Streamed):
+        return rows_steps(call)
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
-    if isinstance(call.offer.detail, Streamed):
-        element = call.offer.detail.w
-        form, weight = packing(call.target.isa, *w.shape, w=element), w.array.T[:, :, None, None]
-        matrix = call.constants.packed(
-            call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)
-        )
-        kept = call.constants.keep(padded_bias(w.shape[1], bias.array if bias else None))
-        activation = activations.normalize(call.node["activation"])
-        return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation, element)]
-    operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
-    return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
+    element = call.offer.detail.w
+    form, weight = packing(call.target.isa, *w.shape, w=element), w.array.T[:, :, None, None]
+    matrix = call.constants.packed(
+        call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)
+    )
+    kept = call.constants.keep(padded_bias(w.shape[1], bias.array if bias else None))
+    activation = activations.normalize(call.node["activation"])
+    return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation, element)]
+
+
+def rows_steps(call: Call, quantization: Quantization | None = None) -> list[Step]:
+    """Make the solver's kernel calls for a convolution whose pixels are rows."""
+    x, w, bias, residual = (call.given(at) for at in range(4))
+    assert x is not None and w is not None and w.array is not None
+    operands = Operands(rows_operand(x), rows_operand(call.y), rows_operand(residual) if residual else None)
+    weight, known = w.array.T[:, :, None, None], bias.array if bias else None
+    return steps(call, operands, weight, known, "transposed", quantization)
 
 
 def einsum(node: Node, arrays: Arrays) -> np.ndarray:

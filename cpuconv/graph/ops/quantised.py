@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.layout_candidates import in_own_layouts, restored, solvable
-from cpuconv.conv.choice.rows import rows_operand, rows_problem
+from cpuconv.conv.choice.rows import rows_problem
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.functions.casting import convert, is_integer, limits, wide
@@ -22,10 +22,10 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, is_float
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native, quantised_type
-from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
+from cpuconv.graph.ops.matrix import infer_linear, matmul_shape, rows_steps
 from cpuconv.graph.ops.planes import is_image
-from cpuconv.graph.ops.solver_calls import offer, steps
-from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.graph.ops.solver_calls import offer
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.elementwise.dynamic_scale import dynamic_scale_step
 from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
@@ -239,11 +239,7 @@ def _restored(node: Node, inputs: Inputs, target: Target, record: Mapping[str, A
 
 
 def _lower_linear(call: Call) -> list[Step]:
-    x, w, bias, residual = (call.given(at) for at in range(4))
-    assert x is not None and w is not None and w.array is not None
-    operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
-    weight, known = w.array.T[:, :, None, None], bias.array if bias else None
-    return steps(call, operands, weight, known, "transposed", quantization(call.node))
+    return rows_steps(call, quantization(call.node))
 
 
 # --- matrix multiplication of two activations -----------------------------------------------------------------------

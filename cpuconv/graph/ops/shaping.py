@@ -24,11 +24,9 @@ from cpuconv.graph.ops.base import (
     Inputs,
     Offers,
     Op,
-    Reference,
     as_reference,
     axis_in,
     broadcast_shapes,
-    given,
     integers,
     like_first,
 )
@@ -49,23 +47,16 @@ def _same_type(rule: Callable[..., Sequence[int]]) -> Infer:
 
 
 def _transposed(node: Node, x: Any) -> list[int]:
-    return [x.shape[axis] for axis in _order(node, len(x.shape))]
+    return [x.shape[axis] for axis in axis_order(node, len(x.shape))]
 
 
 def transpose(node: Node, arrays: Arrays) -> np.ndarray:
     """Permute the axes; reverse them by default."""
-    return arrays[0].transpose(_order(node, arrays[0].ndim))
-
-
-def reshape(node: Node, arrays: Arrays) -> np.ndarray:
-    """Reshape: -1 is inferred, 0 is the input's size (without allowzero)."""
-    x, sizes = arrays[0], integers(arrays[1])
-    if not node["allowzero"]:
-        sizes = [size or x.shape[axis] for axis, size in enumerate(sizes)]
-    return x.reshape(sizes)
+    return arrays[0].transpose(axis_order(node, arrays[0].ndim))
 
 
 def _reshaped(node: Node, x: Any, stated: Any) -> list[int]:
+    """Stated sizes: -1 is inferred, 0 is the input's size (without allowzero)."""
     sizes = integers(stated.array)
     if not node["allowzero"]:
         sizes = [size or x.shape[axis] for axis, size in enumerate(sizes)]
@@ -79,11 +70,13 @@ def _reshaped(node: Node, x: Any, stated: Any) -> list[int]:
 
 
 def _flattened(node: Node, x: Any) -> list[int]:
+    """Sizes of a matrix: the axes before `axis`, and the others."""
     axis = node["axis"] if node["axis"] == len(x.shape) else axis_in(node["axis"], max(1, len(x.shape)))
     return [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])]
 
 
 def _squeezed(node: Node, x: Any, stated: Any = None) -> list[int]:
+    """Sizes without axes of size 1: the given ones, or all."""
     rank = len(x.shape)
     ones = [axis for axis, size in enumerate(x.shape) if size == 1] if stated is None else integers(stated.array)
     axes = [axis_in(axis, rank) for axis in ones]
@@ -93,6 +86,7 @@ def _squeezed(node: Node, x: Any, stated: Any = None) -> list[int]:
 
 
 def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
+    """Sizes with axes of size 1 at these positions of the output."""
     rank = len(x.shape) + stated.array.size
     stated_axes = integers(stated.array)
     axes = {axis_in(axis, rank) for axis in stated_axes}
@@ -100,24 +94,6 @@ def _unsqueezed(node: Node, x: Any, stated: Any) -> list[int]:
         raise ValueError(f"axes {stated_axes} are not distinct")
     sizes = iter(x.shape)
     return [1 if axis in axes else next(sizes) for axis in range(rank)]
-
-
-def flatten(node: Node, arrays: Arrays) -> np.ndarray:
-    """Reshape to a matrix: the axes before `axis`, and the others."""
-    x, axis = arrays[0], node["axis"]
-    axis = axis if axis == arrays[0].ndim else axis_in(axis, max(1, x.ndim))
-    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-
-
-def squeeze(node: Node, arrays: Arrays) -> np.ndarray:
-    """Remove axes of size 1: the given ones, or all."""
-    axes = given(arrays, 1)
-    return arrays[0].squeeze(None if axes is None else tuple(integers(axes)))
-
-
-def unsqueeze(node: Node, arrays: Arrays) -> np.ndarray:
-    """Insert axes of size 1 at these positions of the output."""
-    return np.expand_dims(arrays[0], tuple(integers(arrays[1])))
 
 
 def identity(node: Node, arrays: Arrays) -> np.ndarray:
@@ -131,8 +107,7 @@ def _expanded(node: Node, x: Any, stated: Any) -> tuple[int, ...]:
 
 def expand(node: Node, arrays: Arrays) -> np.ndarray:
     """Broadcast in both directions with a shape."""
-    x, sizes = arrays[0], integers(arrays[1])
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
+    return np.broadcast_to(arrays[0], _expanded(node, *map(Value.of, arrays)))
 
 
 def cast(node: Node, arrays: Arrays) -> np.ndarray:
@@ -254,12 +229,18 @@ def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
     return [broadcast(places[0], values[0].shape)]
 
 
-def _order(node: Node, rank: int) -> list[int]:
+def axis_order(node: Node, rank: int) -> list[int]:
     """Order of the axes, as stated or reversed."""
     order = list(range(rank))[::-1] if node["perm"] is None else list(node["perm"])
     if sorted(order) != list(range(rank)):  # NumPy would read 2**63 - 1 as -1
         raise ValueError(f"'perm' must be the {rank} axes in some order, not {order}")
     return order
+
+
+def keeps_order(node: Node, shape: Sequence[int]) -> bool:
+    """Whether a Transpose of this shape keeps the order of the axes of more than one element."""
+    moved = [axis for axis in axis_order(node, len(shape)) if shape[axis] != 1]
+    return moved == sorted(moved)
 
 
 _PERMUTE_FACTOR = 3.0  # time of a permuting copy out of blocks relative to a plain copy, measured in networks
@@ -268,19 +249,17 @@ _PERMUTE_FACTOR = 3.0  # time of a permuting copy out of blocks relative to a pl
 def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer a view, or a copy out of channel blocks."""
     x = inputs[0]
-    order = _order(node, len(x.shape))
-    moved = [axis for axis in order if x.shape[axis] > 1]
-    offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if moved == sorted(moved) else [])])
+    offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if keeps_order(node, x.shape) else [])])
     seconds = _PERMUTE_FACTOR * target.moving(2 * x.nbytes)
     return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 
 
 def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
-    return [permuted(places[0], _order(node, len(places[0].shape)))]
+    return [permuted(places[0], axis_order(node, len(places[0].shape)))]
 
 
 def _lower_transpose(call: Call) -> list[Step]:
-    order = _order(call.node, len(call.x.shape))
+    order = axis_order(call.node, len(call.x.shape))
     return copy_steps(call.target, call.space, call.x, unpermuted(call.y, order))
 
 
@@ -297,13 +276,13 @@ def _sizes(value: Any) -> tuple[int, ...]:
 
 
 def _reshaping(
-    name: str,
-    sizes: Callable[..., Sequence[int]],
-    reference: Reference,
-    attributes: Mapping[str, object] | None = None,
-    **rest: Any,
+    name: str, sizes: Callable[..., Sequence[int]], attributes: Mapping[str, object] | None = None, **rest: Any
 ) -> Op:
     """Row of an operator that only changes sizes."""
+
+    def reference(node: Node, arrays: Arrays) -> np.ndarray:
+        return arrays[0].reshape(sizes(node, *(None if array is None else Value.of(array) for array in arrays)))
+
     rule, rest = _same_type(sizes), {"widened": False, "view": _view_reshaped, **_SIZES_ONLY, **rest}
     return Op(name, rule, reference, attributes or {}, offers=_reshapes(rule), **rest)
 
@@ -329,10 +308,10 @@ _CASTS = "; ".join(
 
 OPS = (
     Op("Transpose", _same_type(_transposed), transpose, {"perm": None}, widened=False, **_TURNS),
-    _reshaping("Reshape", _reshaped, reshape, {"allowzero": 0}, parameters=(1,), follows_sizes=True),
-    _reshaping("Flatten", _flattened, flatten, {"axis": 1}),
-    _reshaping("Squeeze", _squeezed, squeeze, parameters=(1,), follows_sizes=True),
-    _reshaping("Unsqueeze", _unsqueezed, unsqueeze, parameters=(1,), follows_sizes=True),
+    _reshaping("Reshape", _reshaped, {"allowzero": 0}, parameters=(1,), follows_sizes=True),
+    _reshaping("Flatten", _flattened, {"axis": 1}),
+    _reshaping("Squeeze", _squeezed, parameters=(1,), follows_sizes=True),
+    _reshaping("Unsqueeze", _unsqueezed, parameters=(1,), follows_sizes=True),
     Op("Identity", like_first, identity, widened=False, **_IDENTITY, int8=Int8.MOVED, follows_sizes=True),
     _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
     _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),

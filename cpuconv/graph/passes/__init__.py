@@ -1,11 +1,11 @@
 """Rewrites of specialised graphs; each documents its patterns and why results are equal.
 
-`PASSES` has their order and names; a repeated name runs again. Each rewrite can be disabled.
+`PASSES` lists them; their order follows from what each needs and undoes. Each rewrite can be disabled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
@@ -31,47 +31,44 @@ from cpuconv.graph.passes import (
     volumes,
     weights,
 )
+from cpuconv.graph.passes.rewriting import Pass, scheduled
+from cpuconv.graph.passes.scaled import QUANTISATION
 
 __all__ = ["NAMES", "PASSES", "apply", "apply_without_sizes"]
 
 Watch = Callable[[str, Graph, Graph], None]  # called per rewrite with its name and the graphs before and after
 
-PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
-    ("halves", halves.run),
-    ("noops", noops.run),
-    ("signs", signs.run),
-    ("quantised", quantised.run),
-    ("noops", noops.run),
-    ("formulas", formulas.run),
-    ("attention", attention.run),
-    ("forms", forms.run),
-    ("decomposed", forms.decomposed),
-    ("pads", pads.dynamic),
-    ("pads", pads.run),
-    ("integers", integers.run),
-    ("integers", integers.dynamic),
-    ("linear", linear.run),
-    ("views", views.run),
-    ("weights", weights.run),
-    ("hard_sigmoids", formulas.hard_sigmoids),
-    ("weights", weights.run),
-    ("affine", affine.run),
-    ("transposed", transposed.run),
-    ("views", views.run),
-    ("shuffles", views.shuffles),
-    ("equal_constants", equal.constants),
-    ("common", equal.nodes),
-    ("epilogues", epilogues.run),
-    ("quantised", quantised.run),
-    ("convolutions", convolutions.run),
-    ("volumes", volumes.run),
-    ("views", views.run),
-    ("elementwise", quantised.apart),
-    ("elementwise", elementwise.run),
-    ("tables", tables.run),
-)
-NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
-_EARLY = (("signs", signs.run), ("quantised", quantised.run))
+PASSES = {
+    each.name: each
+    for each in (
+        affine.run,
+        attention.run,
+        convolutions.run,
+        elementwise.run,
+        epilogues.run,
+        equal.constants,
+        equal.nodes,
+        forms.decomposed,
+        forms.run,
+        formulas.hard_sigmoids,
+        formulas.run,
+        halves.run,
+        integers.run,
+        linear.run,
+        noops.run,
+        pads.run,
+        quantised.run,
+        signs.run,
+        tables.run,
+        transposed.run,
+        views.run,
+        views.shuffles,
+        volumes.run,
+        weights.run,
+    )
+}
+_ORDER, _EARLY = scheduled(PASSES.values()), scheduled(each for each in PASSES.values() if each.early)
+NAMES = tuple(dict.fromkeys(each.name for each in _ORDER))
 
 
 def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
@@ -79,19 +76,17 @@ def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch |
 
     They run once for all sizes, so that weights are folded once.
     """
-    return graph if "weights" in skip else _run("weights", weights.run_without_sizes, graph, watch)
+    return _apply([weights.run_without_sizes], graph, skip, watch)
 
 
 def is_early(graph: Graph) -> bool:
     """Whether the graph has QuantizeLinear or DequantizeLinear."""
-    return any(node.op in quantised.OPERATORS for node in graph.nodes)
+    return any(node.op in QUANTISATION for node in graph.nodes)
 
 
 def early(graph: Graph, skip: Collection[str] = ()) -> Graph:
     """Apply the rewrites that need integer weights before their DequantizeLinear is folded."""
-    for name, run in _EARLY:
-        graph = graph if name in skip else run(graph)
-    return graph
+    return _apply(_EARLY, graph, skip)
 
 
 def apply(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
@@ -113,14 +108,13 @@ def apply(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) 
     for name in skip:
         if name not in NAMES:
             raise ArgumentError(must("skip", f"names of rewrites ({', '.join(NAMES)})", repr(name)))
-    for name, run in PASSES:
-        if name not in skip:
-            graph = _run(name, run, graph, watch)
+    return _apply(_ORDER, graph, skip, watch)
+
+
+def _apply(passes: Iterable[Pass], graph: Graph, skip: Collection[str], watch: Watch | None = None) -> Graph:
+    for each in passes:
+        if each.name not in skip:
+            before, graph = graph, each(graph)
+            if watch is not None:
+                watch(each.name, before, graph)
     return graph
-
-
-def _run(name: str, run: Callable[[Graph], Graph], graph: Graph, watch: Watch | None) -> Graph:
-    after = run(graph)
-    if watch is not None:
-        watch(name, graph, after)
-    return after

@@ -18,8 +18,8 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
     Maker,
+    Pass,
     Rewrite,
-    Rewriter,
     constant,
     per_channel,
     shape_of,
@@ -149,4 +149,4 @@ def _along_channels(graph: Graph, x: str, vector: np.ndarray) -> np.ndarray:
     return vector[:1].reshape(()) if same else vector.reshape(-1, *[1] * (len(shape_of(graph, x)) - 2))
 
 
-run = Rewriter(__doc__, dict.fromkeys(OPERATORS, _rule))
+run = Pass("affine", __doc__, (dict.fromkeys(OPERATORS, _rule),), needs=("weights", "hard_sigmoids"))

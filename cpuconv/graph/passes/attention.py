@@ -19,8 +19,8 @@ from typing import Any
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.matrix import matmul_shape
-from cpuconv.graph.passes.pattern import Formula, Found, Free, Pattern, Search, Symbol, operator
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten, scalar, shape_of, sole_reader
+from cpuconv.graph.passes.pattern import Formula, Found, Free, Pattern, Symbol, operator
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, scalar, shape_of, sole_reader
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 
 MatMul, Div, Reshape, Softmax, Transpose = map(operator, ("MatMul", "Div", "Reshape", "Softmax", "Transpose"))
@@ -156,19 +156,14 @@ def _permuted(graph: Graph, node: Node) -> Rewrite | None:
 
 
 _joined, _apart = _weights()
-_search = Search(
+
+run = Pass(
+    "attention",
     __doc__,
     (
         Formula(MatMul(_joined, v) | MatMul(v, Transpose(_joined)), _attention),
         Formula(MatMul(_apart, v), _attention),
+        {"Transpose": _permuted},
     ),
+    needs=("formulas",),
 )
-
-
-def run(graph: Graph) -> Graph:
-    """Apply the rewrites."""
-    found = _search(graph)
-    return rewritten(found, {"Transpose": _permuted}) if found is not graph else graph
-
-
-run.__doc__ = __doc__

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand, shape_of
 from cpuconv.problem.window import Window
 
 _MIN_OUTPUTS, _MAX_MULTIPLY_ADD_FRACTION = 256, 0.6  # minimum pixels and maximum fraction of multiply-adds for a split
@@ -137,4 +137,5 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     )
 
 
-run = Rewriter(__doc__, {"Conv": _rule})
+# Parts of a split convolution take no further operator, and have no integer form.
+run = Pass("convolutions", __doc__, ({"Conv": _rule},), needs=("epilogues", "quantised"))

@@ -5,7 +5,7 @@ compute each element from the elements at the same index of their broadcast oper
 function of these operands too. Results are equal; only a rounding to memory is skipped. If the value in between is int8
 or uint8, computed from several int8 or uint8 tensors and constants, its rounding and clamping are part of the
 expression. A value with fewer elements than the result would be recomputed for each broadcast element, which is only
-done if it is cheap.
+done if it is cheap. Readers of dequantised integers read the integers: less memory traffic.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import OF_DTYPE, S8, U8
+from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
-from cpuconv.graph.ops.elementwise import expression_of
+from cpuconv.graph.ops.elementwise import FORMS, expression_of
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite
+from cpuconv.graph.passes.scaled import INT8_DTYPES, QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
-_INT8_DTYPES = (U8.dtype, S8.dtype)
 _CHEAP = 2  # cycles per vector that may be recomputed per broadcast element
 _MAX_NODES = 32  # per expression
 _MAX_TEXT = 1 << 15  # characters of all subtrees' texts, which repeat shared subtrees: x * x of x * x of x * x …
@@ -43,7 +44,7 @@ class _Piece:
     @property
     def value(self) -> Expression:
         """Expression of the output, including rounding and clamping of int8 and uint8."""
-        if self.dtype not in _INT8_DTYPES:
+        if self.dtype not in INT8_DTYPES:
             return self.tree
         low, high = bounds(OF_DTYPE[self.dtype])
         return apply("min", apply("max", apply("round", self.tree), low), high)
@@ -88,7 +89,7 @@ class _Piece:
         return replace(made, parts=merged_parts(self.nodes))
 
 
-def run(graph: Graph) -> Graph:
+def _merge(graph: Graph) -> Graph:
     """Merge trees of elementwise nodes up to a maximum number of operands.
 
     Parameters
@@ -127,8 +128,8 @@ def _mergeable(graph: Graph, producer: _Piece) -> bool:
     if producer.dtype == FLOAT32:
         return True
     read = [name for name in producer.names if name not in graph.constants]
-    finite = all(graph.value(name).dtype in _INT8_DTYPES for name in read)
-    return producer.dtype in _INT8_DTYPES and finite and len(producer.names) > 1
+    finite = all(graph.value(name).dtype in INT8_DTYPES for name in read)
+    return producer.dtype in INT8_DTYPES and finite and len(producer.names) > 1
 
 
 def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece | None:
@@ -150,3 +151,23 @@ def _absorbing(graph: Graph, piece: _Piece, pieces: dict[str, _Piece]) -> _Piece
             del pieces[name]
             return made
     return None
+
+
+def _separate(graph: Graph, node: Node) -> Rewrite | None:
+    """Give an elementwise reader of dequantised integers its own DequantizeLinear, so that it reads the integers."""
+    for name in node.inputs:
+        source = graph.producer(name) if name else None
+        if source is not None and source.op == "DequantizeLinear" and len(graph.users(name)) > 1:
+            maker = Maker(graph, node)
+            own = maker.node("DequantizeLinear", *source.inputs, part="own", **source.attributes)
+            maker.new.append(node.reads({name: own}))
+            return maker.done()
+    return None
+
+
+run = Pass(
+    "elementwise",
+    __doc__,
+    (dict.fromkeys(FORMS.keys() - QUANTISATION, _separate), _merge),
+    needs=("quantised", "views", "volumes"),
+)

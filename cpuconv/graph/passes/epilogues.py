@@ -16,7 +16,7 @@ from dataclasses import replace
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import names_of, traits_of
 from cpuconv.graph.ops.elementwise import expression_of
-from cpuconv.graph.passes.rewriting import Rewrite, Rewriter, is_float, operand, sole_reader
+from cpuconv.graph.passes.rewriting import Pass, Rewrite, is_float, operand, sole_reader
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand, apply
 from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
@@ -104,4 +104,6 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     return _with_residual(graph, node, reader) or _with_activation(graph, node, reader)
 
 
-run = Rewriter(__doc__, dict.fromkeys(names_of(lambda op: op.has_epilogue), _rule))
+# A QuantizeLinear may be behind the operators that an integer layer takes.
+RULES = dict.fromkeys(names_of(lambda op: op.has_epilogue), _rule)
+run = Pass("epilogues", __doc__, (RULES,), needs=("common", "transposed"), undoes=("quantised",))

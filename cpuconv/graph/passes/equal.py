@@ -17,7 +17,7 @@ import numpy as np
 from cpuconv.following.sizes import array_key, element_key
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import draws
-from cpuconv.graph.passes.rewriting import without
+from cpuconv.graph.passes.rewriting import Pass, without
 
 _SAMPLE = 16  # elements that distinguish most constants
 
@@ -28,7 +28,7 @@ def _digest(array: np.ndarray) -> Hashable:
     return hashlib.blake2b(exact).digest() if isinstance(exact, bytes) else exact
 
 
-def constants(graph: Graph) -> Graph:
+def _constants(graph: Graph) -> Graph:
     """Replace equal constants by the first of them."""
     known = [
         ((array.dtype, array.shape, array_key(array.flat[:_SAMPLE])), name) for name, array in graph.constants.items()
@@ -56,7 +56,7 @@ def frozen(value: object) -> Hashable:
     return element_key(value) if isinstance(value, Hashable) else id(value)
 
 
-def nodes(graph: Graph) -> Graph:
+def _nodes(graph: Graph) -> Graph:
     """Remove all but the first of equal nodes."""
     known: dict[Hashable, Node] = {}
     names: dict[str, str] = {}
@@ -77,3 +77,8 @@ def nodes(graph: Graph) -> Graph:
     whole = replace(graph, nodes=tuple(kept))
     left = without(whole, equal)
     return graph if left is whole else left
+
+
+# The rewrites before make most constants; those after it see which nodes are equal.
+constants = Pass("equal_constants", __doc__, (_constants,), needs=("affine", "shuffles"))
+nodes = Pass("common", __doc__, (_nodes,), needs=("equal_constants",))

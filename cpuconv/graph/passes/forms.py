@@ -22,10 +22,11 @@ import math
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.shaping import keeps_order
 from cpuconv.graph.passes.rewriting import (
     Maker,
+    Pass,
     Rewrite,
-    Rewriter,
     Rule,
     constant,
     instead,
@@ -48,10 +49,7 @@ def _reshape(graph: Graph, node: Node) -> Rewrite:
 
 
 def _transpose(graph: Graph, node: Node) -> Rewrite | None:
-    shape = shape_of(graph, node.inputs[0])
-    order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
-    moved = [axis for axis in order if shape[axis] != 1]
-    return _reshape(graph, node) if moved == sorted(moved) else None
+    return _reshape(graph, node) if keeps_order(node, shape_of(graph, node.inputs[0])) else None
 
 
 def _reduction(graph: Graph, node: Node) -> Rewrite | None:
@@ -116,7 +114,7 @@ _FORMS: dict[str, Rule] = {
 }
 
 
-run = Rewriter(__doc__, _FORMS)
+run = Pass("forms", __doc__, (_FORMS,), needs=("attention",))
 
 
 # --- operators without kernels ------------------------------------------------------------------------------------
@@ -172,7 +170,9 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-decomposed = Rewriter(
+decomposed = Pass(
+    "decomposed",
     """Operators without kernels become several with kernels.""",
-    {"Einsum": _einsum, "GroupNormalization": _group_normalization},
+    ({"Einsum": _einsum, "GroupNormalization": _group_normalization},),
+    needs=("forms",),
 )

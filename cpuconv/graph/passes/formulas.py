@@ -19,13 +19,12 @@ from cpuconv.graph.passes.pattern import (
     Free,
     Make,
     Pattern,
-    Search,
     Symbol,
     near,
     operator,
     product,
 )
-from cpuconv.graph.passes.rewriting import Maker, is_float, shape_of, sole_reader
+from cpuconv.graph.passes.rewriting import Maker, Pass, is_float, shape_of, sole_reader
 from cpuconv.graph.passes.weights import foldable
 
 Clip, Erf, Max, Min = map(operator, ("Clip", "Erf", "Max", "Min"))
@@ -131,7 +130,8 @@ FORMULAS: tuple[Formula, ...] = (
 )
 
 
-run = Search(__doc__, FORMULAS)
+# Conversions are moved before formulas hide what is between them.
+run = Pass("formulas", __doc__, FORMULAS, needs=("halves", "noops", "quantised"))
 
 
 # --- HardSigmoid ----------------------------------------------------------------------------------------------------
@@ -149,11 +149,14 @@ def _slope(maker: Maker, found: Found) -> bool:
     return True
 
 
-hard_sigmoids = Search(
+hard_sigmoids = Pass(
+    "hard_sigmoids",
     """HardSigmoid after a convolution or Linear, with a slope other than 1/6, becomes Mul, Add and Clip.
 
     HardSigmoid(x) = Clip(alpha x + beta, 0, 1) by definition. The Mul and Add can then go into the weights and the Clip
     into the epilogue, where a sixth and a half have a form of their own. Equal up to rounding.
     """,
     (Formula(HardSigmoid(x), _slope),),
+    needs=("weights",),
+    undoes=("weights",),
 )

@@ -16,11 +16,12 @@ import numpy as np
 from cpuconv.elements import BF16, F16
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.passes.rewriting import Pass
 
 _HALVES, _FULL = (F16.outside, BF16.outside), np.dtype(np.float32)
 
 
-def run(graph: Graph) -> Graph:
+def _widen(graph: Graph) -> Graph:
     """Replace float16 and bfloat16 by float32, except in inputs, outputs and operands of foreign operators."""
     dtypes = {name: graph.value(name).dtype for name in (*graph.constants, *graph.values)}
     halves = {name for name, dtype in dtypes.items() if dtype in _HALVES}
@@ -40,7 +41,7 @@ def run(graph: Graph) -> Graph:
     computed = halves - {*graph.constants}
     for node in graph.nodes:
         if node.semantics is None:
-            for name in fed.intersection(node.inputs):
+            for name in filter(fed.__contains__, node.inputs):
                 cast(name, wide[name])
             made.update(wide[name] for name in halves.intersection(node.outputs))
             attributes = {name: _widened(value) for name, value in node.attributes.items()}
@@ -57,9 +58,7 @@ def run(graph: Graph) -> Graph:
         cast(wide[name], name)
     constants = {wide[name]: _widened(graph.constants[name]) for name in halves & {*graph.constants}}
     values = {wide[name]: _value(graph.values[name]) for name in halves & {*graph.values}}
-    return replace(
-        graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, values={**graph.values, **values}
-    ).live()
+    return graph.replaced(graph.nodes, nodes, constants, values).live()
 
 
 def wide_name(name: str) -> str:
@@ -81,3 +80,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype in _HALVES:
         return value.astype(_FULL)
     return _FULL if isinstance(value, np.dtype) and value in _HALVES else value
+
+
+run = Pass("halves", __doc__, (_widen,))

@@ -8,12 +8,13 @@ clamped per channel like the intermediate values.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.convolution import quantization
+from cpuconv.conv.choice.layout_candidates import solvable
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.convolution import problem_of, quantization
+from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
 from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, stored
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -28,6 +29,15 @@ def has_float32_result(node: Node | None) -> bool:
     return node is not None and node.op in (*_WITH_WEIGHTS, "QuantizedMatMul") and node["y"] == FLOAT32
 
 
+def has_solver(maker: Maker) -> bool:
+    """Whether a solver supports the last new node, a QuantizedConv or QuantizedLinear."""
+    node = maker.new[-1]
+    arrays = {name: Value.of(array) for name, array in maker.constants.items()}
+    values = [(arrays.get(name) or maker.graph.value(name)) if name else None for name in node.inputs]
+    problem = problem_of(node, values) if node.op == "QuantizedConv" else rows_of(node, values)
+    return problem is not None and solvable(problem)
+
+
 def convert_matmul(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | None:
     """Convert MatMul of two dequantised activations to QuantizedMatMul."""
     if not (a.one and b.one) or {a.zero.dtype, b.zero.dtype} - {*INT8_DTYPES}:
@@ -37,10 +47,7 @@ def convert_matmul(graph: Graph, node: Node, a: Scaled, b: Scaled) -> Rewrite | 
     if a.name in graph.constants or shape_of(graph, a.name)[-1] > MOST or not 0 < unit < np.inf:
         return None
     maker = Maker(graph, node)
-    scales: dict[str, Any] = {}
-    for name, each in (("a", a), ("b", b)):
-        scales |= {f"{name}_scale": float(each.scale[0]), f"{name}_zero_point": int(each.zero[0])}
-    maker.node("QuantizedMatMul", a.name, b.name, **scales, y=FLOAT32)
+    maker.node("QuantizedMatMul", a.name, b.name, **a.attributes("a"), **b.attributes("b"), y=FLOAT32)
     return maker.done()
 
 

@@ -23,15 +23,14 @@ from typing import cast
 
 import numpy as np
 
-from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.elements import S8, S32, U8
-from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, problem_of
-from cpuconv.graph.ops.quantised import rows_of
+from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved
+from cpuconv.graph.passes.int8_layers import has_solver
 from cpuconv.graph.passes.nonnegative import never_negative
-from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
+from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Symbol, operator
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand, shape_of
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 
@@ -99,8 +98,7 @@ def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | Non
     attributes |= {"x_scale": 1.0, "w_scale": 1.0, "y": S32.dtype}
     name = maker.constant(weight, "weight")
     operands, tree = [maker.node("QuantizedConv", x, name, part="sums", **attributes)], cast(Expression, Operand(0))
-    problem = problem_of(maker.new[-1], [value, Value.of(weight)])
-    if problem is None or not solvable(problem):
+    if not has_solver(maker):
         del maker.new[-1], maker.constants[name]
         return None
     if known is None:
@@ -153,7 +151,7 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
     name = maker.constant(np.ascontiguousarray(weight), "weight")
     numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
     y = maker.node("QuantizedLinear", x, name, part="sums", **numbers)
-    if not solvable(rows_of(maker.new[-1], [value, Value.of(weight)])):
+    if not has_solver(maker):
         del maker.new[-1], maker.constants[name]
         return None
     tree = _moved(middle, zero)
@@ -192,5 +190,5 @@ def _as_float32(graph: Graph, maker: Maker, x: str, zero: str) -> str:
     return maker.node("Sub", moved, number, part="shifted")
 
 
-dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _span})
-run = Search(__doc__, (Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _convert),))
+_dequantised = Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _convert)
+run = Pass("integers", __doc__, (_dequantised, {"DynamicQuantizeLinear": _span}), needs=("pads",))

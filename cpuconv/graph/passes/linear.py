@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, is_float, operand, per_channel, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, is_float, operand, per_channel, shape_of
 
 
 def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
@@ -46,4 +46,5 @@ def _made(graph: Graph, node: Node, matrix: np.ndarray, bias: np.ndarray | None)
     return maker.done()
 
 
-run = Rewriter(__doc__, {"MatMul": _matmul, "Gemm": _gemm})
+# Other rewrites make MatMul of Einsum, and of MatMulInteger that no solver supports.
+run = Pass("linear", __doc__, ({"MatMul": _matmul, "Gemm": _gemm},), needs=("decomposed", "integers"))

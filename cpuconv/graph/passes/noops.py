@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import constant, operand, scalar, shape_of, without
+from cpuconv.graph.ops.shaping import keeps_order
+from cpuconv.graph.passes.rewriting import Pass, Rewrite, constant, operand, scalar, shape_of
 
-Asked = Callable[[Graph, Node], bool]
+Condition = Callable[[Graph, Node], bool]
 
 
 def _always(graph: Graph, node: Node) -> bool:
@@ -22,14 +23,6 @@ def _always(graph: Graph, node: Node) -> bool:
 def _alone(graph: Graph, node: Node) -> bool:
     """Whether there is one input and one output."""
     return len(node.inputs) == 1 and len(node.outputs) == 1
-
-
-def _in_order(graph: Graph, node: Node) -> bool:
-    """Whether axes of more than one element keep their order."""
-    shape = shape_of(graph, node.inputs[0])
-    order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
-    moved = [axis for axis in order if shape[axis] != 1]
-    return moved == sorted(moved)
 
 
 def _forwards(graph: Graph, node: Node) -> bool:
@@ -60,13 +53,13 @@ def _open(graph: Graph, node: Node) -> bool:
     return not any(node.inputs[1:])
 
 
-UNCHANGED: dict[str, Asked] = {
+UNCHANGED: dict[str, Condition] = {
     **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Flatten", "Squeeze", "Unsqueeze"), _always),
     **dict.fromkeys(("Expand", "Tile", "GlobalAveragePool", "GlobalMaxPool"), _always),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), _always),
     **dict.fromkeys(("Concat", "Sum", "Mean", "Min", "Max"), _alone),
     "Split": lambda graph, node: len(node.outputs) == 1,
-    "Transpose": _in_order,
+    "Transpose": lambda graph, node: keeps_order(node, shape_of(graph, node.inputs[0])),
     "Slice": _forwards,
     "Pad": _unpadded,
     "Resize": _unscaled,
@@ -84,9 +77,9 @@ NEUTRAL: dict[str, tuple[float, bool]] = {
 }
 
 
-def source(graph: Graph, node: Node) -> str | None:
-    """Input that equals the node's only output; None if there is none."""
-    if node.semantics is not None or any(node.outputs[1:]):
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    """Replace the node's only output by the input that equals it."""
+    if any(node.outputs[1:]):
         return None
     found = None
     if node.op in UNCHANGED and node.inputs and UNCHANGED[node.op](graph, node):
@@ -95,10 +88,10 @@ def source(graph: Graph, node: Node) -> str | None:
         number, either = NEUTRAL[node.op]
         a, b = node.inputs
         found = a if scalar(graph, b) == number else b if either and scalar(graph, a) == number else None
-    return found if found is not None and graph.value(found) == graph.value(node.outputs[0]) else None
+    if found is None or graph.value(found) != graph.value(node.outputs[0]):
+        return None
+    return Rewrite([node], equal=[found]) if graph.value(found).concrete or node.op == "Identity" else None
 
 
-def run(graph: Graph) -> Graph:
-    """Remove all such nodes."""
-    found = ((node, source(graph, node)) for node in graph.nodes)
-    return without(graph, [(node, [name]) for node, name in found if name is not None])
+RULES = dict.fromkeys((*UNCHANGED, *NEUTRAL), _rule)
+run = Pass("noops", __doc__, (RULES,), early=True)

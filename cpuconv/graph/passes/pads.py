@@ -17,12 +17,13 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.joining import pads_of
 from cpuconv.graph.passes.nonnegative import never_negative
-from cpuconv.graph.passes.pattern import Formula, Found, Maybe, Search, operator
+from cpuconv.graph.passes.pattern import Formula, Found, Maybe, operator
 from cpuconv.graph.passes.rewriting import (
     Maker,
+    Pass,
     Rewrite,
-    Rewriter,
     constant,
     operand,
     scalar,
@@ -39,11 +40,9 @@ def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]
     stated, axes = constant(graph, node.inputs[1]), constant(graph, operand(node, 3))
     if stated is None or (operand(node, 3) and axes is None):
         return None
-    at = range(rank) if axes is None else [int(axis) % rank for axis in axes]
-    pads = np.zeros((2, rank), int)
-    pads[:, list(at)] = stated.reshape(2, -1)
-    outwards = (pads >= 0).all() and not pads[:, :2].any() and node["mode"] == "constant"
-    return (tuple(pads[0, 2:].tolist()), tuple(pads[1, 2:].tolist())) if outwards else None
+    pads = pads_of(node, rank, stated, axes)
+    outwards = all(min(pair) >= 0 for pair in pads) and not any(map(any, pads[:2])) and node["mode"] == "constant"
+    return (tuple(before for before, _ in pads[2:]), tuple(after for _, after in pads[2:])) if outwards else None
 
 
 def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
@@ -96,7 +95,6 @@ _READERS = (
     *(operator(op)(_pad, *map(Maybe, ("w", "bias", "residual"))) for op in _CONVOLUTIONS),
     *(operator(pool)(_pad) for pool in ("AveragePool", "MaxPool")),
 )
-run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in _READERS))
 
 
 def _pad_quantised(graph: Graph, node: Node) -> Rewrite | None:
@@ -117,4 +115,6 @@ def _pad_quantised(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _pad_quantised})
+# Pooling of whole planes has no padding.
+_FORMULAS = tuple(Formula(reader, _padded, alone=False) for reader in _READERS)
+run = Pass("pads", __doc__, ({"DynamicQuantizeLinear": _pad_quantised}, *_FORMULAS), needs=("forms",))

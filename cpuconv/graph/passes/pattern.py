@@ -13,7 +13,7 @@ import abc
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -222,45 +222,31 @@ def product(a: Pattern, b: Pattern, number: float) -> Pattern:
 Make = Callable[[Maker, Found], bool]  # False: the match is not suitable
 
 
-class Formula(NamedTuple):
+@dataclass(frozen=True)
+class Formula:
     """Pattern and constructor of its replacement; `alone`: inner values have no other readers and are removed."""
 
     pattern: Pattern
     make: Make
     alone: bool = True
 
-    def rule(self, graph: Graph, node: Node) -> Rewrite | None:
-        """Rule that replaces the formula whose result a node computes."""
-        found = found_at(graph, node, self.pattern, self.alone)
-        if found is None:
-            return None
-        maker = Maker(graph, *(reversed(found.nodes) if self.alone else [node]), origin=node.origin)
-        return maker.done() if self.make(maker, found) else None
-
-
-@dataclass(frozen=True)
-class Search:
-    """Rewrite by formulas, applied in order; `text` explains why results are equal."""
-
-    text: str | None
-    formulas: tuple[Formula, ...]
-
     def __call__(self, graph: Graph) -> Graph:
-        """Apply the rewrite."""
-        for formula in self.formulas:
-            pattern = formula.pattern.among({node.op for node in graph.nodes if node.semantics is None})
-            if pattern is not None:
-                graph = rewritten(graph, dict.fromkeys(pattern.roots, formula._replace(pattern=pattern).rule))
-        return graph
+        """Replace all matches in a graph."""
+        pattern = self.pattern.among({node.op for node in graph.nodes if node.semantics is None})
+        if pattern is None:
+            return graph
+        return rewritten(graph, dict.fromkeys(pattern.roots, replace(self, pattern=pattern)._rule))
+
+    def _rule(self, graph: Graph, node: Node) -> Rewrite | None:
+        for found in self.pattern.matches(graph, node.outputs[0], Found()):
+            if not self.alone or _is_alone(graph, node, found.nodes):
+                maker = Maker(graph, *(reversed(found.nodes) if self.alone else [node]), origin=node.origin)
+                return maker.done() if self.make(maker, found) else None
+        return None
 
 
-def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> Found | None:
-    """First match whose result `root` computes; with `alone`, its inner values must have no other readers."""
-    for found in pattern.matches(graph, root.outputs[0], Found()):
-        if not alone:
-            return found
-        inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
-        inside = {id(node) for node in found.nodes}
-        if all(not graph.is_output(name) and all(id(user) in inside for user in graph.users(name)) for name in inner):
-            return found
-    return None
+def _is_alone(graph: Graph, root: Node, nodes: Sequence[Node]) -> bool:
+    """Whether no other node reads a value of these nodes, except for the result of `root`."""
+    inside = {id(node) for node in nodes}
+    inner = [name for node in nodes if node is not root for name in node.outputs if name]
+    return all(not graph.is_output(name) and all(id(user) in inside for user in graph.users(name)) for name in inner)

@@ -21,20 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.elements import OF_DTYPE
 from cpuconv.errors import ArgumentError
-from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import names_of, traits_of
 from cpuconv.graph.ops.base import Op
-from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
-from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.ops.convolution import ATTRIBUTES, quantization
 from cpuconv.graph.ops.pooling import windows_overlap_input
-from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.ops.resizing import of_planes
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes import transposed, volumes
@@ -44,24 +40,23 @@ from cpuconv.graph.passes.int8_layers import (
     fuse_quantize,
     fuse_rounded_bias,
     has_float32_result,
+    has_solver,
 )
 from cpuconv.graph.passes.rewriting import (
     Maker,
+    Pass,
     Rewrite,
-    Rewriter,
     constant,
     operand,
     per_channel,
     shape_of,
     sole_reader,
 )
-from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, scaled, stored
+from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, dequantised_int8, scaled, stored
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.requested_types import signed
-
-OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def _made(
@@ -76,7 +71,7 @@ def _made(
     if not (np.isfinite(units) & (units > 0)).all():
         return None
     try:
-        scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), "w_scale": w.scale}
+        scales = {**x.attributes("x"), "w_scale": w.scale}
         points = Quantization(
             x_scale=1.0, w_scale=1.0, w_zero_point=w.zero.tolist() if w.zero.size > 1 else int(w.zero[0])
         )
@@ -92,10 +87,7 @@ def _made(
     weight = weight if node.op == "Conv" else np.ascontiguousarray(weight.T)
     operands = x.name, maker.constant(weight, "weight"), known, residual
     maker.node(kind, *operands, **shared, **scales, y=FLOAT32)
-    values = [graph.value(x.name), Value.of(weight), None if added is None else Value.of(added)]
-    values += [graph.value(residual)] if residual else []
-    problem = problem_of(maker.new[0], values) if node.op == "Conv" else rows_of(maker.new[0], values)
-    return maker.done() if problem is not None and solvable(problem) else None
+    return maker.done() if has_solver(maker) else None
 
 
 def _conv(graph: Graph, node: Node) -> Rewrite | None:
@@ -104,9 +96,7 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
         return None
     array = constant(graph, w.name)
     if array is not None and array.ndim == 5 and x.one and x.zero.dtype in INT8_DTYPES:
-        means = [graph.producer(name) for name in node.inputs[:2]]
-        assert means[0] is not None and means[1] is not None
-        return volumes.rule(graph, node, volumes.Integers(means[0], means[1], array, x.zero))
+        return volumes.rule(graph, node, (x, w))
     return _with_bias(graph, node, x, w, array)
 
 
@@ -197,7 +187,7 @@ def _ending(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None
         other = dequantised(graph, added)
         if other is None or not other.one or graph.value(other.name).dtype != y.zero.dtype:
             return None
-        ending |= {"residual_scale": float(other.scale[0]), "residual_zero_point": int(other.zero[0])}
+        ending |= other.attributes("residual")
         inputs = (*inputs[:3], other.name)
     made = replace(source, inputs=inputs, outputs=node.outputs, attributes={**source.attributes, **ending})
     ratio = quantization(made).ratio()
@@ -210,7 +200,7 @@ def _int8_mean(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | N
     if x is None or not x.one or x.zero.dtype != y.zero.dtype or not _MEANS[source.op](graph, source):
         return None
     maker = Maker(graph, source, node, origin=source.origin)
-    scales = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), **stored(y)}
+    scales = {**x.attributes("x"), **stored(y)}
     maker.node(f"Quantized{source.op}", x.name, *source.inputs[1:], **source.attributes, **scales)
     return maker.done()
 
@@ -248,8 +238,8 @@ def _moved(graph: Graph, node: Node, source: Node, y: Scaled) -> Rewrite | None:
 
 def _mean(graph: Graph, node: Node) -> Rewrite | None:
     """Convert the mean of dequantised values to the mean of integers."""
-    x, shape = dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in INT8_DTYPES or len(shape) not in (3, 4) or 0 in shape:
+    x, shape = dequantised_int8(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
+    if x is None or len(shape) not in (3, 4) or 0 in shape:
         return None
     maker = Maker(graph, node)
     tree = apply("mul", apply("sub", Operand(0), float(x.zero[0])), float(x.scale[0]))
@@ -259,12 +249,11 @@ def _mean(graph: Graph, node: Node) -> Rewrite | None:
 
 def _rowwise(graph: Graph, node: Node) -> Rewrite | None:
     """Let an operator along rows read integers."""
-    x = dequantised(graph, node.inputs[0])
-    if x is None or not x.one or x.zero.dtype not in INT8_DTYPES or any(node.outputs[1:]):
+    x = dequantised_int8(graph, node.inputs[0])
+    if x is None or any(node.outputs[1:]):
         return None
     maker = Maker(graph, node)
-    scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0])}
-    scales |= {"y": FLOAT32, "y_scale": 1.0}
+    scales = {**x.attributes("x"), "y": FLOAT32, "y_scale": 1.0}
     maker.node(f"Quantized{node.op}", x.name, *node.inputs[1:], **node.attributes, **scales)
     return maker.done()
 
@@ -314,21 +303,6 @@ def _move_before_dequantize(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-def _apart(graph: Graph, node: Node) -> Rewrite | None:
-    for name in node.inputs:
-        source = graph.producer(name) if name else None
-        if source is not None and source.op == "DequantizeLinear" and len(graph.users(name)) > 1:
-            maker = Maker(graph, node)
-            own = maker.node("DequantizeLinear", *source.inputs, part="own", **source.attributes)
-            maker.new.append(node.reads({name: own}))
-            return maker.done()
-    return None
-
-
-apart = Rewriter(
-    """Elementwise readers of dequantised integers read the integers: less memory traffic.""",
-    dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
-)
 _RULES = {
     "Add": fuse_bias,
     "Conv": _conv,
@@ -339,4 +313,5 @@ _RULES = {
 }
 _RULES |= dict.fromkeys(names_of(_is_view_of_all), _move_before_dequantize)
 _ROWWISE = ("LayerNormalization", "ReduceMean", "Softmax")
-run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_ROWWISE, _rowwise))
+_RULES |= dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_ROWWISE, _rowwise)
+run = Pass("quantised", __doc__, (_RULES,), needs=("halves", "noops", "signs"), undoes=("noops",), early=True)

@@ -1,4 +1,4 @@
-"""Common functions of rewrites: replacement of nodes, replacement of values by equal ones, and queries."""
+"""Rewrites and their driver, replacement of values by equal ones, queries, and construction of new nodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 class Rewrite:
     """Nodes to remove, and nodes and constants to add.
 
-    Outputs of `new` include all values of `old` that other nodes read, with the same shape and dtype.
+    Outputs of `new` include all values of `old` that other nodes read, with the same shape and dtype. Instead of new
+    nodes, `equal` may name the values that the outputs of one old node equal.
     """
 
     old: Sequence[Node]
-    new: Sequence[Node]
+    new: Sequence[Node] = ()
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    equal: Sequence[str] = ()
 
     @property
     def fresh(self) -> set[str]:
@@ -34,13 +36,13 @@ class Rewrite:
 
     @property
     def gone(self) -> set[str]:
-        """Names that are removed from the graph."""
-        return self._written(self.old) - self._written(self.new)
+        """Names that are removed from the graph; readers of removed names that equal others are renamed."""
+        return set() if self.equal else self._written(self.old) - self._written(self.new)
 
     @property
     def read(self) -> set[str]:
-        """Names that the new nodes read."""
-        return {name for node in self.new for name in node.inputs}
+        """Names that are read afterwards."""
+        return {name for node in self.new for name in node.inputs}.union(self.equal)
 
     @staticmethod
     def _written(nodes: Iterable[Node]) -> set[str]:
@@ -49,6 +51,73 @@ class Rewrite:
 
 Rule = Callable[[Graph, Node], Rewrite | None]
 Rules = Mapping[str, Rule]  # by operator, for nodes without semantics of their own
+Step = Rules | Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A rewrite of graphs. It is applied by calling it with a graph.
+
+    Attributes
+    ----------
+    name : str
+        Name by which it can be skipped.
+    text : str | None
+        What it does and why results are equal.
+    steps : tuple[Step, ...]
+        Applied in order: rules as by `rewritten`, or a function of the graph, such as a `Formula`.
+    needs : tuple[str, ...]
+        Rewrites that must leave nothing to do before this one runs.
+    undoes : tuple[str, ...]
+        Rewrites that may have something to do after this one.
+    includes : tuple[str, ...]
+        Rewrites whose work this one does too.
+    early : bool
+        Whether it also runs before the dequantisation of constants is folded.
+    """
+
+    name: str
+    text: str | None
+    steps: tuple[Step, ...]
+    needs: tuple[str, ...] = ()
+    undoes: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
+    early: bool = False
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Apply the rewrite."""
+        for step in self.steps:
+            graph = rewritten(graph, step) if isinstance(step, Mapping) else step(graph)
+        return graph
+
+
+def scheduled(passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    """Order rewrites by what they need; those that a later one undoes run again. Missing ones count as done."""
+    known = {each.name: each for each in passes}
+    order: list[Pass] = []
+    left = {*known}
+
+    def run(name: str) -> None:
+        while missing := next((need for need in known[name].needs if need in left), ""):
+            run(missing)
+        order.append(known[name])
+        assert len(order) < len(known) ** 2, "rewrites undo each other"
+        left.update(known.keys() & known[name].undoes)
+        left.difference_update((name, *known[name].includes))
+
+    while left:
+        run(min(left))
+    return tuple(order)
+
+
+def either(*rules: Rules) -> Rules:
+    """Merge rules; of several for an operator, the first that replaces a node counts."""
+
+    def rule(graph: Graph, node: Node) -> Rewrite | None:
+        found = (each[node.op](graph, node) for each in rules if node.op in each)
+        return next((rewrite for rewrite in found if rewrite is not None), None)
+
+    return dict.fromkeys(itertools.chain(*rules), rule)
 
 
 def rewritten(graph: Graph, rules: Rules) -> Graph:
@@ -67,21 +136,9 @@ def rewritten(graph: Graph, rules: Rules) -> Graph:
     SourceError
         A node is invalid for its operator.
     """
-    while found := _found(graph, rules):
-        graph = _applied(graph, found)
+    while (found := _found(graph, rules)) and (made := _applied(graph, found)) is not graph:
+        graph = made
     return graph
-
-
-@dataclass(frozen=True)
-class Rewriter:
-    """Rewrite by rules; `text` explains what it does and why results are equal."""
-
-    text: str | None
-    rules: Rules
-
-    def __call__(self, graph: Graph) -> Graph:
-        """Apply the rewrite."""
-        return rewritten(graph, self.rules)
 
 
 def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
@@ -101,9 +158,11 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
     read: set[str] = set()
     found = []
     for node in graph.nodes:
-        rule = rules.get(node.op) if node.semantics is None and id(node) not in nodes else None
+        rule = rules.get(node.op)
+        if rule is None or node.semantics is not None or id(node) in nodes:
+            continue
         try:
-            rewrite = rule and rule(graph, node)
+            rewrite = rule(graph, node)
         except OPERAND_ERRORS as error:
             raise operand_error(node, graph.operands(node), error) from error
         if rewrite is None:
@@ -120,7 +179,15 @@ def _found(graph: Graph, rules: Rules) -> list[Rewrite]:
 
 
 def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
-    """Apply independent rewrites: new nodes replace the last of the old ones in the order."""
+    """Apply independent rewrites."""
+    equal = [(rewrite.old[0], rewrite.equal) for rewrite in rewrites if rewrite.equal]
+    if len(equal) < len(rewrites):
+        graph = _replaced(graph, [rewrite for rewrite in rewrites if not rewrite.equal])
+    return without(graph, equal)
+
+
+def _replaced(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
+    """Replace nodes: new ones take the place of the last of the old ones in the order."""
     constants, values = dict(graph.constants), dict(graph.values)
     replaced: dict[int, Rewrite] = {}
     for rewrite in rewrites:

@@ -12,6 +12,7 @@ from cpuconv.graph.passes.rewriting import constant, operand
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 
 INT8_DTYPES = (U8.dtype, S8.dtype)
+QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PRECISIONS = {"QuantizeLinear": "precision", "DequantizeLinear": "output_dtype"}  # attributes that state float types
 
 
@@ -27,6 +28,10 @@ class Scaled(NamedTuple):
     def one(self) -> bool:
         """Whether there is one scale and one zero point."""
         return self.scale.size == self.zero.size == 1
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        """Attributes with the scale and zero point of an operand of this name, if there is one of each."""
+        return {f"{name}_scale": float(self.scale[0]), f"{name}_zero_point": int(self.zero[0])}
 
     def same(self, other: Scaled) -> bool:
         """Whether another tensor has the same scale, zero point and type."""
@@ -54,6 +59,12 @@ def dequantised(graph: Graph, name: str) -> Scaled | None:
     return scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
 
 
+def dequantised_int8(graph: Graph, name: str) -> Scaled | None:
+    """As `dequantised`, for an int8 or uint8 tensor with one scale and zero point."""
+    x = dequantised(graph, name)
+    return x if x is not None and x.one and x.zero.dtype in INT8_DTYPES else None
+
+
 def stored(y: Scaled) -> dict[str, Any]:
     """Attributes of a layer that stores its result in this type and scale."""
-    return {"y": y.zero.dtype, "y_scale": float(y.scale[0]), "y_zero_point": int(y.zero[0])}
+    return {"y": y.zero.dtype, **y.attributes("y")}

@@ -16,14 +16,14 @@ from cpuconv.elements import S8, S32, U8, Element
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8
-from cpuconv.graph.passes.quantised import OPERATORS
-from cpuconv.graph.passes.rewriting import constant, operand
+from cpuconv.graph.passes.rewriting import Pass, constant, operand
+from cpuconv.graph.passes.scaled import QUANTISATION
 from cpuconv.isa import current
 from cpuconv.kernels.emit.product import product_of
 from cpuconv.problem.types import Types
 
 
-def run(graph: Graph) -> Graph:
+def _convert(graph: Graph) -> Graph:
     """Convert tensors to one signedness, except where callers or other operators read or write them."""
     product = product_of(Types(U8, S8, S32, S32), current())
     wanted = U8 if product is None or product.x != S8 else S8
@@ -38,9 +38,7 @@ def run(graph: Graph) -> Graph:
             node = _with_zero(graph, node, wanted, constants)
         nodes.append(node.reads(names).writes(names))
     values = {names[name]: Value(graph.value(name).shape, wanted.dtype) for name in converted}
-    return replace(
-        graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, values={**graph.values, **values}
-    ).live()
+    return graph.replaced(graph.nodes, nodes, constants, values).live()
 
 
 def _convertible(graph: Graph, other: Element) -> set[str]:
@@ -60,7 +58,7 @@ def _convertible(graph: Graph, other: Element) -> set[str]:
 
 def _ends(graph: Graph, node: Node) -> set[str]:
     """Integer operand of a QuantizeLinear or DequantizeLinear with constant scale and zero point; empty for others."""
-    if node.semantics is not None or node.op not in OPERATORS or node["block_size"]:
+    if node.semantics is not None or node.op not in QUANTISATION or node["block_size"]:
         return set()
     if any(constant(graph, name) is None for name in filter(None, node.inputs[1:])):
         return set()
@@ -75,3 +73,6 @@ def _with_zero(graph: Graph, node: Node, wanted: Element, constants: dict[str, n
     moved = zero.astype(np.int16) + (128 if wanted == U8 else -128)
     constants[new] = moved.astype(wanted.dtype)
     return replace(node, inputs=(*node.inputs[:2], new))
+
+
+run = Pass("signs", __doc__, (_convert,), needs=("noops",), early=True)

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.elements import S8, U8
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
+from cpuconv.graph.passes.rewriting import Pass
+from cpuconv.graph.passes.scaled import INT8_DTYPES
 from cpuconv.kernels.elementwise.lookup import VALUES
-
-_INT8_DTYPES = (U8.dtype, S8.dtype)
 
 
 class _Function(NamedTuple):
@@ -27,7 +26,7 @@ class _Function(NamedTuple):
     values: np.ndarray
 
 
-def run(graph: Graph) -> Graph:
+def _tabulate(graph: Graph) -> Graph:
     """Replace such operators by tables.
 
     Parameters
@@ -55,10 +54,10 @@ def _function(graph: Graph, node: Node, known: dict[str, _Function]) -> _Functio
     """Tabulate a node as a function of one int8 tensor; None if it is none."""
     output = graph.value(node.outputs[0])
     tree = expression_of(node, graph.operands(node))
-    if tree is None or output.dtype is None or output.dtype not in _INT8_DTYPES or not output.shape:
+    if tree is None or output.dtype is None or output.dtype not in INT8_DTYPES or not output.shape:
         return None
     read = {at: graph.value(node.inputs[at]) for at in tree.operands}
-    if any(value.dtype not in _INT8_DTYPES or value.shape != output.shape for value in read.values()):
+    if any(value.dtype not in INT8_DTYPES or value.shape != output.shape for value in read.values()):
         return None
     every = np.arange(VALUES, dtype=np.uint8)
     parts = {
@@ -73,3 +72,6 @@ def _function(graph: Graph, node: Node, known: dict[str, _Function]) -> _Functio
         values = tree.evaluate({at: part.values.astype(np.float64) for at, part in parts.items()})
     whole = np.nan_to_num(np.rint(values), nan=ends.min)
     return _Function(roots.pop(), np.clip(whole, ends.min, ends.max).astype(output.dtype))
+
+
+run = Pass("tables", __doc__, (_tabulate,), needs=("elementwise",))

@@ -29,8 +29,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
-from cpuconv.graph.ops.quantised import dequantize
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand
+from cpuconv.graph.passes.scaled import dequantised
 from cpuconv.kernels.packing.phases import Axis, phases
 
 
@@ -110,18 +110,15 @@ def _known(graph: Graph, name: str, groups: int) -> _Known | None:
     """Weights (C, K/groups, …) or bias; None if not constant, or if integers have a zero point."""
     if (array := constant(graph, name)) is not None:
         return _Known(array)
-    producer = graph.producer(name) if name else None
-    if producer is None or producer.op != "DequantizeLinear" or producer.semantics is not None:
-        return None
-    whole, scale, zero = (constant(graph, operand(producer, at)) for at in range(3))
-    if whole is None or scale is None or (operand(producer, 2) and zero is None) or producer["block_size"]:
+    given = dequantised(graph, name)
+    whole = None if given is None else constant(graph, given.name)
+    if given is None or whole is None:
         return None
     if whole.ndim == 1:  # a bias
-        return _Known(dequantize(producer, [whole, scale, *([] if zero is None else [zero])]))
-    along = scale.size == 1 or producer["axis"] in (1, 1 - whole.ndim)
-    if not along or (zero is not None and zero.any()):
+        return _Known((whole.astype(np.int64) - given.zero).astype(np.float32) * given.scale)
+    if given.zero.any() or not (given.scale.size == 1 or given.axis in (1, 1 - whole.ndim)):
         return None
-    return _Known(whole, scale.ravel() if scale.size == 1 else np.tile(scale, groups))
+    return _Known(whole, given.scale if given.scale.size == 1 else np.tile(given.scale, groups))
 
 
 def _shuffle(
@@ -143,4 +140,5 @@ def _shuffle(
     ]
 
 
-run = Rewriter(__doc__, {"ConvTranspose": rule})
+# The weights of a ConvTranspose take the operators behind it, before pixels are rearranged.
+run = Pass("transposed", __doc__, ({"ConvTranspose": rule},), needs=("weights",), undoes=("views",))

@@ -14,16 +14,18 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import traits_of
+from cpuconv.graph.ops.shaping import axis_order
 from cpuconv.graph.passes import noops
-from cpuconv.graph.passes.pattern import Formula, Found, Search, Symbol, operator
+from cpuconv.graph.passes.pattern import Formula, Found, Symbol, operator
 from cpuconv.graph.passes.rewriting import (
     Maker,
+    Pass,
     Rewrite,
     Rule,
+    either,
     instead,
     operand,
     reshaped,
-    rewritten,
     shape_of,
     sole_reader,
 )
@@ -66,8 +68,7 @@ def _transpose(graph: Graph, node: Node) -> Rewrite | None:
     inner = _inner(graph, node)
     if inner is None:
         return None
-    rank = len(shape_of(graph, node.inputs[0]))
-    outer, first = ([*range(rank)][::-1] if each["perm"] is None else each["perm"] for each in (node, inner))
+    outer, first = (axis_order(each, len(shape_of(graph, node.inputs[0]))) for each in (node, inner))
     return instead(graph, node, "Transpose", inner.inputs[0], perm=[first[axis] for axis in outer])
 
 
@@ -84,13 +85,13 @@ def _concat(graph: Graph, node: Node) -> Rewrite | None:
 
 
 _RULES: dict[str, Rule] = {"Reshape": _reshape, "Transpose": _transpose, "Concat": _concat}
-
-
-def run(graph: Graph) -> Graph:
-    """Merge all chains."""
-    while (made := noops.run(rewritten(graph, _RULES))) is not graph:
-        graph = made
-    return graph
+run = Pass(
+    "views",
+    __doc__,
+    (either(_RULES, noops.RULES),),
+    needs=("decomposed", "forms", "integers", "linear"),
+    includes=("noops",),
+)
 
 
 # --- shuffles -------------------------------------------------------------------------------------------------------
@@ -119,11 +120,13 @@ def _order(shape: tuple[int, ...], split: tuple[int, ...], axes: list[int]) -> n
     return parts.transpose([axis - 1 for axis in axes[1:behind]]).reshape(-1)
 
 
-shuffles = Search(
+shuffles = Pass(
+    "shuffles",
     """Channel shuffles become one Gather of channels.
 
     Pattern: Reshape, which splits the channels; Transpose, which moves only these parts; Reshape to the first shape.
     Equal in every bit: Gather takes the same channels in the same order, in one copy for any layout of the tensors.
     """,
     (Formula(_Reshape(_Transpose(_Reshape(Symbol("x"), Symbol("split"))), Symbol("end")), _pick, alone=False),),
+    needs=("transposed", "views"),
 )

@@ -12,39 +12,23 @@ such convolutions. Quantised tensors stay integers, with the zero point instead 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand, shape_of
+from cpuconv.graph.passes.scaled import Scaled
 from cpuconv.problem.reference import overlap
 from cpuconv.problem.window import Window
 
 _TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) and (D, N, C, H, W)
 
 
-class Integers(NamedTuple):
-    """Quantised operands of a convolution.
-
-    Attributes
-    ----------
-    x, w : Node
-        DequantizeLinear nodes of the input and of the weights.
-    weights : array
-    zero : array
-        Zero point of the input.
-    """
-
-    x: Node
-    w: Node
-    weights: np.ndarray
-    zero: np.ndarray
-
-
-def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite | None:
-    """Replace a 3-D convolution by convolutions of slices."""
-    w = constant(graph, node.inputs[1]) if integers is None else integers.weights
+def rule(graph: Graph, node: Node, quantised: Sequence[Scaled] = ()) -> Rewrite | None:
+    """Replace a 3-D convolution by convolutions of slices; its operands may be `quantised`: input and weights."""
+    source, weight = (each.name for each in quantised) if quantised else node.inputs[:2]
+    w = constant(graph, weight)
     if w is None or w.ndim != 5:
         return None
     shape = shape_of(graph, node.inputs[0])
@@ -57,9 +41,8 @@ def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite 
     if shape[0] == 0 or 0 in plane or not all(out.stop > out.start for out, _ in read):
         return None
     maker = Maker(graph, node)
-    source = node.inputs[0] if integers is None else integers.x.inputs[0]
     x, batch, dtype = _images(maker, source, "slices"), shape[0], graph.value(source).dtype
-    outside = "" if integers is None else maker.constant(integers.zero.reshape(()).astype(dtype), "outside")
+    outside = maker.constant(quantised[0].zero.reshape(()).astype(dtype), "outside") if quantised else ""
     taps = [_moved(maker, x, shape, depth, *pair, outside, f"tap{at}") for at, pair in enumerate(read)]
     weights = list(np.moveaxis(w, 2, 0))
     if node["group"] == 1 and len(taps) > 1:
@@ -76,10 +59,10 @@ def rule(graph: Graph, node: Node, integers: Integers | None = None) -> Rewrite 
     y = operand(node, 3) and _images(maker, node.inputs[3], "residual")
     for at, (tap, weight) in enumerate(zip(taps, weights, strict=True), 1 - len(taps)):
         both = [tap, maker.constant(np.ascontiguousarray(weight), "weight")]
-        if integers is not None:
+        if quantised:
             both = [
                 maker.node("DequantizeLinear", name, *means.inputs[1:], part="numbers", **means.attributes)
-                for name, means in zip(both, (integers.x, integers.w), strict=True)
+                for name, means in zip(both, filter(None, map(graph.producer, node.inputs[:2])), strict=True)
             ]
         ending = attributes if at else {**attributes, "activation": node["activation"]}
         y = maker.node("Conv", *both, "" if at else operand(node, 2), y, part="images", **ending)
@@ -111,4 +94,4 @@ def _moved(
     return maker.node("Pad", x, maker.constant(pads, f"{part}.pads"), outside, part=part)
 
 
-run = Rewriter(__doc__, {"Conv": rule})
+run = Pass("volumes", __doc__, ({"Conv": rule},), needs=("convolutions",), undoes=("views",))

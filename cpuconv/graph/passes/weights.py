@@ -15,7 +15,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.affine import OPERATORS, Affine, affine, chain_behind
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of, sole_reader
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand, shape_of, sole_reader
 from cpuconv.memory.temporary import temporary
 from cpuconv.problem.window import Window
 
@@ -143,11 +143,9 @@ def _multiply(array: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
 
 
 def _without_sizes(graph: Graph, node: Node) -> Rewrite | None:
+    """Fold what is behind a convolution of open sizes, which does not depend on them."""
     return _behind(graph, node) if foldable(graph, node) else None
 
 
-run = Rewriter(__doc__, dict.fromkeys(KINDS, _rule))
-run_without_sizes = Rewriter(
-    """What is behind convolutions of a graph of open sizes is folded: what becomes of it does not depend on sizes.""",
-    dict.fromkeys(("Conv", "ConvTranspose"), _without_sizes),
-)
+run = Pass("weights", __doc__, (dict.fromkeys(KINDS, _rule),), needs=("linear", "views"))
+run_without_sizes = Pass("weights", __doc__, (dict.fromkeys(("Conv", "ConvTranspose"), _without_sizes),))

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from autotune.data_classes import dataclass
 from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
-from cpuconv.network.precision.choosing import CLEARLY, Finalist, Finalists, Rounding, finalists
+from cpuconv.network.precision.choosing import CLEARLY, Finalist, Finalists, finalists
 from cpuconv.network.precision.prediction_bound import doubt
 from cpuconv.network.precision.sample_groups import race
+from cpuconv.network.precision.search import Rounding
 from cpuconv.network.precision.table import INT8, Layer, rows_of
 from cpuconv.network.precision.trials import Measured
 from cpuconv.network.reports.precisions import PrecisionTable

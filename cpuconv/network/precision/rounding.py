@@ -8,7 +8,7 @@ from dataclasses import replace
 from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph.ir import Graph, merged_parts
 from cpuconv.graph.lowering import Offer
-from cpuconv.network.precision.choosing import Rounding
+from cpuconv.network.precision.search import Rounding
 from cpuconv.network.selection.decisions import Decisions, name_of
 from cpuconv.network.selection.float32_values import float32_values
 from cpuconv.network.selection.layout import NetworkPlan, lay_out, offers_of

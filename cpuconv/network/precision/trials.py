@@ -11,11 +11,11 @@ from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
-from cpuconv.network.precision.choosing import Rounding
 from cpuconv.network.precision.errors import Metric, number_of
 from cpuconv.network.precision.prediction_bound import bounded_error
 from cpuconv.network.precision.rounding import Operator, Operators
 from cpuconv.network.precision.sample_groups import Results, Runner, SampleGroup
+from cpuconv.network.precision.search import Rounding
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.network.selection.layout import NetworkPlan

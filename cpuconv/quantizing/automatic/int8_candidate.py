@@ -38,7 +38,7 @@ from cpuconv.quantizing.cross_validation import CrossValidation
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Bounded, Judge, Worst
 from cpuconv.quantizing.graphs.preparing import prepared
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
+from cpuconv.quantizing.graphs.quantizable import layers_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
@@ -136,21 +136,16 @@ def int8_candidate(
     made = calibrated(network, samples, form, threads, progress, few_of_them, choice)
     exclude_slower(made, choice, feeds[0], precision)
     _check_faster(made, choice, feeds[0], precision)
-    validation = CrossValidation(made, all_of_them, lambda: Bounded(metric))
-
-    def whole(some: Sequence[QuantizableLayer]) -> float:
-        return validation.error(some, tolerance)
-
+    validation = CrossValidation(made, all_of_them, lambda: Bounded(metric), tolerance)
     # Errors of single int8 layers are alike on calibration samples and on others.
     alone = Evaluation(next(iter(validation.halves), made), few_of_them)
     try:
-        fit_tolerance(*alone, whole, choice, tolerance, 0, additive=True)
-    except NothingFits as error:
+        error = fit_tolerance(*alone, validation.error, choice, tolerance, 0, additive=True)
+    except NothingFits as reason:
         smallest = min(choice.alone.values())
         alone_too_large = f"one layer alone errs by {smallest:.2g} or more"
-        raise SourceError(alone_too_large if smallest > tolerance else NOT_FASTER) from error
-    layers = choice.int8_layers(made)
-    return Int8Candidate(made.built(layers), whole(layers), choice, alone)
+        raise SourceError(alone_too_large if smallest > tolerance else NOT_FASTER) from reason
+    return Int8Candidate(made.built(choice.int8_layers(made)), error, choice, alone)
 
 
 def _prefers_reduced_range() -> bool:

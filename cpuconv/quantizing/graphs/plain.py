@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand
 
 
 def _gemm(graph: Graph, node: Node) -> Rewrite | None:
@@ -73,4 +73,4 @@ def _convolution(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-run = Rewriter(__doc__, {"Gemm": _gemm, "MatMul": _matmul, "Conv": _convolution, "ConvTranspose": _convolution})
+run = Pass("plain", __doc__, ({"Gemm": _gemm, "MatMul": _matmul, "Conv": _convolution, "ConvTranspose": _convolution},))

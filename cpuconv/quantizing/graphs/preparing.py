@@ -10,8 +10,8 @@ from typing import NamedTuple
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.passes import halves, pads, weights
-from cpuconv.graph.passes.quantised import OPERATORS
 from cpuconv.graph.passes.rewriting import without
+from cpuconv.graph.passes.scaled import QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs import plain
@@ -43,7 +43,7 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
         The network has quantised operators already, its nodes are inconsistent, or the sizes of a layer with weights
         depend on tensor values.
     """
-    if any(node.op in OPERATORS for node in graph.nodes):
+    if any(node.op in QUANTISATION for node in graph.nodes):
         raise SourceError(f"{graph.name} must be a float32 network; it is quantised already.")
     closed = specialise(graph, sizes)
     for node in closed.nodes:

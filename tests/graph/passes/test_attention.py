@@ -12,7 +12,7 @@ from support.graph.expressions import feed, graph, op
 from support.graph.layers import array, same
 
 NAME = "ScaledDotProductAttention"
-RUN = dict(PASSES)["attention"]
+RUN = PASSES["attention"]
 SWAP, HEADS = [0, 1, 3, 2], [0, 2, 1, 3]
 q, k, v = (feed(2, 3, *sizes) for sizes in ((9, 16), (16, 11), (11, 20)))
 keys, columns = feed(2, 3, 11, 16), feed(2, 3, 20, 11)

@@ -39,7 +39,7 @@ def network(x: np.ndarray, lines: Sequence[Line], constants: Mapping[str, np.nda
 
 def rewritten(before: Graph) -> Graph:
     made = before
-    for run in (pads.dynamic, pads.run, integers.run):
+    for run in (pads.run, integers.run):
         made = run(made)
     return made
 

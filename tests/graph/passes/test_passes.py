@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,11 @@ import pytest
 from cpuconv.errors import ArgumentError
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.passes import PASSES
+from cpuconv.graph.passes import PASSES as RUN
+from cpuconv.graph.passes.rewriting import Pass, scheduled
 from cpuconv.problem import activation as activations
 from support.graph.expressions import Expression, feed, graph, op
 from support.graph.layers import W, array, conv, hard, layer, normalized, same
-
-RUN = dict(PASSES)
 
 
 def kinds(made: Graph) -> str:
@@ -369,6 +369,25 @@ def test_integers_are_left_alone():
     number, seven = np.array(6), np.array(7)
     before = graph(x / number * op.Clip(x + 3, 0, seven) / number * 2 / 2, dtype=np.int64)
     assert kinds(passes.apply(before)) == kinds(before)
+
+
+def test_each_rewrite_runs_after_what_it_needs_and_before_what_it_undoes():
+    order = scheduled(RUN.values())
+    done: set[str] = set()
+    for each in order:
+        assert done.issuperset(each.needs)
+        done = done - {*each.undoes} | {each.name, *each.includes}
+    assert done == {*RUN} == {*passes.NAMES}
+    assert scheduled(reversed(RUN.values())) == order
+
+
+def test_the_order_follows_from_needs():
+    a, b, c = (Pass("a", "", (), ("b",)), Pass("b", "", (), ("c",), ("c",)), Pass("c", "", (), early=True))
+    assert [each.name for each in scheduled((a, b, c))] == ["c", "b", "a", "c"]
+    assert [each.name for each in scheduled((a, c))] == ["a", "c"]
+    assert [each.name for each in scheduled((a, replace(b, includes=("c",))))] == ["b", "a"]
+    with pytest.raises(AssertionError, match="undo each other"):
+        scheduled((replace(a, undoes=("b",)), replace(b, undoes=("a",))))
 
 
 def test_a_rewrite_that_there_is_not():

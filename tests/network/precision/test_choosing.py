@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from cpuconv.network.precision.choosing import Rounding, finalists
+from cpuconv.network.precision.choosing import finalists
+from cpuconv.network.precision.search import Rounding
 
 
 class Chosen(NamedTuple):
