@@ -62,12 +62,14 @@ def _attention(maker: Maker, found: Found) -> bool:
     operands[0], q_scale = _without_factor(graph, operands[0])
     operands[1], k_scale = _without_factor(graph, operands[1])
     scale = found.numbers.get("factor", 1.0) / found.numbers.get("divisor", 1.0) * q_scale * k_scale
+    shapes = [shape_of(graph, names[name]) for name in "qkv"]
     if "factors" in names:
-        if not _is_per_row(shape_of(graph, names["factors"]), scores):
+        per_row = shape_of(graph, names["factors"])
+        if per_row[-1:] != (1,) or broadcast_shapes(shapes[0], per_row) != shapes[0]:
             return False
         operands[0] = maker.node("Mul", operands[0], names["factors"], part="queries")
     if "split" in names:
-        return perm is None and _split(maker, found, operands, scale)
+        return perm is None and _split(maker, found, operands, shapes, scale)
     if "mask" in names:
         if shape_of(graph, names["mask"])[-1:] != scores[-1:]:
             return False
@@ -76,12 +78,7 @@ def _attention(maker: Maker, found: Found) -> bool:
     return True
 
 
-def _is_per_row(shape: Sequence[int], scores: Sequence[int]) -> bool:
-    """Whether factors of this shape are those of whole rows of scores."""
-    return shape[-1:] == (1,) and len(shape) <= len(scores)
-
-
-def _split(maker: Maker, found: Found, operands: list[str], scale: float) -> bool:
+def _split(maker: Maker, found: Found, operands: Sequence[str], own: Sequence[tuple[int, ...]], scale: float) -> bool:
     """Make attention of operands whose first axis is split as the mask needs, as in windows of several images."""
     graph, names = maker.graph, found.names
     inner = next(node for node in found.nodes if node.op == "Reshape" and node.inputs[1] == names["split"])
@@ -92,7 +89,6 @@ def _split(maker: Maker, found: Found, operands: list[str], scale: float) -> boo
         return False
     if any(len(shape) > 3 and shape[-4] != 1 for shape in shapes[:-1]) or broadcast_shapes(after, *shapes) != after:
         return False
-    own = [shape_of(graph, name) for name in operands[:2]] + [shape_of(graph, operands[2])]
     if any(shape[:1] != before[:1] or len(shape) != len(before) for shape in own):
         return False
     apart = [

@@ -27,9 +27,9 @@ def weights(scores):
 window = feed(8, 3, 9, 16), feed(8, 3, 16, 9), feed(8, 3, 9, 20)  # four windows of two images
 
 
-def shifted(hidden, *added):
+def shifted(hidden, *added, factor=ROOT):
     """Weights of windows, with a mask for each window of an image."""
-    scores = (window[0] @ window[1]) * ROOT
+    scores = (window[0] @ window[1]) * factor
     for each in added:
         scores = scores + each
     return weights(op.Reshape(op.Reshape(scores, [2, 4, 3, 9, 9]) + hidden, [8, 3, 9, 9]))
@@ -50,6 +50,7 @@ FOUND = {
     "last axis": (op.Softmax(q @ k, axis=3) @ v, 1.0, None),
     "transposed keys": (weights((q @ op.Transpose(keys, perm=SWAP)) * ROOT) @ v, 0.25, None),
     "windows mask": (shifted(array(1, 4, 1, 9, 9)) @ window[2], 0.25, None),
+    "windows mask, factor per head": (shifted(array(1, 4, 1, 9, 9), factor=array(3, 1, 1)) @ window[2], 1.0, None),
     "windows mask and bias": (shifted(array(1, 4, 1, 9, 9), array(1, 3, 9, 9)) @ window[2], 0.25, None),
     "windows mask that is fed": (shifted(feed(1, 4, 1, 9, 9), array(3, 9, 9)) @ window[2], 0.25, None),
     "windows mask, heads last": (
