@@ -18,11 +18,12 @@ from cpuconv.kernels.attention.panels import IN_PLACE, TRANSPOSED
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
-from cpuconv.kernels.convolutions.im2col import LINES as IN_LINES
-from cpuconv.kernels.convolutions.im2col import VECTORS, Im2colTile, im2col
+from cpuconv.kernels.convolutions.pixel_blocks import PixelBlockTile, im2col
 from cpuconv.kernels.copies import strips
 from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile
 from cpuconv.kernels.copies.strip_steps import COPIED
+from cpuconv.kernels.packing.columns import LINES as IN_LINES
+from cpuconv.kernels.packing.columns import VECTORS
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation
@@ -73,7 +74,7 @@ def drivers(isa: Isa) -> Iterator[Wanted]:
     """Yield the drivers that take longest to compile, among those that a new size may need first."""
     blocks, channels = RowTile(isa.lanes, BLOCKED), RowTile(isa.lanes, CHANNELS)
     for rows, load, residual in itertools.product((blocks, channels), (IN_LINES, VECTORS), (False, True)):
-        yield im2col, Im2colTile(isa.lanes, load, residual, rows is blocks, rows, rows)
+        yield im2col, PixelBlockTile(isa.lanes, load, residual, rows is blocks, rows, rows)
     for ends, bundle in itertools.product(((blocks, channels), (channels, blocks)), (1, 2)):
         yield strips.move_strips, strips.StripTile(isa.lanes, *ends, bundle, COPIED)
     for packed in ((IN_PLACE, TRANSPOSED, ROWS, ROWS), (TRANSPOSED, ROWS, TRANSPOSED, TRANSPOSED)):  # tokens, planes

@@ -20,9 +20,10 @@ from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
-from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
+from cpuconv.kernels.convolutions.pixel_blocks import PixelBlockTile, im2col
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
+from cpuconv.kernels.packing.columns import IN_PLACE, LINES, VECTORS
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.closed.closed_set import row_columns
@@ -192,7 +193,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **view_args("y", target),
         **view_args("r", added),
     }
-    tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)
+    tile = PixelBlockTile(lanes, load, has_residual, direct, rows, extra_rows)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(im2col, tile, args, each, clears_tail=True)]
 

@@ -19,11 +19,12 @@ from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
-from cpuconv.kernels.convolutions.patches import PatchTile, patches
+from cpuconv.kernels.convolutions.pixel_blocks import PixelBlockTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.patches import APART, BESIDE
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
@@ -202,11 +203,13 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "bias_vector": bias_bytes(problem, isa),
         "bias_group": sizes.vectors * bias_bytes(problem, isa) if types.sum.integer else problem.kg * WORD,
         "fill": words.FILL,
+        "vectors": panels * params.v,
         "chunks": chunks,
         "blocks": blocks,
         "tiles": divide(pixels, params.n),
         "pixels": pixels,
         **worker_args("columns", space, block_pixels * patch + 64, problem.threads),
+        "pitch": 0,  # between words of a patch, which the micro-kernel knows
         "patch": patch,
         "spare": sizes.words * words.group(problem) - sizes.depth,
         **worker_args("sums", space, sums_step, problem.threads),
@@ -223,7 +226,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     }
     taps = RowTile(lanes, ANY, types.x.bytes)
     whole = rows.kind == BLOCKED and target.block == isa.block(types.y)
-    tile = PatchTile(lanes, taps, _beside_in(problem, x), has_residual, vectors_per_pixel, rows, extra_rows, whole)
+    load = BESIDE if _beside_in(problem, x) else APART
+    tile = PixelBlockTile(lanes, load, has_residual, False, rows, extra_rows, taps, vectors_per_pixel, whole)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(patches, tile, args, each, clears_tail=True)]
 

@@ -14,7 +14,7 @@ from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS
+from cpuconv.kernels.packing.columns import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import im2col
 from support import oracle

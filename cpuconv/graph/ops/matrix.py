@@ -26,9 +26,9 @@ from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.copies.rounding import BF16_TYPES
-from cpuconv.kernels.paired import matmul_pairs
-from cpuconv.kernels.paired.matmul_pairs import bf16_matmul_step
+from cpuconv.kernels.products import matmul_pairs
 from cpuconv.kernels.products.matmul import matmul_step, seconds
+from cpuconv.kernels.products.matmul_pairs import bf16_matmul_step
 from cpuconv.kernels.products.matrices import MatmulProblem, sizes_of
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations

@@ -28,8 +28,8 @@ from cpuconv.graph.ops.solver_calls import offer
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.elementwise.dynamic_scale import dynamic_scale_step
-from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
-from cpuconv.kernels.paired.matmul_int8 import seconds as product_seconds
+from cpuconv.kernels.products.matmul_int8 import MOST, Scales, int8_matmul_steps
+from cpuconv.kernels.products.matmul_int8 import seconds as product_seconds
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_epilogue import apply_epilogue

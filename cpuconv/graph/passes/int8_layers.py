@@ -18,7 +18,7 @@ from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, per_channel, shape_of, sole_reader
 from cpuconv.graph.passes.scaled import INT8_DTYPES, Scaled, dequantised, stored
 from cpuconv.kernels.binding.tensor_view import FLOAT32
-from cpuconv.kernels.paired.matmul_int8 import MOST
+from cpuconv.kernels.products.matmul_int8 import MOST
 
 _WITH_WEIGHTS = ("QuantizedConv", "QuantizedLinear")
 _FINE = 1.9  # maximum intermediate scale relative to the result's: rounding once differs by at most one unit

@@ -33,8 +33,8 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.product import BY_NAME, as_seen
 from cpuconv.kernels.emit.product import Product as MacInstruction
-from cpuconv.kernels.paired.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.closed.closed_set import closed_step
+from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.row_strips import RowStrips, best_tile, row_strips
 from cpuconv.problem.integers import broadcast_shapes, divide

@@ -12,7 +12,6 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
-from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
@@ -115,7 +114,7 @@ def folded_strip(
         for k, each in enumerate(sums):
             place = vec.offset(y_now, builder.mul(yplane, I64(k)))
             numbers = numbers_of(tile, vec, rows, k)
-            end_piece(tile, vec, folded(vec, each, level), numbers, place, residual)
+            tile.epilogue.store(vec, folded(vec, each, level), numbers, place, residual)
 
     loop(builder, 0, builder.sub(last, first), one)
 
@@ -174,16 +173,6 @@ class _Everywhere(Vector):
 def numbers_of(tile: Any, vec: Vector, rows: Any, channel: int) -> dict[str, Any]:
     """Load an output channel's epilogue values into all lanes; reloaded on each call."""
     return tile.epilogue.load(_Everywhere(vec.builder, vec.lanes), vec.offset(vec.opaque(rows), 4 * channel))
-
-
-def end_piece(tile: Any, vec: Vector, total: Any, numbers: dict[str, Any], place: Any, residual: Any) -> None:
-    """Apply the epilogue to a vector of sums of adjacent pixels, and store it; `numbers` are the epilogue's values."""
-    extra = load_as_float(vec, tile.y, vec.offset(place, residual)) if tile.residual else None
-    ended = tile.epilogue.emit(vec, total, numbers, extra)
-    if tile.y.integer:
-        store_int(vec, tile.y, ended, place, fits=True)
-    else:
-        store_float(vec, tile.y, ended, place)
 
 
 def folded(vec: Vector, sums: list[Any], level: int = 0) -> Any:

@@ -11,10 +11,10 @@ Where a panel does not stay in L1, the reduction is cut into parts, with the sum
 from __future__ import annotations
 
 from autotune.data_classes import dataclass
-from cpuconv.kernels.convolutions.im2col import LINES, pack_columns
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.vector_copies import copy_every
+from cpuconv.kernels.packing.columns import LINES, pack_columns
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.convolutions.folded_tile import end_piece, numbers_of, words_of
+from cpuconv.kernels.convolutions.folded_tile import numbers_of, words_of
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.interleave import interleaved
@@ -136,7 +136,7 @@ def plane_words_strip(
                 start = k * count + piece * WORD
                 for i, total in enumerate(_in_order(vec, sums[start : start + WORD])):
                     at = (piece * WORD + i) * tile.lanes * tile.y.bytes
-                    end_piece(tile, vec, total, numbers, vec.offset(place, at), residual)
+                    tile.epilogue.store(vec, total, numbers, vec.offset(place, at), residual)
 
     loop(builder, 0, builder.sub(last, first), one)
 

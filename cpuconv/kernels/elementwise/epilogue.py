@@ -24,11 +24,12 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, S8, S32, U8, Element
-from cpuconv.isa.vector import Vector
-from cpuconv.kernels.elementwise.expression import Operand, apply
-from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
+from cpuconv.isa.typed import I8, load_as_float, store_float, store_int, store_narrow
+from cpuconv.isa.vector import I32, Vector
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.code.llvm import ir
 
 _CLAMPS = (None, "relu", "clip")  # activations that only narrow the clamp
 
@@ -71,14 +72,19 @@ class Epilogue:
             rows += [*(() if self.short else ("divisor",)), "zero", "low", "high"]
         return tuple(rows)
 
-    def load(self, vec: Vector, address: Any) -> dict[str, Any]:
-        """Load the rows at an address as vectors; clamps are shifted to zero point 0."""
+    def load(self, vec: Vector, address: Any, number: int = 0, *, started: bool = False) -> dict[str, Any]:
+        """Load the rows of vector `number` as vectors; clamps are shifted to zero point 0.
+
+        `address`: that of the rows of vector 0. `started`: integer sums start from their bias; it is not added again.
+        """
+        address = vec.offset(address, vec.size * len(self.rows) * number)
         rows = {name: vec.load(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
         if self.sum.integer:
-            rows["bias"] = vec.builder.bitcast(rows["bias"], vec.int_type)
+            bias = vec.builder.bitcast(rows["bias"], vec.int_type)
+            rows["bias"] = vec.int_constant(0) if started else bias
         if self.requantizes:
-            rows |= {name: vec.sub(rows[name], rows["zero"]) for name in ("low", "high")}
-            rows["zero"] = vec.builder.fptosi(rows["zero"], vec.int_type)
+            clamps = shifted_clamps(vec, *(rows[name] for name in ("zero", "low", "high")))
+            rows |= zip(("zero", "low", "high"), clamps, strict=True)
         return rows
 
     def emit(self, vec: Vector, total: Any, rows: Mapping[str, Any], residual: Any = None) -> Any:
@@ -86,9 +92,12 @@ class Epilogue:
 
         `residual` is a vector of the stored residual, converted to float32.
         """
-        if not self.sum.integer:
-            return emit_float_epilogue(vec, total, rows["bias"], residual, self.activation)
         builder = vec.builder
+        if not self.sum.integer:
+            tree = apply("add", Operand(0), Operand(1))
+            if residual is not None:
+                tree = apply("add", tree, Operand(2))
+            return self._activated(vec, tree, total, rows["bias"], residual)
         total = builder.add(total, rows["bias"])
         if self.y == S32:
             return total
@@ -97,12 +106,80 @@ class Epilogue:
             value = vec.add(value, rows["shift"])
             if residual is not None:
                 value = vec.add(value, vec.mul(vec.sub(residual, rows["residual_zero"]), rows["residual_scale"]))
-            if self.activation is not None:
-                name, *scalars = self.activation
-                value = apply(name, Operand(0), *scalars).emit(Math(builder, vec.lanes), {Operand(0): value})
+            value = self._activated(vec, Operand(0), value)
         if not self.requantizes:
             return value
         if not self.short:
             value = vec.div(value, rows["divisor"])
-        value = vec.minimum(rows["high"], vec.maximum(rows["low"], value))  # before conversion: sums can exceed int32
-        return builder.add(vec.nearest_int(value), rows["zero"])
+        return quantized(vec, value, rows["zero"], rows["low"], rows["high"])
+
+    def _activated(self, vec: Vector, tree: Expression, *operands: Any) -> Any:
+        """Emit the activation of an expression of operands."""
+        if self.activation is not None:
+            name, *scalars = self.activation
+            tree = apply(name, tree, *scalars)
+        return tree.emit(Math(vec.builder, vec.lanes), {Operand(at): value for at, value in enumerate(operands)})
+
+    def store(
+        self,
+        vec: Vector,
+        total: Any,
+        rows: Mapping[str, Any],
+        target: Any,
+        residual: Any = None,
+        *,
+        valid: int = 0,
+        zeros: int = 0,
+    ) -> None:
+        """Emit the epilogue of a vector of accumulators and store the result at `target`.
+
+        Parameters
+        ----------
+        residual
+            Distance in bytes from `target` to the residual.
+        valid : int
+            Lanes that are channels; the others are stored as zero; 0: all.
+        zeros : int
+            Vectors of zeros stored after the vector.
+        """
+        added = load_as_float(vec, self.y, vec.offset(target, residual)) if self.residual else None
+        store_vector(vec, self.y, self.emit(vec, total, rows, added), target, valid)
+        for number in range(1, zeros + 1):
+            store_vector(vec, self.y, None, vec.offset(target, self.y.bytes * vec.lanes * number))
+
+
+def shifted_clamps(vec: Vector, zero: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Convert a zero point to int32, and shift clamps to zero point 0."""
+    low, high = vec.sub(low, zero), vec.sub(high, zero)
+    return vec.builder.fptosi(zero, vec.int_type), low, high
+
+
+def quantized(vec: Vector, value: Any, zero: Any, low: Any, high: Any) -> Any:
+    """Clamp and round float32, and add the zero point; the operands are those of `shifted_clamps`."""
+    value = vec.minimum(high, vec.maximum(low, value))  # before conversion: sums can exceed int32
+    return vec.builder.add(vec.nearest_int(value), zero)
+
+
+def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 0) -> None:
+    """Store a vector of outputs (None: zeros); lanes from `valid` on are zeroed (0: none)."""
+    zero = vec.int_constant(0) if y.integer else vec.constant(0.0)
+    if value is None:
+        value = zero
+    elif valid:
+        value = vec.builder.select(vec.first_lanes_mask(valid), value, zero)
+    if y.integer:
+        store_int(vec, y, value, target, fits=True)
+    else:
+        store_float(vec, y, value, target)
+
+
+def store_first(vec: Vector, y: Element, value: Any, target: Any, count: int) -> None:
+    """Store the first `count` lanes of int32 within the range of an 8-bit `y`, in one store per set bit of `count`."""
+    narrow = vec.builder.trunc(value, ir.VectorType(I8, vec.lanes))
+    first = 0
+    while first < count:
+        size = 1 << ((count - first).bit_length() - 1)
+        lanes = range(first, first + size)
+        piece = vec.shuffle(narrow, narrow, lanes) if size > 1 else vec.builder.extract_element(narrow, I32(first))
+        store_narrow(Vector(vec.builder, size), y, piece, vec.offset(target, first))
+        first += size

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cpuconv.elements import F32
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -50,7 +49,8 @@ _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
 def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    A planar tile has one row; its `x` are weights, its `w` vectors of pixels.
+    A planar tile has one row; its `x` are weights, its `w` vectors of pixels. Its integer sums share the epilogue's
+    rows at `bias`.
     """
     builder, segments = vec.builder, memory.segments
     size = 4 * vec.lanes
@@ -95,8 +95,8 @@ def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
 
 
 def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any]:
-    """Initial values of the sums: integer sums start from their bias, others from zero."""
-    if not (tile.has_epilogue and tile.epilogue.sum.integer):
+    """Initial values of the sums: integer sums start from their bias, those of planar tiles and others from zero."""
+    if tile.planar or not (tile.has_epilogue and tile.epilogue.sum.integer):
         return [ir.Constant(kind, None)] * tile.sums
     bias, apart = vec.pointer(memory.bias), vec.size * len(tile.epilogue.rows)
     rows = [vec.load_int(vec.offset(bias, apart * j)) for j in range(tile.used)]
@@ -195,13 +195,14 @@ def _sum_segment(
     size = 4 * vec.lanes
     sums, first = list(now.sums), starts
     w_now, fetch_now = now.w, now.fetch
+    in_rows = tile.planar and not tile.packed  # vectors of pixels, `kstep` apart
     for k in range(unroll):
         fetch_now = prefetch(tile, vec, operands, k, starts, ahead[k::unroll], now.w, fetch_now)
         if product.paired:
             if k % 2 == 0:
                 add_pairs(tile, vec, starts, now.w, k, sums)
             continue
-        if tile.planar:
+        if in_rows:
             line = w_now if tile.xs else vec.opaque(w_now)
             w_now = vec.offset(line, operands.kstep)
             weights = {j: _load_pixels(tile, vec, line, j, operands.valid) for j in range(tile.v)}
@@ -228,7 +229,7 @@ def _sum_segment(
     if product.compact:
         pixels = [vec.offset(first[row], operands.columns[col]) for row, col in tile.pixels]
         gemm_maddubs.add_lacking(tile, vec, pixels, unroll, sums)
-    w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
+    w_end = w_now if in_rows else vec.offset(now.w, unroll * tile.vectors * size)
     return State(w_end, fetch_now, sums)
 
 
@@ -271,8 +272,7 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
     """Load vector j of a row of pixels; reads only lanes that will be stored."""
     mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first_lanes_mask(vec.lanes)
-    loaded = vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
-    return loaded if BY_NAME[tile.product].packed == F32 else vec.builder.bitcast(loaded, vec.int_type)
+    return vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
 
 
 @MicroKernel
@@ -343,7 +343,7 @@ def gemm_strip(
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
     x_now = builder.add(x, builder.mul(index, xrow) if tile.planar else builder.mul(start, I64(4 * tile.xs)))
     y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
-    if tile.planar:
+    if tile.planar and not tile.epilogue.sum.integer:
         bias = builder.add(bias, builder.mul(start, I64(4)))
     parked_now = builder.add(suspended_sums, builder.mul(index, I64(4 * tile.lanes * tile.suspended_vectors)))
     fetch = prefetch_address

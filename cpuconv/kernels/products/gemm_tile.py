@@ -29,7 +29,7 @@ class GemmTile:
     fetch: int = 0  # cache lines of the next weights (planar: pixels) prefetched into L2 per scalar (AMX: per segment)
     resume: bool = False  # sums start from those of the previous part
     suspend: bool = False  # sums go to the buffer, without epilogue
-    valid: int = 0  # lanes of the last vector that are channels, the others are stored as zero; 0: all
+    valid: int = 0  # lanes of the last vector that are channels, others are stored as zero (planar: not); 0: all
     planar: bool = False  # lanes are pixels, and columns output channels
     masked: bool = False  # planar tiles: the pixels of the last vector are a run-time count
     loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
@@ -55,6 +55,12 @@ class GemmTile:
     def used(self) -> int:
         """Weight vectors that are multiplied with each pixel."""
         return self.v - self.unused_vectors
+
+    @property
+    def packed(self) -> bool:
+        """Whether vectors of a planar tile's pixels are packed like weights, in 32-bit groups, and both operands are in
+        a cache."""
+        return self.planar and self.x != F32
 
     @property
     def epilogue(self) -> Epilogue:

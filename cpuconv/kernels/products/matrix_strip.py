@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from cpuconv.isa.calls import call
-from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.kernels.elementwise.epilogue import store_vector
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.product import BY_NAME
-from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -151,10 +150,8 @@ class _Strip:
         self._first_pixels = len(self.halves) * tile.v
         self._first_weights = self._first_pixels + len(self.halves)
         self._row = I64(ROW_BYTES)
-        epilogue = tile.epilogue
-        apart = vec.size * len(epilogue.rows)
         ends = not tile.suspend
-        self._rows = [epilogue.load(vec, vec.offset(vec.pointer(bias), apart * j)) for j in range(tile.used * ends)]
+        self._rows = [tile.epilogue.load(vec, vec.pointer(bias), j) for j in range(tile.used * ends)]
 
     def scratch(self) -> Any:
         """Allocate stack memory for the sums of a tile: [v][pixels][lanes]."""
@@ -268,13 +265,13 @@ class _Strip:
         for j in range(tile.used + tile.zeros):
             block, part = divmod(j, tile.vectors_per_pixel)
             at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), part * vec.lanes * tile.y.bytes)
-            value = None
-            if j < tile.used:
-                total = vec.load(vec.offset(source, j * self.pixels * ROW_BYTES), align=ROW_BYTES)
-                total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
-                extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
-                value = tile.epilogue.emit(vec, total, self._rows[j], extra)
-            store_vector(vec, tile.y, value, at, tile.valid if j == tile.used - 1 else 0)
+            if j >= tile.used:
+                store_vector(vec, tile.y, None, at)
+                continue
+            total = vec.load(vec.offset(source, j * self.pixels * ROW_BYTES), align=ROW_BYTES)
+            total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
+            valid = tile.valid if j == tile.used - 1 else 0
+            tile.epilogue.store(vec, total, self._rows[j], at, self.residual, valid=valid)
         if tile.row_pixels:
             builder.branch(following)
             builder.position_at_end(following)

@@ -20,7 +20,7 @@ from cpuconv.kernels.binding.partition import parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -102,15 +102,15 @@ def _columns(tile: MatvecStripTile, vec: Vector, m: _Memory) -> None:
         return body
 
     turns = builder.udiv(m.depth, I64(_UNROLL))
-    sums = [vec.constant(0.0)] * (chains * tile.streams)
-    sums = repeat(vec, I64(0), turns, sums, several(_UNROLL))
+    sums = repeat(vec, I64(0), turns, [vec.constant(0.0)] * (chains * tile.streams), several(_UNROLL))
     sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), m.depth, sums, several(1))
     for s in streams:
         value = _total(vec, sums[s :: tile.streams])
         target = vec.offset(vec.pointer(m.y), s * vec.size)
         if tile.epilogue:
             extra = vec.load_masked(vec.offset(target, m.residual), masks[s]) if tile.residual else None
-            value = emit_float_epilogue(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
+            epilogue = Epilogue(activation=tile.activation)
+            value = epilogue.emit(vec, value, epilogue.load(vec, bias, s), extra)
         vec.store_masked(value, target, masks[s])
 
 

@@ -56,7 +56,7 @@ def _unroll(depth: int) -> int:
     return min(cycles, key=cycles.__getitem__) if depth < _LONG else _UNROLLS[0]
 
 
-def _starts(unroll: int, depth: int, step: int) -> np.ndarray:
+def segment_starts(unroll: int, depth: int, step: int) -> np.ndarray:
     """Byte offsets of the segments of a reduction: `unroll` elements each, then one each for the remainder."""
     whole = depth // unroll * unroll
     return np.concatenate((np.arange(0, whole, unroll), np.arange(whole, depth))).astype(np.int64) * step
@@ -124,8 +124,13 @@ def _strip(isa: Isa, sizes: _Sizes, v: int, n: int, unroll: int) -> tuple[GemmTi
     rest = last_columns(sizes.columns, v * isa.lanes)
     if is_symbolic(rest):
         return gemm, replace(gemm, masked=True)
-    last = replace(gemm, v=divide(rest, isa.lanes), masked=rest % isa.lanes > 0)
+    last = replace(_narrower(gemm, divide(rest, isa.lanes)), masked=rest % isa.lanes > 0)
     return (gemm if sizes.columns > rest else last), last
+
+
+def _narrower(tile: GemmTile, v: int) -> GemmTile:
+    """The tile for `v` of the vectors of a panel, which are read in place or packed with the others."""
+    return replace(tile, unused_vectors=tile.v - v) if tile.packed else replace(tile, v=v)
 
 
 def last_columns(columns: Any, panel: int) -> Any:
@@ -136,12 +141,12 @@ def last_columns(columns: Any, panel: int) -> Any:
 def _last(last: GemmTile, rest: Any, rows: Columns) -> MicroRef | OneOf:
     """The micro-kernel of a last panel of `rest` columns."""
 
-    def strip(v: int, count: int) -> MicroRef:
-        return MicroRef(gemm_strip, replace(last, v=v, cols=count))
+    def strip(tile: GemmTile, count: int) -> MicroRef:
+        return MicroRef(gemm_strip, replace(tile, cols=count))
 
     if not is_symbolic(rest):
-        return rows.ref(functools.partial(strip, last.v))
-    refs = [strip(v, count) for count in rows.options for v in range(1, last.v + 1)]
+        return rows.ref(functools.partial(strip, last))
+    refs = [strip(_narrower(last, v), count) for count in rows.options for v in range(1, last.v + 1)]
     return OneOf(tuple(refs), rows.index * last.v + divide(rest, last.lanes) - 1)
 
 
@@ -196,7 +201,7 @@ def row_strips(isa: Isa, rows: int, depth: int, columns: int, row: int, column: 
         "gemm_last": _last(last, rest, options),
         "tiles": tiles,
         "whole_tiles": rows // n,
-        "table": applied(functools.partial(_starts, unroll), depth, column),
+        "table": applied(functools.partial(segment_starts, unroll), depth, column),
         "segments": depth // unroll + depth % unroll,
         "tails": depth % unroll,
         "valid": (rest - 1) % isa.lanes + 1 if is_symbolic(rest) else rest % isa.lanes,

@@ -39,7 +39,7 @@ class State:
 
 def lines_ahead(tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, following: Any) -> list[Any]:
     """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
-    if tile.ks == 0:
+    if tile.ks == 0 or tile.packed:
         return []
     builder = vec.builder
     inside = builder.icmp_signed("<", following, operands.segments)

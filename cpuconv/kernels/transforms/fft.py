@@ -24,9 +24,8 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
-from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.products.gemm_store import store_with_zeros
 from cpuconv.kernels.transforms.linear import combine
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -211,6 +210,11 @@ class FftTransform:
     zeros: int = 0
 
     @property
+    def epilogue(self) -> Epilogue:
+        """The epilogue of the inverse transform."""
+        return Epilogue(F32, self.element, self.residual, self.activation)
+
+    @property
     def edges(self) -> int:
         """Planes of the first and the last column."""
         return plane_count(self.rows, 2, self.products)
@@ -320,7 +324,7 @@ def fft_out(
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2
     m, y, space = vec.pointer(m), vec.pointer(y), Scratch(vec, scratch, tile.cols)
-    bias = vec.load(vec.pointer(bias))
+    epilogue_rows = tile.epilogue.load(vec, vec.pointer(bias))
 
     def put_column(column: Any, values: Sequence[Complex]) -> None:
         for row, value in enumerate(_inverse(vec, values)[: tile.out_rows]):
@@ -336,9 +340,7 @@ def fft_out(
         start = vec.offset(y, builder.mul(line, row))
         for j, value in enumerate(reals_of_fourier(vec, values, tile.cols)[: tile.out_cols]):
             target = vec.offset(start, builder.mul(pixel, I64(j)))
-            extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-            ended = emit_float_epilogue(vec, value, bias, extra, tile.activation)
-            store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
+            tile.epilogue.store(vec, value, epilogue_rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 
     loop(builder, 1, half, transform_column)
     edges = _Planes(vec, m, plane, tile.products)

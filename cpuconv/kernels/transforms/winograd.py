@@ -9,10 +9,9 @@ from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
-from cpuconv.kernels.elementwise.float_epilogue import emit_float_epilogue
+from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.products.gemm_store import store_with_zeros
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -40,6 +39,11 @@ class WinogradTransform:
     element: Element = F32
     valid: int = 0
     zeros: int = 0
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """The epilogue of the inverse transform."""
+        return Epilogue(F32, self.element, self.residual, self.activation)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def winograd_out(
     """
     vec, size = Vector(builder, tile.lanes), len(tile.across[0])
     m, y = vec.pointer(m), vec.pointer(y)
-    bias = vec.load(vec.pointer(bias))
+    rows = tile.epilogue.load(vec, vec.pointer(bias))
 
     def load(i: int, j: int) -> Any:
         product = vec.offset(m, builder.mul(plane, I64(i * size + j)))
@@ -124,9 +128,7 @@ def winograd_out(
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
-        extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-        ended = emit_float_epilogue(vec, value, bias, extra, tile.activation)
-        store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
+        tile.epilogue.store(vec, value, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)
 

@@ -11,10 +11,8 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import U8, Element
-from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
-from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.transforms.linear import Matrix
 from cpuconv.kernels.transforms.winograd import two_sided
 from cpuconv.runtime.code.llvm import ir
@@ -150,10 +148,7 @@ def winograd_integer_out(
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         total = builder.ashr(builder.mul(value, inverse), shift)
-        extra = load_as_float(floats, epilogue.y, vec.offset(target, residual)) if epilogue.residual else None
-        store_vector(floats, epilogue.y, epilogue.emit(floats, total, rows, extra), target, tile.valid)
-        for piece in range(1, tile.zeros + 1):
-            store_vector(floats, epilogue.y, None, vec.offset(target, epilogue.y.bytes * tile.lanes * piece))
+        epilogue.store(floats, total, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)
 

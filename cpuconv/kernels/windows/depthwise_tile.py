@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.data_classes import dataclass
-from cpuconv.elements import F32, S32, Element
-from cpuconv.isa.typed import load_as_float, store_float, store_int
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.fold import repeat_once
@@ -237,10 +237,8 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
     builder = vec.builder
     place = builder.add(builder.mul(memory.yline, I64(row)), I64(4 * vec.lanes * col))
     target = vec.offset(memory.y, place)
-    extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual)) if tile.residual else None
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
-    ended = tile.epilogue.emit(vec, total, tile.epilogue.load(vec, memory.bias), extra)
-    (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, target)
+    tile.epilogue.store(vec, total, tile.epilogue.load(vec, memory.bias), target, memory.residual)
 
 
 def _weights_in_registers(tile: LaneTile, vec: Vector, memory: _Memory) -> None:

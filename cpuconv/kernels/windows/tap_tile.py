@@ -20,16 +20,15 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import S32, U8, Element
-from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
+from cpuconv.kernels.elementwise.requantize import RequantizePairs
 from cpuconv.kernels.emit.interleave import zipped
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.multiplying import hidden
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.packing.tap_weights import Taps
 from cpuconv.kernels.windows.edges import Columns, Edges, emit_edge_and_inner
-from cpuconv.kernels.windows.requantize import Requantize
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -163,7 +162,7 @@ def tap_strip(
     """
     vec = Vector(builder, tile.lanes)
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
-    bytes_ = Requantize(vec, tile.epilogue, bias, tile.vectors) if tile.epilogue.requantizes else None
+    bytes_ = RequantizePairs(vec, tile.epilogue, bias, tile.vectors) if tile.epilogue.requantizes else None
     signs = _signs(vec)
 
     def row_of_tiles(number: Any) -> None:
@@ -203,7 +202,7 @@ call_tap_strip = tap_strip.caller()
 class _Emission:
     """Emitter of the code of one tile."""
 
-    def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: Requantize | None, signs: Any) -> None:
+    def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: RequantizePairs | None, signs: Any) -> None:
         self.tile, self.vec, self.memory, self.bytes_, self.signs = tile, vec, memory, bytes_, signs
         self.product: Product = BY_NAME[tile.product]
         self.weights = memory.w
@@ -314,17 +313,9 @@ class _Emission:
         target = vec.offset(memory.y, place)
         totals = [self.sums.get((row, col, number)) for number in range(tile.vectors)]
         if self.bytes_ is not None:
-            self.bytes_.store(totals, target, self._residuals(target, tile.lanes) if tile.residual else None)
+            self.bytes_.store([totals], [target], memory.residual)
             return
         for number in range(tile.present):
             at = vec.offset(target, builder.mul(memory.yvector, I64(number)))
-            rows = tile.epilogue.load(vec, vec.offset(memory.bias, vec.size * len(tile.epilogue.rows) * number))
-            extra = load_as_float(vec, tile.y, vec.offset(at, memory.residual)) if tile.residual else None
-            ended = tile.epilogue.emit(vec, totals[number], rows | {"bias": vec.int_constant(0)}, extra)
-            (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, at)
-
-    def _residuals(self, target: Any, step: int) -> list[Any]:
-        start = self.vec.offset(target, self.memory.residual)
-        return [
-            load_as_float(self.vec, self.tile.y, self.vec.offset(start, step * at)) for at in range(self.tile.vectors)
-        ]
+            rows = tile.epilogue.load(vec, memory.bias, number, started=True)
+            tile.epilogue.store(vec, totals[number], rows, at, memory.residual)

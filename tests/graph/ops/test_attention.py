@@ -16,7 +16,7 @@ from cpuconv.graph import ops
 from cpuconv.isa import current
 from cpuconv.kernels.attention import step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
-from cpuconv.kernels.paired.matmul_pairs import bf16_instruction
+from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from support.graph import lowered
 from support.graph.draws import numbers
 from support.graph.lowered import check, offers, run_offer

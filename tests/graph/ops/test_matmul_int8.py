@@ -13,8 +13,10 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView
 from cpuconv.kernels.emit.product import as_seen, pair_product
-from cpuconv.kernels.paired import matmul_pairs
-from cpuconv.kernels.paired.matmul_int8 import MOST, Scales, int8_matmul_steps
+from cpuconv.kernels.products import matmul_pairs
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matmul_int8 import MOST, Scales, int8_matmul_steps
 from support.asm import loops, vector_spills
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
@@ -75,8 +77,8 @@ def test_sums_stay_in_registers():
     isa = current()
     product = pair_product(isa)
     for v, n in enumerate(as_seen(isa, product).pixels, 1):
-        tile = matmul_pairs.StripTile(isa.lanes, v, v, n, 512, isa.lanes, product.name, U8)
-        found = loops(matmul_pairs.strip.assembly(tile))
+        kind = {"product": product.name, "x": product.x, "y": U8}
+        found = loops(gemm_strip.assembly(GemmTile(isa.lanes, v, 1, n, 4, 128, 0, planar=True, tail=1, **kind)))
         body = max(found, key=lambda lines: sum(product.name in line for line in lines))
         assert sum(product.name in line for line in body) == 4 * v * n
         assert not vector_spills(body), (v, n)

@@ -11,7 +11,7 @@ from cpuconv.elements import from_bfloat16, to_bfloat16
 from cpuconv.graph.ops import TABLE, matrix
 from cpuconv.isa import current
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
-from cpuconv.kernels.paired import matmul_pairs
+from cpuconv.kernels.products import matmul_pairs
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
 

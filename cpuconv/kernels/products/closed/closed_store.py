@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from cpuconv.elements import F32, S32
-from cpuconv.isa.typed import load_as_float, store_float, store_int
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.elementwise.epilogue import quantized, shifted_clamps, store_vector
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.product import BY_NAME
@@ -145,13 +146,9 @@ def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, 
             continue
         zero = ir.Constant(value.type, None)
         kept = builder.select(mask, value, zero) if masked else value
-        (store_int if tile.y.integer else store_float)(vec, tile.y, kept, place, **_fits(tile))
+        store_vector(vec, tile.y, kept, place)
     if tile.last and tile.vectors_per_pixel > 1 and not tile.planar:
         _store_zeros(tile, vec, words["zeros"], places[tile.used - 1 :: tile.used])
-
-
-def _fits(tile: ClosedTile) -> dict[str, bool]:
-    return {"fits": True} if tile.y.integer else {}
 
 
 def _store_zeros(tile: ClosedTile, vec: Vector, zeros: Any, places: list[Any]) -> None:
@@ -211,6 +208,5 @@ def _of_integers(
     if tile.y == F32:
         return
     zeros, lows, highs = (row(at, behind=True) for at in range(3))
-    for at, (value, zero, low, high) in enumerate(zip(values, zeros, lows, highs, strict=True)):
-        value = vec.minimum(vec.sub(high, zero), vec.maximum(vec.sub(low, zero), value))
-        values[at] = builder.add(vec.nearest_int(value), builder.fptosi(zero, vec.int_type))
+    for at, clamps in enumerate(zip(zeros, lows, highs, strict=True)):
+        values[at] = quantized(vec, values[at], *shifted_clamps(vec, *clamps))

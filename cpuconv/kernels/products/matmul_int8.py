@@ -22,10 +22,10 @@ from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import as_seen, pair_product
-from cpuconv.kernels.paired.matmul_pairs import pairs_step
-from cpuconv.kernels.paired.widening import WidenTile, widen_rows
+from cpuconv.kernels.products.matmul_pairs import pairs_step
 from cpuconv.kernels.products.matrices import MatmulProblem, sizes_of
 from cpuconv.kernels.products.row_strips import best_tile
+from cpuconv.kernels.products.widening import WidenTile, widen_rows
 from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
 

@@ -17,32 +17,29 @@ from typing import Any
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import load_narrow, store_narrow
-from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.isa.typed import load_narrow
+from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import BF16_TYPES, PAIR, RoundTile, call_round_rows, round_rows
-from cpuconv.kernels.elementwise.epilogue import Epilogue
-from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
-from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.product import BY_NAME, WORD, as_seen, single_product_of
+from cpuconv.kernels.emit.product import WORD, as_seen, single_product_of
 from cpuconv.kernels.emit.product import Product as MacInstruction
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
-from cpuconv.kernels.paired.widening import call_widen_rows
+from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrices import MatmulProblem
-from cpuconv.kernels.products.row_strips import best_tile
+from cpuconv.kernels.products.row_strips import best_tile, segment_starts
+from cpuconv.kernels.products.widening import call_widen_rows
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
-from cpuconv.runtime.microkernel import MicroKernel
 
-_UNROLL = 4  # 32-bit groups per loop iteration
+_UNROLL = 4  # 32-bit groups per segment
 _MANY_UNITS = 16  # units per worker from which balance does not justify packing panels twice
 _ROUND_CYCLES, _PACK_CYCLES = 2.5, 2.0  # per vector: to round float32, and to store 32-bit groups to a panel
 _CALL_CYCLES = 300.0  # overhead per matrix of the batch
@@ -55,98 +52,6 @@ def bf16_instruction(isa: Isa) -> MacInstruction | None:
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StripTile:
-    """Tile of the micro-kernel: `v` of the `packed` vectors of columns of a panel, `valid` columns in the last vector,
-    and `rows` rows, `pitch` bytes apart; results are stored as `y`.
-    """
-
-    lanes: int
-    v: int
-    packed: int
-    rows: int
-    pitch: int
-    valid: int
-    product: str
-    y: Element = F32
-
-
-@MicroKernel
-def strip(
-    tile: StripTile,
-    builder: ir.IRBuilder,
-    a: Any,
-    words: Any,
-    b: Any,
-    y: Any,
-    y_row: Any,
-    rows: Any,
-    numbers: Any,
-) -> None:
-    """y = a b for `rows` rows of `words` 32-bit groups and a panel of columns; the last tile overlaps the one before.
-
-    The epilogue of int32 sums reads the rows at `numbers`, which all columns share.
-    """
-    vec, product = Vector(builder, tile.lanes), BY_NAME[tile.product]
-    epilogue = Epilogue(product.sum, tile.y)
-    each, last = I64(tile.rows), builder.sub(rows, I64(tile.rows))
-    valid = [tile.valid if j == tile.v - 1 else vec.lanes for j in range(tile.v)]
-    nothing = vec.int_constant(0) if product.sum.integer else vec.constant(0.0)
-    turns = builder.udiv(words, I64(_UNROLL))
-
-    def one(index: Any) -> None:
-        start = builder.mul(index, each)
-        start = builder.select(builder.icmp_signed("<", start, last), start, last)
-        left = vec.offset(vec.pointer(a), builder.mul(start, I64(tile.pitch)))
-
-        def several(count: int) -> Any:
-            def body(index: Any, sums: list[Any]) -> list[Any]:
-                x = vec.offset(left, builder.mul(index, I64(WORD * count)))
-                w = vec.offset(vec.pointer(b), builder.mul(index, I64(vec.size * tile.packed * count)))
-                for k in range(count):
-                    weights = [
-                        product.load(vec, vec.offset(w, vec.size * (k * tile.packed + j))) for j in range(tile.v)
-                    ]
-                    for row in range(tile.rows):
-                        pair = product.word(vec, vec.offset(x, tile.pitch * row + WORD * k), False)
-                        for j, weight in enumerate(weights):
-                            place = row * tile.v + j
-                            sums[place] = product.add(vec, pair, weight, sums[place])
-                return sums
-
-            return body
-
-        sums = repeat(vec, I64(0), turns, [nothing] * (tile.rows * tile.v), several(_UNROLL))
-        sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), words, sums, several(1))
-        ends = epilogue.load(vec, vec.pointer(numbers)) if product.sum.integer else {}
-        for row in range(tile.rows):
-            line = vec.offset(vec.pointer(y), builder.mul(builder.add(start, I64(row)), y_row))
-            for j, count in enumerate(valid):
-                total, place = sums[row * tile.v + j], vec.offset(line, vec.lanes * tile.y.bytes * j)
-                total = epilogue.emit(vec, total, ends) if product.sum.integer else total
-                if tile.y == F32:
-                    vec.store_masked(total, place, vec.first_lanes_mask(count))
-                else:
-                    _store_bytes(vec, tile.y, total, place, count)
-
-    loop(builder, 0, builder.udiv(builder.add(rows, I64(tile.rows - 1)), each), one)
-
-
-def _store_bytes(vec: Vector, element: Element, value: Any, place: Any, count: int) -> None:
-    """Store the first `count` lanes of int32, which fit 8 bits, in one store per set bit of `count`."""
-    narrow = vec.builder.trunc(value, ir.VectorType(ir.IntType(8), vec.lanes))
-    first = 0
-    while first < count:
-        size = 1 << ((count - first).bit_length() - 1)
-        lanes = range(first, first + size)
-        piece = vec.shuffle(narrow, narrow, lanes) if size > 1 else vec.builder.extract_element(narrow, I32(first))
-        store_narrow(Vector(vec.builder, size), element, piece, vec.offset(place, first))
-        first += size
-
-
-_call_strip = strip.caller()
 
 
 @emitter
@@ -186,9 +91,9 @@ def _narrow(tile, microkernel, x, x_step, depth, rows, y, y_step, zero):
 
 
 @kernel(
-    "strip strip_last narrow_left narrow_right numbers left_zero right_zero a b y offsets items groups grouped "
-    "panel_columns columns depth words chunks tiles rows cols a_row b_row b_column y_row a_chunk a_chunk_step a_pitch "
-    "line line_step line_pitch panel panel_step panel_row panel_bytes"
+    "gemm gemm_last narrow_left narrow_right numbers left_zero right_zero a b y offsets items groups grouped "
+    "panel_columns columns depth words table segments tails valid chunks tiles rows cols a_row b_row b_column y_row "
+    "vector_bytes a_chunk a_chunk_step a_pitch line line_step line_pitch panel panel_step panel_row panel_bytes"
 )
 def matmul_pairs(tile, worker, before, part, parts, args):
     """y = a b for each item of the batch; its three words of `offsets` are the byte offsets of its matrices.
@@ -259,22 +164,40 @@ def matmul_pairs(tile, worker, before, part, parts, args):
         begin, end = args.tiles * chunk // args.chunks, args.tiles * (chunk + 1) // args.chunks
         first = min(begin * args.cols, args.rows - args.cols)
         rows = min(end * args.cols, args.rows) - first
+        whole = rows // args.cols  # tiles; the one after them overlaps the last one
         a = args.a + word(tile, offsets, 0) + first * args.a_row
         _narrow(tile, args.narrow_left, a, args.a_row, args.depth, rows, halves, args.a_pitch, args.left_zero)
         y = args.y + word(tile, offsets, 2) + first * args.y_row + tile.y * first_column
         for panel in range((count + args.panel_columns - 1) // args.panel_columns):
             column = first_column + panel * args.panel_columns
-            end_panel = column + args.panel_columns >= args.columns
-            _call_strip(
-                args.strip_last if end_panel else args.strip,
-                a=halves,
-                words=args.words,
-                b=panels + panel * args.panel_bytes,
-                y=y + tile.y * panel * args.panel_columns,
-                y_row=args.y_row,
-                rows=rows,
-                numbers=args.numbers,
-            )
+            for overlapping in range(2):
+                start = whole if overlapping else 0
+                stop = (rows + args.cols - 1) // args.cols if overlapping else whole
+                if start < stop:
+                    call_gemm_strip(
+                        args.gemm_last if column + args.panel_columns >= args.columns else args.gemm,
+                        x=halves + overlapping * (rows - args.cols - whole * args.cols) * args.a_pitch,
+                        xrow=args.cols * args.a_pitch,
+                        table=args.table,
+                        segments=args.segments,
+                        kstep=0,
+                        w=panels + panel * args.panel_bytes,
+                        y=y + tile.y * panel * args.panel_columns,
+                        yrow=args.y_row,
+                        yvec=args.vector_bytes,
+                        bias=args.numbers,
+                        residual=0,
+                        suspended_sums=y,
+                        prefetch_address=y,
+                        turn=0,
+                        fetch_step=0,
+                        shares=1,
+                        tails=args.tails,
+                        valid=args.valid,
+                        first=start,
+                        last=stop,
+                        width=rows,
+                    )
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -336,11 +259,13 @@ def pairs_step(
     count = min(grouped * panel_columns, work.columns)
     line_pitch = pitch if transposed else divide(count, 2 * isa.lanes) * vector
     rest = work.columns - (panels - 1) * panel_columns
-    whole = StripTile(isa.lanes, v, v, n, pitch, isa.lanes, found.name, y)
-    last = replace(whole, v=divide(rest, isa.lanes), valid=(rest - 1) % isa.lanes + 1)
+    whole = GemmTile(isa.lanes, v, 1, n, _UNROLL, pitch // WORD, 0, planar=True, tail=1, has_epilogue=x.integer,
+                     product=found.name, x=found.x, y=y)  # fmt: skip
+    valid = rest % isa.lanes
+    part = {"masked": valid > 0} if y == F32 else {"valid": valid}
     args: Args = {
-        "strip": MicroRef(strip, whole) if panels > 1 else 0,
-        "strip_last": MicroRef(strip, last),
+        "gemm": MicroRef(gemm_strip, whole) if panels > 1 else 0,
+        "gemm_last": MicroRef(gemm_strip, replace(whole, unused_vectors=v - divide(rest, isa.lanes), **part)),
         **dict.fromkeys(("numbers", "left_zero", "right_zero"), 0),
         **given,
         "a": a.ref,
@@ -354,6 +279,10 @@ def pairs_step(
         "columns": work.columns,
         "depth": depth,
         "words": words,
+        "table": segment_starts(_UNROLL, words, WORD),
+        "segments": words // _UNROLL + words % _UNROLL,
+        "tails": words % _UNROLL,
+        "valid": valid,
         "chunks": chunks,
         "tiles": tiles,
         "rows": work.rows,
@@ -362,6 +291,7 @@ def pairs_step(
         "b_row": b.row,
         "b_column": b.column,
         "y_row": work.y.row,
+        "vector_bytes": isa.lanes * y.bytes,
         **worker_args("a_chunk", space, (divide(tiles, chunks) + 1) * n * pitch, threads),
         "a_pitch": pitch,
         **worker_args("line", space, (count if transposed else depth + 1) * line_pitch, threads),
