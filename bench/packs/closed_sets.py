@@ -13,8 +13,6 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
-from cpuconv.kernels.attention.panels import COPIED as ROWS
-from cpuconv.kernels.attention.panels import IN_PLACE, TRANSPOSED
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
@@ -24,6 +22,8 @@ from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile
 from cpuconv.kernels.copies.strip_steps import COPIED
 from cpuconv.kernels.packing.columns import LINES as IN_LINES
 from cpuconv.kernels.packing.columns import VECTORS
+from cpuconv.kernels.products.panels import COPIED as ROWS
+from cpuconv.kernels.products.panels import IN_PLACE, TRANSPOSED
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation

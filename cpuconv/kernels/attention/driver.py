@@ -14,16 +14,6 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import F32, I64, Vector
-from cpuconv.kernels.attention.panels import (
-    ANY,
-    COPIED,
-    IN_PLACE,
-    ROUNDED,
-    TRANSPOSED,
-    pack_keys,
-    pack_queries,
-    pack_values,
-)
 from cpuconv.kernels.axis.axis_driver import call_work
 from cpuconv.kernels.copies.rounding import call_round_rows
 from cpuconv.kernels.emit.fold import repeat
@@ -32,6 +22,14 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpose_part
 from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.kernels.products.panels import (
+    ANY,
+    COPIED,
+    IN_PLACE,
+    PACKS,
+    ROUNDED,
+    TRANSPOSED,
+)
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
@@ -97,6 +95,24 @@ class AttentionTile:
     values: int
     output: int
     rounded: bool = False
+
+
+@specialise_on_tile(lambda tile: PACKS[tile.queries])
+def pack_queries(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
+    """Pack (rows, columns) float32 at `source` to rows of `pitch` bytes.
+
+    `lines`: memory for all rounded rows or columns, `line` bytes each, and for one more row.
+    """
+
+
+@specialise_on_tile(lambda tile: PACKS[tile.keys])
+def pack_keys(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
+    """`pack_queries` for keys."""
+
+
+@specialise_on_tile(lambda tile: PACKS[tile.values])
+def pack_values(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
+    """`pack_queries` for values."""
 
 
 @inline

@@ -14,14 +14,6 @@ from cpuconv.elements import BF16, F32
 from cpuconv.following.sizes import applied, greatest, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
-from cpuconv.kernels.attention.panels import (
-    IN_PLACE,
-    PAIRED_COLUMNS,
-    PAIRED_ROWS,
-    ROUNDED,
-    paired_packing,
-    panel_packing,
-)
 from cpuconv.kernels.axis.axis_emitter import AxisTile
 from cpuconv.kernels.axis.lines import VECTORS, line_kernel, line_registers
 from cpuconv.kernels.binding.arguments import worker_args
@@ -36,6 +28,14 @@ from cpuconv.kernels.emit.product import Product as MacInstruction
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
+from cpuconv.kernels.products.panels import (
+    IN_PLACE,
+    PAIRED_COLUMNS,
+    PAIRED_ROWS,
+    ROUNDED,
+    paired_packing,
+    panel_packing,
+)
 from cpuconv.kernels.products.row_strips import RowStrips, best_tile, row_strips
 from cpuconv.problem.integers import broadcast_shapes, divide
 

@@ -24,21 +24,18 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, Space, Step
-from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
-from cpuconv.kernels.emit.intrinsics import copy_float, word
+from cpuconv.kernels.copies.copying import SHORTEST_RUN
+from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
+from cpuconv.kernels.products.panels import ANY, COPIED, IN_PLACE, PACKS, TRANSPOSED
 from cpuconv.kernels.products.row_strips import best_tile, last_columns, row_strips
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
-
-IN_PLACE, COPIED, TRANSPOSED, ANY = range(4)
-"""How panels of the right matrix are made: in place; from contiguous rows; from contiguous columns; by elements."""
 
 _MANY_UNITS = 16  # units per worker from which a more even share is not worth packing panels twice
 _PACK_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32
@@ -57,39 +54,9 @@ class MatmulTile:
     pack: int
 
 
-def _transpose(tile, args, b, count, target):
-    """Pack a panel of `count` contiguous columns, of at least `lanes` rows."""
-    for first in range(0, count, tile.lanes):
-        present = min(tile.lanes, count - first)
-        column = b + first * args.b_column
-        for row in range(0, args.depth, tile.lanes):
-            row = min(row, args.depth - tile.lanes)
-            to = target + row * args.pitch + 4 * first
-            if present == tile.lanes:
-                transpose_block(tile, column + 4 * row, args.b_column, to, args.pitch)
-            else:
-                transpose_part(tile, column + 4 * row, args.b_column, present, to, args.pitch, tile.lanes)
-
-
-def _copy(tile, args, b, count, target):
-    """Pack a panel of `count` columns with contiguous rows."""
-    for row in range(args.depth):
-        copy_run(tile, b + row * args.b_row, target + row * args.pitch, 4 * count)
-
-
-def _gather(tile, args, b, count, target):
-    """Pack a panel of `count` columns with any strides."""
-    for row in range(args.depth):
-        for i in range(count):
-            copy_float(tile, b + row * args.b_row + i * args.b_column, target + row * args.pitch + 4 * i)
-
-
-_PACKS = {IN_PLACE: _gather, COPIED: _copy, TRANSPOSED: _transpose, ANY: _gather}
-
-
-@specialise_on_tile(lambda tile: _PACKS[tile.pack])
-def _pack(tile, args, b, count, target):
-    """Pack a panel of `count` columns of the right matrix, which begins at `b`."""
+@specialise_on_tile(lambda tile: PACKS[tile.pack])
+def _pack(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
+    """Pack a panel of the right matrix."""
 
 
 @kernel(
@@ -124,7 +91,9 @@ def matmul(tile, worker, before, part, parts, args):
                 for i in range(args.grouped):
                     column = group_first + i * args.panel_columns
                     count = min(args.panel_columns, args.columns - column)
-                    _pack(tile, args, b + column * args.b_column, count, panels + i * args.panel_bytes)
+                    to = panels + i * args.panel_bytes
+                    source = b + column * args.b_column
+                    _pack(tile, source, args.b_row, args.b_column, args.depth, count, to, args.pitch, 0, 0, 0)
             b = panels + number * args.panel_bytes
         else:
             b += first * args.b_column

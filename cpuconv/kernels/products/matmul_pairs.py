@@ -12,20 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import load_narrow
-from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.copies.rounding import BF16_TYPES, PAIR, RoundTile, call_round_rows, round_rows
-from cpuconv.kernels.emit.intrinsics import emitter, word, zero_vector
+from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.product import WORD, as_seen, single_product_of
 from cpuconv.kernels.emit.product import Product as MacInstruction
@@ -33,6 +30,7 @@ from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrices import MatmulProblem
+from cpuconv.kernels.products.panels import pair_rows
 from cpuconv.kernels.products.row_strips import best_tile, segment_starts
 from cpuconv.kernels.products.widening import call_widen_rows
 from cpuconv.problem.integers import divide
@@ -52,17 +50,6 @@ def bf16_instruction(isa: Isa) -> MacInstruction | None:
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
-
-
-@emitter
-def _pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
-    """Store a vector of 32-bit groups: 16-bit elements of one row and of the next, `step` bytes further."""
-    first = vec.pointer(source)
-    low, high = (
-        vec.builder.zext(load_narrow(vec, BF16, place), vec.int_type) for place in (first, vec.offset(first, step))
-    )
-    words = vec.builder.or_(low, vec.builder.shl(high, vec.int_constant(16)))
-    vec.store(vec.builder.bitcast(words, vec.type), vec.pointer(target))
 
 
 @dataclass(frozen=True)
@@ -160,7 +147,7 @@ def matmul_pairs(tile, worker, before, part, parts, args):
                 else:
                     for row in range(args.words):
                         source = lines + 2 * row * args.line_pitch + 2 * column
-                        _pair_rows(tile, source, args.line_pitch, to + row * args.panel_row)
+                        pair_rows(tile, source, args.line_pitch, to + row * args.panel_row)
         begin, end = args.tiles * chunk // args.chunks, args.tiles * (chunk + 1) // args.chunks
         first = min(begin * args.cols, args.rows - args.cols)
         rows = min(end * args.cols, args.rows) - first

@@ -15,7 +15,6 @@ from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.copies.rounding import call_round_rows
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_vector
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
-from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline
 
 IN_PLACE, COPIED, TRANSPOSED, ANY, ROUNDED, PAIRED_ROWS, PAIRED_COLUMNS = range(7)
@@ -82,7 +81,7 @@ def _paired_rows(tile, source, row, column, rows, columns, target, pitch, round_
             zero_vector(tile, lines + rows * line + at)
     for i in range((rows + 1) // 2):
         for first in range(0, columns, tile.lanes):
-            _pair(tile, lines + 2 * i * line + 2 * first, line, target + i * pitch + 4 * first)
+            pair_rows(tile, lines + 2 * i * line + 2 * first, line, target + i * pitch + 4 * first)
 
 
 def _paired_columns(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
@@ -95,7 +94,7 @@ def _paired_columns(tile, source, row, column, rows, columns, target, pitch, rou
 
 
 @emitter
-def _pair(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
+def pair_rows(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
     """Store a vector of 32-bit groups: 16-bit elements of one row and of the next, `step` bytes further."""
     first = vec.pointer(source)
     low, high = (
@@ -105,7 +104,7 @@ def _pair(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
     vec.store(vec.builder.bitcast(groups, vec.type), vec.pointer(target))
 
 
-_PACKS = {
+PACKS = {
     IN_PLACE: _gathered,
     COPIED: _copied,
     TRANSPOSED: _transposed,
@@ -114,21 +113,4 @@ _PACKS = {
     PAIRED_ROWS: _paired_rows,
     PAIRED_COLUMNS: _paired_columns,
 }
-
-
-@specialise_on_tile(lambda tile: _PACKS[tile.queries])
-def pack_queries(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """Pack (rows, columns) float32 at `source` to rows of `pitch` bytes.
-
-    `lines`: memory for all rounded rows or columns, `line` bytes each, and for one more row.
-    """
-
-
-@specialise_on_tile(lambda tile: _PACKS[tile.keys])
-def pack_keys(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """`pack_queries` for keys."""
-
-
-@specialise_on_tile(lambda tile: _PACKS[tile.values])
-def pack_values(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """`pack_queries` for values."""
+"""Functions of one signature, by the way of packing."""
