@@ -17,9 +17,9 @@ from cpuconv.following.sizes import is_symbolic, memoised
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding import partition
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
-from cpuconv.kernels.copies import tail_lanes, transposing
+from cpuconv.kernels.copies import moving, tail_lanes
+from cpuconv.kernels.copies.moving import move_image
 from cpuconv.kernels.copies.tail_lanes import ZeroTailTile, zero_tail_lanes
-from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.memory.aligned import aligned
@@ -135,7 +135,7 @@ def current_sources() -> frozenset[str]:
 
 @functools.cache
 def _sources(solver: Solver) -> str:
-    return stamp(solver.module, transposing.__name__, tail_lanes.__name__, launch.__name__)
+    return stamp(solver.module, moving.__name__, tail_lanes.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:
@@ -223,7 +223,7 @@ def assemble(
             raise OutsideClosedSetError(str(candidate))
         steps.append(own)
     if target is not y:
-        steps.append(transpose_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
+        steps.append(move_image(isa, space, problem.out_shape, target, y, problem.threads, types.y))
     elif need_out is not None and problem.k % isa.block(types.y) and not steps[-1].clears_tail:
         steps.append(_clear(problem, isa, y))
     return Recipe(steps, space.size, problem.threads)
@@ -273,7 +273,7 @@ def _moved(
     if operand.strides == wanted or not whole and _same(operand.strides, wanted):
         return operand
     moved = Operand(space.reserve(_size(layout, shape, element)), wanted)
-    steps.append(transpose_step(isa, space, shape, operand, moved, problem.threads, element))
+    steps.append(move_image(isa, space, shape, operand, moved, problem.threads, element))
     return moved
 
 

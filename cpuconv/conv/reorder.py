@@ -18,7 +18,7 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Operand, Ref, Space, Step
-from cpuconv.kernels.copies.transposing import transpose_step
+from cpuconv.kernels.copies.moving import move_image
 from cpuconv.kernels.elementwise.convert import bits_of, convert_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import FLOAT32, address, as_operand, check_out, like, writable_view
@@ -253,7 +253,7 @@ class _Move:
         def move(x: Operand, layout: Layout, element: Element, last: bool) -> tuple[Step, Operand]:
             view = contiguous(layout.name, shape, element)
             y = Operand(Ref("y") if last else space.reserve(element.bytes * math.prod(layout.shape(*shape))), view)
-            return transpose_step(isa, space, shape, x, y, self._threads, element), y
+            return move_image(isa, space, shape, x, y, self._threads, element), y
 
         def change(x: Operand, layout: Layout, last: bool) -> tuple[Step, Operand]:
             count = math.prod(layout.shape(*shape))

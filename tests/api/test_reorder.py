@@ -17,11 +17,12 @@ from cpuconv.conv.reorder import reorder
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
-from cpuconv.kernels.copies.reorder import LINES, PACK, UNPACK
-from cpuconv.kernels.copies.reorder_steps import reorder_step
+from cpuconv.kernels.copies import reorder_steps
+from cpuconv.kernels.copies.reorder import PACK, UNPACK
 from cpuconv.runtime import Program
 from cpuconv.solvers.shared.base import contiguous
 from support.guarded import EDGES, named, pages, place
+from support.moved import by
 from support.strided import backwards, numbered, sliced
 
 reorder_module = sys.modules[reorder.__module__]  # the package gives its name to the function
@@ -114,13 +115,11 @@ def test_the_shortest_way_is_taken(shape):
         ("NCHW", "NHWC"): PACK,
         ("NCHW", "NCHW4c"): PACK,
         ("NCHW4c", "NHWC"): UNPACK if current().lanes == 4 else PACK,  # a vector holds a block, or several
-        ("NHWC", "NHWC"): LINES,
-        ("NCHW", "NCHW"): LINES,
     }
     assume(shape[1] > 1)
     for (src, dst), mode in ways.items():
         views = (Operand(Ref(name), contiguous(layout, full)) for name, layout in (("x", src), ("y", dst)))
-        assert reorder_step(current(), Space(), full, *views, threads=1).tile.mode == mode
+        assert by(reorder_steps)(current(), Space(), full, *views, threads=1).tile.mode == mode
 
 
 def test_what_lies_around_the_views_stays():
@@ -136,7 +135,7 @@ def test_what_lies_around_the_views_stays():
             Operand(Ref(name), layouts.get(layout).strides(each.strides))
             for name, layout, each in (("x", src, x), ("y", dst, inner))
         ]
-        step = reorder_step(current(), space := Space(), shape, *views, threads=1)
+        step = by(reorder_steps)(current(), space := Space(), shape, *views, threads=1)
         named(f"{src} to {dst}, {channels} channels", lambda: run_step(step, space, x, inner))  # noqa: B023
         assert np.array_equal(inner, expected)
         inner[...] = 7

@@ -19,7 +19,7 @@ from cpuconv.kernels.axis.lines import Axes, line_steps, line_tiles
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.transposing import transpose_step
+from cpuconv.kernels.copies.moving import move_image
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise, im2col, winograd
 from cpuconv.solvers.shared import blocked
@@ -138,7 +138,7 @@ def test_drivers_are_those_that_convolutions_and_reorders_call():
         assert (step.kernel, step.tile) in known
         far = replace(problem, c=1024, k=1024, out_layout=other)  # pixels that share sets of the caches
         operands = operands_of(far)
-        step = transpose_step(ISA, Space(), far.in_shape, operands.x, operands.y, 1)
+        step = move_image(ISA, Space(), far.in_shape, operands.x, operands.y, 1)
         assert (step.kernel, step.tile) in known
 
 

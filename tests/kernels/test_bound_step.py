@@ -9,17 +9,18 @@ import numpy as np
 from cpuconv.isa import current
 from cpuconv.kernels.binding.bound_step import BoundStep, bind
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
-from cpuconv.kernels.copies.reorder_steps import reorder_step
+from cpuconv.kernels.copies import reorder_steps
 from cpuconv.problem.arrays import address
 from cpuconv.runtime import Program
 from cpuconv.solvers.shared.base import contiguous
+from support.moved import by
 
 SHAPE = 1, 5, 3, 4
 
 
 def _bound(space: Space, kept: list[Any], **known: int) -> BoundStep:
     x, y = (Operand(Ref(name, 8), contiguous(form, SHAPE)) for name, form in (("x", "NCHW"), ("y", "NHWC")))
-    return bind(reorder_step(current(), space, SHAPE, x, y, 1), kept, known)
+    return bind(by(reorder_steps)(current(), space, SHAPE, x, y, 1), kept, known)
 
 
 def test_words_of_known_addresses_and_of_others():

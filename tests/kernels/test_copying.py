@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import Ref
+from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import UNZIP, copy_step
+from cpuconv.kernels.copies import copying
+from cpuconv.kernels.copies.copying import UNZIP
+from cpuconv.kernels.copies.movement import tensor_movements
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import permuted
+from cpuconv.kernels.copies.transpose_groups import transpose_groups
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
 from support.graph.lowered import target
@@ -23,6 +27,12 @@ quick = settings(max_examples=60, deadline=None)
 def numbered(shape: tuple[int, ...]) -> np.ndarray:
     """Elements 1, 2, ... of float32."""
     return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def copy_step(*arguments) -> Step:
+    """The move of a tensor by planes, whatever it costs."""
+    *_, movement = tensor_movements(*arguments)
+    return copying.bind(movement, copying.supports(movement), Space())
 
 
 def copied(x: np.ndarray, y: np.ndarray, threads: int = 1, table: np.ndarray | None = None) -> None:
@@ -94,6 +104,24 @@ def test_orders_of_axes_as_networks_have_them(shape, order, threads):
     copied(x, y[4:-4].reshape(x.shape), threads)
     np.testing.assert_array_equal(y[4:-4].reshape(x.shape), x)
     assert (y[:4] == 77).all() and (y[-4:] == 77).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, bool, np.float32])
+@pytest.mark.parametrize(("shape", "order"), [((2, 20, 33), (0, 2, 1)), ((3, 40, 5, 7), (0, 2, 3, 1))])
+@pytest.mark.parametrize("gaps", [0, 1])
+def test_narrow_elements_are_transposed_in_registers(shape, order, dtype, gaps):
+    x = np.random.default_rng(0).integers(0, 2, shape).astype(dtype).transpose(order)
+    y = np.full([size + gaps for size in x.shape], 7).astype(dtype)
+    part = tuple(map(slice, x.shape))
+    expected = y.copy()
+    expected[part] = x
+    places = [TensorView(Ref(name), a.shape, a.strides, 1, a.dtype) for name, a in (("x", x), ("y", y[part]))]
+    (step,) = move_tensor(target(), space := Space(), *places)
+    assert (step.kernel is transpose_groups) == (x.itemsize < 4)
+    workspace = np.empty(space.size + 64, np.uint8)
+    at = {"x": address(x), "y": address(y), "workspace": address(workspace)}
+    Recording.of([step], 1).bind(at).run()
+    np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("lines", [2, 3, 4])

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space
-from cpuconv.kernels.channel_groups.pixels import move_pixels
-from cpuconv.kernels.channel_groups.transpose_groups import (
+from cpuconv.kernels.copies.moving import move_image
+from cpuconv.kernels.copies.pixels import move_pixels
+from cpuconv.kernels.copies.transpose_groups import (
     NO_PARTIAL,
     PAD_ON_WRITE,
     TRIM_ON_READ,
     ZERO_FILL,
     transpose_groups,
 )
-from cpuconv.kernels.copies.transposing import transpose_step
 from cpuconv.solvers.shared.base import contiguous
 from support import guarded
 from support.moved import check
@@ -37,13 +37,13 @@ PAIRS = [
 @pytest.mark.parametrize(("src", "dst"), PAIRS)
 def test_pairs_with_channels_that_fill_words_and_that_do_not(src: str, dst: str) -> None:
     for number, channels in enumerate((3, 20, 71)):
-        check(transpose_step, (2, channels, 5, 7), src, dst, U8, edge=guarded.EDGES[number % 2])
+        check(move_image, (2, channels, 5, 7), src, dst, U8, edge=guarded.EDGES[number % 2])
 
 
 @pytest.mark.parametrize(("src", "dst"), [("NCHW", "NHWC"), ("NHWC", "NCHW4c"), ("NCHW4c", "NCHW")])
 def test_elements_of_two_bytes(src: str, dst: str) -> None:
     for channels in (3, 21):
-        check(transpose_step, (1, channels, 5, 7), src, dst, BF16)
+        check(move_image, (1, channels, 5, 7), src, dst, BF16)
 
 
 @settings(max_examples=40, deadline=None)
@@ -55,13 +55,13 @@ def test_elements_of_two_bytes(src: str, dst: str) -> None:
     st.sampled_from(guarded.EDGES),
 )
 def test_any_shape_strides_and_threads(shape, pair, spread, threads, edge) -> None:
-    check(transpose_step, shape, *pair, U8, x_spread=spread, threads=threads, edge=edge)
+    check(move_image, shape, *pair, U8, x_spread=spread, threads=threads, edge=edge)
 
 
 def step_of(src: str, dst: str, channels: int, element: Element, plane: tuple[int, int] = (9, 9)):
     shape = (1, channels, *plane)
     views = (Operand(Ref(each), contiguous(name, shape, element)) for each, name in (("x", src), ("y", dst)))
-    return transpose_step(ISA, Space(), shape, *views, 1, element)
+    return move_image(ISA, Space(), shape, *views, 1, element)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ import collections, gc
 import numpy as np
 import onnx.numpy_helper, onnx.parser
 import cpuconv
-from cpuconv.kernels.channels import lane_pick
+from cpuconv.kernels.copies import lane_pick
 from cpuconv.runtime.code.cache import Entries
 
 Entries._latest = collections.deque(maxlen=1)

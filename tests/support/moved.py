@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 
 import layouts
-from cpuconv.elements import U8, Element
+from cpuconv.elements import F32, U8, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Ref, Space, Step
+from cpuconv.kernels.copies.movement import image_movements
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
 from support import guarded
@@ -53,6 +55,17 @@ def step_of(make, x: np.ndarray, src: str, y: np.ndarray, dst: str, shape, eleme
     ]
     space = Space()
     return make(current(), space, shape, *views, threads, element), space
+
+
+def by(*kinds: ModuleType) -> Callable[..., Step]:
+    """Moves by the first of these kinds of loops that supports a movement, whatever it costs; for `check`."""
+
+    def make(isa, space, shape, x, y, threads, element=F32):
+        movement, *_ = image_movements(isa, shape, x, y, threads, element)
+        kind, tile = next((kind, tile) for kind in kinds if (tile := kind.supports(movement)) is not None)
+        return kind.bind(movement, tile, space)
+
+    return make
 
 
 def run(step: Step, space: Space, x: np.ndarray, y: np.ndarray, threads: int) -> None:

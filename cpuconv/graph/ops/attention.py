@@ -17,9 +17,9 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast_shapes, given
 from cpuconv.graph.ops.matrix import Rounded, matmul_shape
 from cpuconv.kernels.attention.step import AttentionProblem, attention_step, bf16_product, seconds
-from cpuconv.kernels.axis.lines import gathered
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView
+from cpuconv.kernels.copies.moving import move_tensor
 
 
 def _shape(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,10 +62,10 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _lower(call: Call) -> list[Step]:
     q, k, v, mask = (call.given(at) for at in range(4))
     assert q is not None and k is not None and v is not None
-    y, perm, steps = call.y, call.node["perm"], []
+    y, perm, steps = call.y, call.node["perm"], list[Step]()
     if mask is not None and mask.strides[-1] != F32.bytes:
-        mask, copied = gathered(call.target.isa, call.space, mask, call.target.threads)
-        steps = [copied]
+        dense = TensorView.plain(call.space.reserve(mask.size), mask.shape)
+        steps, mask = move_tensor(call.target, call.space, mask, dense), dense
     if perm is not None:
         axes = [perm.index(axis) for axis in range(len(perm))]
         y = replace(y, shape=tuple(y.shape[axis] for axis in axes), strides=tuple(y.strides[axis] for axis in axes))

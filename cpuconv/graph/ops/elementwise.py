@@ -23,7 +23,7 @@ from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadca
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, blocked_shape, image_shape
-from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
@@ -330,7 +330,7 @@ def _lower(call: Call) -> list[Step]:
         place = _place(call, position, output)
         if crossed(place, output, call.target.isa.lanes):
             there = TensorView.plain(call.space.reserve(place.size), place.shape, place.dtype)
-            copies += copy_steps(call.target, call.space, place, there)
+            copies += move_tensor(call.target, call.space, place, there)
             place = there
         operands.append(place)
     return [*copies, *elementwise_steps(call.target, tree, output, operands)]

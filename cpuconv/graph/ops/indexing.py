@@ -16,10 +16,10 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.ops.views import blockable, view_offers
-from cpuconv.kernels.axis.gathering import gather_step
+from cpuconv.kernels.axis.gathering import gather_steps
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, stored_as
-from cpuconv.kernels.channels.lane_pick import pick_step, picks
+from cpuconv.kernels.copies.lane_pick import pick_step, picks
 from cpuconv.kernels.copies.tensor_views import Box, Cut, cut, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
@@ -129,7 +129,7 @@ def _lower_gather(call: Call) -> list[Step]:
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
-    return [gather_step(call.target, data, y, axis, _from_start(indices.array, data.shape[axis]))]
+    return gather_steps(call.target, call.space, data, y, axis, _from_start(indices.array, data.shape[axis]))
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:

@@ -21,10 +21,9 @@ from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in,
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, in_words, stored_as
-from cpuconv.kernels.channels.lane_pick import pick_step
-from cpuconv.kernels.channels.lane_shift import shift_step
-from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, STRIDED, TensorView, in_words, stored_as
+from cpuconv.kernels.copies.lane_pick import pick_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
 from cpuconv.kernels.copies.tensor_views import (
     Box,
@@ -232,11 +231,9 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         x, steps = call.x, []
         for box, y in zip(boxes(call.node, call.inputs), call.outputs, strict=True):
             if whole_blocks(x.shape[1], box[1], x.block):
-                steps += copy_steps(call.target, call.space, cut(x, box), y)
-            elif x.dtype != FLOAT32:
-                steps.append(pick_step(call.target, x, y, range(box[1].start, box[1].start + y.shape[1])))
+                steps += move_tensor(call.target, call.space, cut(x, box), y)
             else:
-                steps.append(shift_step(call.target, call.constants, x, y, y.shape[1], first=box[1].start))
+                steps.append(pick_step(call.target, x, y, range(box[1].start, box[1].start + y.shape[1])))
         return steps
 
     return {"offers": offers, "lower": lower, "view": view, "signature": "x: any, places*: known -> y*: =x"}
@@ -297,14 +294,12 @@ def _lower_concat(call: Call) -> list[Step]:
         assert x is not None
         if y.block > 1 and box[1].start % y.block:
             group = F32.bytes // y.dtype.itemsize
-            each = in_words(x), in_words(y)
-            steps.append(
-                shift_step(call.target, call.constants, *each, x.shape[1] // group, onto=box[1].start // group)
-            )
+            channels = range(x.shape[1] // group)
+            steps.append(pick_step(call.target, in_words(x), in_words(y), channels, onto=box[1].start // group))
             continue
         part = cut(y, box)
         if (x.ref, x.strides) != (part.ref, part.strides):
-            steps += copy_steps(call.target, call.space, x, part)
+            steps += move_tensor(call.target, call.space, x, part)
     return steps
 
 
@@ -343,7 +338,7 @@ def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_tile(call: Call) -> list[Step]:
-    return copy_steps(call.target, call.space, *repeats(call.x, call.y))
+    return move_tensor(call.target, call.space, *repeats(call.x, call.y))
 
 
 _LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}

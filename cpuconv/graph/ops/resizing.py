@@ -25,7 +25,7 @@ from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
-from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
@@ -316,9 +316,9 @@ def _lower_shuffle(call: Call) -> list[Step]:
     x, y, node = call.x, call.y, call.node
     together = node.attributes.get("mode", "DCR") == "CRD"
     if node.op == "DepthToSpace":
-        return [copy_step(call.target, *depth_and_space(x, y, node["blocksize"], together))]
+        return move_tensor(call.target, call.space, *depth_and_space(x, y, node["blocksize"], together))
     deep, flat = depth_and_space(y, x, node["blocksize"], together)
-    return [copy_step(call.target, flat, deep)]
+    return move_tensor(call.target, call.space, flat, deep)
 
 
 _RESIZE = {

@@ -34,7 +34,7 @@ from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, stored_as
-from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
 
@@ -260,7 +260,7 @@ def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -
 
 def _lower_transpose(call: Call) -> list[Step]:
     order = axis_order(call.node, len(call.x.shape))
-    return copy_steps(call.target, call.space, call.x, unpermuted(call.y, order))
+    return move_tensor(call.target, call.space, call.x, unpermuted(call.y, order))
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.binding.steps import Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import permuted
 
 
-def gather_step(processor: Processor, x: TensorView, y: TensorView, axis: int, indices: np.ndarray) -> Step:
+def gather_steps(
+    processor: Processor, space: Space, x: TensorView, y: TensorView, axis: int, indices: np.ndarray
+) -> list[Step]:
     """Make one copy: over two axes, if the indices form a regular grid, as in channel shuffles; else by a table.
 
     Tensors are plain; negative indices count from the end of the axis.
@@ -21,11 +23,11 @@ def gather_step(processor: Processor, x: TensorView, y: TensorView, axis: int, i
     x, y = permuted(x.at(0, y.shape), order), permuted(y, order)
     grid = _grid(places)
     if grid is None:
-        return copy_step(processor, x, y, places * stride)
+        return move_tensor(processor, space, x, y, places * stride)
     rows, columns = grid.shape
     shape, steps = (rows, columns, *x.shape[1:]), (grid[1, 0] - grid[0, 0], grid[0, 1] - grid[0, 0])
     x = x.at(int(grid[0, 0]) * stride, shape, (*(int(step) * stride for step in steps), *x.strides[1:]))
-    return copy_step(processor, x, y.at(0, shape, (columns * y.strides[0], *y.strides)))
+    return move_tensor(processor, space, x, y.at(0, shape, (columns * y.strides[0], *y.strides)))
 
 
 def _grid(places: np.ndarray) -> np.ndarray | None:

@@ -18,11 +18,10 @@ from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import MicroRef, OneOf, Operand, Space, Step
+from cpuconv.kernels.binding.steps import MicroRef, OneOf, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.reorder_steps import reorder_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.problem.integers import divide
-from layouts import Strides
 
 VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
 _ALONG = ("LayerNormalization", "Attention")  # operations with operands per element of a line: it must be contiguous
@@ -112,21 +111,22 @@ def line_steps(
     **tile
         Further fields of `AxisTile`.
     """
-    isa, threads, steps = processor.isa, processor.threads, []
+    isa, threads = processor.isa, processor.threads
+    steps: list[Step] = []
     after: list[Step] = []
     x_strides, y_strides = _LineStrides.of(x, axes), _LineStrides.of(y, axes)
     if x_strides is None or affine and x_strides.step not in (0, x.element.bytes):
-        x, copied = gathered(isa, space, x, threads)
-        steps, x_strides = [copied], _LineStrides.of(x, axes)
+        x, steps = _gathered(processor, space, x)
+        x_strides = _LineStrides.of(x, axes)
     if y_strides is None or affine and y_strides.step not in (0, y.element.bytes):
         packed = TensorView.plain(space.reserve(y.size), y.shape, y.dtype)
-        after, y, y_strides = [_copy(isa, space, packed, y, threads)], packed, _LineStrides.of(packed, axes)
+        after, y, y_strides = move_tensor(processor, space, packed, y), packed, _LineStrides.of(packed, axes)
     assert x_strides is not None and y_strides is not None
     operands = []
     for place in affine:
         if merged(place.shape, place.strides) not in (0, F32.bytes):
-            place, copied = gathered(isa, space, place, threads)
-            steps.append(copied)
+            place, copied = _gathered(processor, space, place)
+            steps += copied
         operands.append(place.ref)
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
     along = x_strides.step in (0, x.element.bytes) and y_strides.step in (0, y.element.bytes)
@@ -200,22 +200,10 @@ def line_tiles(isa: Isa, operation: str, **tile: Any) -> list[AxisTile]:
     return [*along, *across]
 
 
-def gathered(isa: Isa, space: Space, place: TensorView, threads: int) -> tuple[TensorView, Step]:
-    """Copy a dense tensor with a strided first axis to contiguous workspace; returns the copy and the step."""
+def _gathered(processor: Processor, space: Space, place: TensorView) -> tuple[TensorView, list[Step]]:
+    """Copy a tensor to contiguous workspace; returns the copy and the steps."""
     packed = TensorView.plain(space.reserve(place.size), place.shape, place.dtype)
-    return packed, _copy(isa, space, place, packed, threads)
-
-
-def _copy(isa: Isa, space: Space, source: TensorView, target: TensorView, threads: int) -> Step:
-    first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only axis that may be strided
-    rest, element = math.prod(source.shape[first + 1 :]), source.element
-
-    def operand(place: TensorView) -> Operand:
-        size = element.bytes
-        return Operand(place.ref, Strides(place.strides[first], 1, rest * size, 0, rest * size, size))
-
-    shape = source.shape[first], 1, 1, rest
-    return reorder_step(isa, space, shape, operand(source), operand(target), threads, element)
+    return packed, move_tensor(processor, space, place, packed)
 
 
 def full(place: TensorView, shape: Sequence[int], axes: Sequence[int]) -> TensorView:

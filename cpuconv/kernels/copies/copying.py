@@ -1,37 +1,33 @@
-"""Copies of a tensor between two memory views of equal shape, whatever the order of their axes.
+"""Copies by planes, between views with equal axes in any order.
 
-Axes that are contiguous with each other in both views are merged. The two innermost of the remaining axes form a plane.
-A plane is copied in runs of bytes where both views are contiguous along the same axis. Where each is contiguous along
-another axis, it is transposed in registers; else it is copied element by element. The outer axes are loops. Strides of
-the source may be negative or zero.
+The two innermost of the merged axes form a plane. It is copied in runs of bytes where both views are contiguous along
+the same axis. Where each is contiguous along another axis, it is transposed in registers; else it is copied element by
+element. The outer axes are loops. Strides of the source may be negative or zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.following.sizes import greatest, least, now, sizes_array
-from cpuconv.isa.vector import F32, I64, Vector
-from cpuconv.kernels.binding.processor import Processor
+from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.steps import Args, Space, Step
-from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
-from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vectors
-from cpuconv.kernels.copies.transposing import transpose_step
+from cpuconv.kernels.copies.movement import COSTS, LINE, ONE, OPEN, Axis, Strided, count_l1_sets, ordered
+from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors
+from cpuconv.kernels.copies.unaligned import copy_quad, copy_unaligned, copy_word
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
-RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)
-"""How a plane is copied: rows as bytes; transposed by vectors that run down its columns, or along its rows; a few lines
-interleaved, or deinterleaved; element by element."""
+RUNS, COLUMNS, ZIP, UNZIP, ELEMENTS = range(5)
+"""How a plane is copied: rows as bytes; transposed by vectors of its columns; a few lines interleaved, or
+deinterleaved; element by element."""
 
 _QUAD = 16  # bytes per move at the ends of runs, and of the largest element
 SHORTEST_RUN = _QUAD
@@ -40,6 +36,9 @@ _FEW = 4  # maximum lines that are interleaved; more of them are transposed
 _MANY = 8  # minimum planes of a unit; a shorter axis does not repay the overhead of a unit
 _UNIT = 1 << 15  # bytes per unit of work, where planes allow
 _STRETCH = 64  # pixels of all lines per transposition: few pages and cache lines are open at a time
+_COSTS = {RUNS: 1.0, ZIP: 3.0, UNZIP: 3.0}  # cycles per cache line
+_TRANSPOSED = COSTS.vector - 0.25  # where many rows of the target share few sets, their cache lines are evicted
+_SHORT = 8  # columns: vectors of that many lanes transpose them faster, if there are enough rows
 
 
 @dataclass(frozen=True)
@@ -60,45 +59,17 @@ class CopyTile:
     size: int
 
     @property
+    def word(self) -> int:
+        """Bytes per move of an element."""
+        return self.size
+
+    @property
     def line(self) -> RowTile:
-        """Loop that packs vectors from, or unpacks them to, rows of 32-bit elements."""
+        """Loop that packs vectors from rows of 32-bit elements."""
         return RowTile(self.lanes, ROWS)
 
 
-class Axis(NamedTuple):
-    """An axis of both views: its size in elements, and its stride in each view, in bytes."""
-
-    size: int
-    x: int
-    y: int
-
-
-_ONE = Axis(1, 0, 0)
-
-
 # --- the kernel -----------------------------------------------------------------------------------------------------
-
-
-@emitter
-def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy one vector between unaligned addresses."""
-    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
-
-
-@emitter
-def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy 16 bytes between unaligned addresses."""
-    quad = Vector(vec.builder, _QUAD // 4)
-    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
-
-
-@emitter
-def _copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy `tile.size` bytes between unaligned addresses."""
-    kind = (F32 if tile.size == 4 else ir.IntType(8 * tile.size)).as_pointer()
-    value = vec.builder.load(vec.builder.inttoptr(source, kind))
-    value.align = 1
-    vec.builder.store(value, vec.builder.inttoptr(target, kind)).align = 1
 
 
 def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
@@ -136,12 +107,12 @@ def copy_run(tile, x, y, size):
     step = 4 * tile.lanes
     if size >= step:
         for at in range(0, size - step, step):
-            _copy_vector(tile, x + at, y + at)
-        _copy_vector(tile, x + size - step, y + size - step)
+            copy_unaligned(tile, x + at, y + at)
+        copy_unaligned(tile, x + size - step, y + size - step)
     else:
         for at in range(0, size - 16, 16):
-            _copy_quad(tile, x + at, y + at)
-        _copy_quad(tile, x + size - 16, y + size - 16)
+            copy_quad(tile, x + at, y + at)
+        copy_quad(tile, x + size - 16, y + size - 16)
 
 
 def _plane_of_runs(tile, args, x, y, row, rows, column, columns):
@@ -163,16 +134,6 @@ def _plane_of_columns(tile, args, x, y, row, rows, column, columns):
         )
 
 
-def _plane_of_lines(tile, args, x, y, row, rows, column, columns):
-    x += column * args.x_column
-    y += column * 4
-    for first in range(row, row + rows, tile.lanes):
-        at = min(first, args.rows - tile.lanes)
-        unpack_vectors(
-            tile.line, x + 4 * at, args.x_column, 0, tile.lanes, 1, args.y_row, 0, 4, y + at * args.y_row, columns
-        )
-
-
 def _plane_of_zips(tile, args, x, y, row, rows, column, columns):
     for first in range(row, row + rows, tile.lanes):
         at = min(first, args.rows - tile.lanes)
@@ -190,7 +151,7 @@ def _plane_of_elements(tile, args, x, y, row, rows, column, columns):
     y += row * args.y_row + column * args.y_column
     for _ in range(rows):
         for i in range(columns):
-            _copy_element(tile, x + i * args.x_column, y + i * args.y_column)
+            copy_word(tile, x + i * args.x_column, y + i * args.y_column)
         x += args.x_row
         y += args.y_row
 
@@ -198,7 +159,6 @@ def _plane_of_elements(tile, args, x, y, row, rows, column, columns):
 _PLANES = {
     RUNS: _plane_of_runs,
     COLUMNS: _plane_of_columns,
-    LINES: _plane_of_lines,
     ZIP: _plane_of_zips,
     UNZIP: _plane_of_unzips,
     ELEMENTS: _plane_of_elements,
@@ -248,40 +208,32 @@ def copy(tile, worker, before, part, parts, args):
 # --- partition of the work ------------------------------------------------------------------------------------------
 
 
-def merge_axes(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Merge axes (size, byte strides in one or more views) that are contiguous with each other in all views."""
-    kept: list[tuple[int, ...]] = []
-    for size, *steps in axes:
-        if size == 1:
-            continue
-        if kept and all(outer == size * inner for outer, inner in zip(kept[-1][1:], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, *steps)
-        else:
-            kept.append((size, *steps))
-    return kept
-
-
-def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis]]:
-    """Select the method for planes; also returns all axes, those of the plane last, in bytes where it copies bytes."""
-    *outer, columns = axes or [_ONE]
+def _plane(movement: Strided) -> tuple[CopyTile, list[Axis]]:
+    """Select the method for planes; also returns at least three axes, those of the plane last, in bytes where it copies
+    bytes."""
+    size, lanes = movement.size, movement.isa.lanes
+    outer = [ONE, ONE, ONE, *ordered(movement.axes)]
+    columns = outer.pop()
     if columns.x == columns.y == size and columns.size * size in _ELEMENTS:  # a short run is an element
         size *= columns.size
-        *outer, columns = outer or [_ONE]
+        columns = outer.pop()
     if columns.x == columns.y == size and columns.size * size > _QUAD:
         return CopyTile(lanes, RUNS, 1), [*outer, Axis(columns.size * size, 1, 1)]
-    beside = [axis for axis in outer if axis.x == size == 4 == columns.y]
-    if beside and max(columns.size, beside[0].size) >= 4:
-        rows = beside[0]
-        outer = [axis for axis in outer if axis is not rows]  # by identity: another axis may be equal
-        few, many = sorted((rows.size, columns.size))
-        lanes = max(wide for wide in (4, 8, lanes) if wide <= min(lanes, many))
-        mode = COLUMNS if columns.size >= lanes else LINES
-        if few <= _FEW and columns.x == 4 * few == 4 * rows.size:
-            mode = UNZIP
-        elif few <= _FEW and rows.y == 4 * few == 4 * columns.size:
-            mode = ZIP
-        return CopyTile(lanes, mode, 4 * few if mode in (ZIP, UNZIP) else 4), [*outer, rows, columns]
+    for rows in (axis for axis in outer if axis.x == size == 4 == columns.y):
+        walked = [*(axis for axis in outer if axis is not rows), rows, columns]  # by identity: another may be equal
+        wide = _widest(lanes, columns.size)
+        if wide and rows.size <= _FEW and columns.x == 4 * rows.size:
+            return CopyTile(wide, UNZIP, 4 * rows.size), walked
+        if columns.size <= _FEW and rows.y == 4 * columns.size and _widest(lanes, rows.size):
+            return CopyTile(_widest(lanes, rows.size), ZIP, 4 * columns.size), walked
+        if wide:
+            return CopyTile(wide, COLUMNS, 4), walked
     return CopyTile(lanes, ELEMENTS, size), [*outer, columns]
+
+
+def _widest(lanes: int, size: int) -> int:
+    """Lanes of the widest vector, at most `lanes`, that `size` elements fill; 0 if there is none."""
+    return next((wide for wide in (16, 8, 4) if wide <= lanes and size >= wide), 0)
 
 
 def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -289,7 +241,7 @@ def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int
     size, vector = (1, 1) if tile.mode == RUNS else (tile.size, 1) if tile.mode == ELEMENTS else (4, tile.lanes)
     if tile.mode == UNZIP:  # a vector holds elements of all lines
         row_step = rows
-    elif tile.mode in (COLUMNS, LINES):
+    elif tile.mode == COLUMNS:
         row_step = divide(rows, divide(rows, _STRETCH))
     else:
         row_step = least(rows, _whole(_UNIT // (size * columns), vector))
@@ -302,29 +254,33 @@ def _whole(most: int, step: int) -> int:
     return greatest(step, most - most % step)
 
 
-def copy_step(processor: Processor, x: TensorView, y: TensorView, table: np.ndarray | None = None) -> Step:
-    """Make one kernel call that copies a plain tensor to another of the same shape, neither of which is empty.
+def supports(movement: Strided) -> CopyTile:
+    """Select the tile for a movement."""
+    return _plane(movement)[0]
 
-    Parameters
-    ----------
-    processor : Processor
-    x, y : TensorView
-        Tensors of any strides; those of `y` are positive, and its elements do not overlap.
-    table : np.ndarray or None
-        If given, element i of the first axis is read at ``x.ref + table[i]`` bytes, instead of by the first stride.
-    """
-    axes = [Axis(*axis) for axis in zip(x.shape, x.strides, y.strides, strict=True)]
-    size = x.dtype.itemsize
-    first, axes = (axes[0], axes[1:]) if table is not None else (_ONE, axes)
-    ordered = sorted((axis for axis in axes if axis.size > 1), key=lambda axis: -axis.y)
-    tile, walked = _plane([Axis(*axis) for axis in merge_axes(ordered)], size, processor.isa.lanes)
-    walked = [_ONE, _ONE, _ONE, *walked]
-    outer, (rows, columns) = walked[:-2], walked[-2:]
+
+def cost(movement: Strided) -> float:
+    """Cycles per cache line."""
+    tile, (*_, rows, columns) = _plane(movement)
+    if tile.mode == ELEMENTS:
+        each = COSTS.far_element if abs(columns.x) >= LINE else COSTS.element
+        return each * LINE / tile.size
+    if tile.mode != COLUMNS:
+        return _COSTS[tile.mode]
+    if min(rows.size, _STRETCH) >= OPEN * count_l1_sets(rows.y):
+        return _TRANSPOSED + COSTS.refetch
+    return _TRANSPOSED + (columns.size <= _SHORT and rows.size >= _STRETCH)
+
+
+def bind(movement: Strided, tile: CopyTile, space: Space) -> Step:
+    """Make the call of the kernel."""
+    first, table = movement.first, movement.table
+    _, (*outer, rows, columns) = _plane(movement)
     planes = outer.pop(next((at for at in reversed(range(len(outer))) if now(outer[at].size) >= _MANY), -1))
     steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
-        "x": x.ref,
-        "y": y.ref,
+        "x": movement.x,
+        "y": movement.y,
         "outer": sizes_array(each for axis in outer for each in axis),
         "axes": len(outer),
         "table": 0 if table is None else np.ascontiguousarray(table, np.int64),
@@ -337,21 +293,4 @@ def copy_step(processor: Processor, x: TensorView, y: TensorView, table: np.ndar
         args |= {f"{name}s": axis.size, f"{name}_step": step, f"{name}_parts": parts}
         args |= {f"x_{name}": axis.x, f"y_{name}": axis.y}
     args["units"] = units
-    return Step(copy, tile, args, processor.parts(2 * size * math.prod(y.shape)))
-
-
-def physical(place: TensorView) -> TensorView:
-    """The memory of a tensor as a plain tensor; of a blocked one with all lanes."""
-    return replace(place, shape=place.physical, block=1, array=None)
-
-
-def copy_steps(processor: Processor, space: Space, x: TensorView, y: TensorView) -> list[Step]:
-    """Make the kernel calls that copy one tensor to another of the same shape, whatever their forms."""
-    if 0 in x.shape:
-        return []
-    if x.block == y.block:
-        return [copy_step(processor, physical(x), physical(y))]
-    step = transpose_step(
-        processor.isa, space, image_shape(x.shape), x.operand, y.operand, processor.threads, x.element
-    )
-    return [replace(step, parts=processor.parts(x.size + y.size))]
+    return Step(copy, tile, args)

@@ -17,7 +17,7 @@ from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import Cut, broadcast, cut
 
 _MOST_COPIES = 16  # maximum copies per padding; more are not worth their calls
@@ -81,13 +81,13 @@ def padding_steps(
     steps = []
     for choice in product(*([each for each in axis if each.source] for axis in stretches)):
         source = cut(x, [each.source for each in choice if each.source])
-        steps += copy_steps(processor, space, source, cut(y, [Cut(*each[:2]) for each in choice]))
+        steps += move_tensor(processor, space, source, cut(y, [Cut(*each[:2]) for each in choice]))
     done: list[Cut] = []  # ranges of the previous axes that are not filled with the constant
     for at, axis in enumerate(stretches):
         for each in axis:
             if each.source is None:
                 part = cut(y, [*done, Cut(*each[:2]), *(Cut(0, size) for size in y.shape[at + 1 :])])
-                steps += copy_steps(processor, space, _constant(constants, value, part), part)
+                steps += move_tensor(processor, space, _constant(constants, value, part), part)
         done.append(Cut(*axis[0][:2]))
     return steps
 

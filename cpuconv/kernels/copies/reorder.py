@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from autotune.data_classes import dataclass
 from cpuconv.kernels.copies.rows import (
-    WORDS,
     RowTile,
     channel_offset,
-    copy_bytes,
-    copy_line,
     pack_vectors,
     unpack_vectors,
     zero_vectors,
@@ -22,8 +19,8 @@ from cpuconv.kernels.copies.rows import (
 from cpuconv.kernels.emit.intrinsics import zero_element
 from cpuconv.runtime.kernel import inline, kernel
 
-PACK, UNPACK, BOTH, LINES = range(4)
-"""Modes: pack to the target; unpack from the source; through a buffer; channel rows to channel rows."""
+PACK, UNPACK, BOTH = range(3)
+"""Modes: pack to the target; unpack from the source; through a buffer."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,6 @@ class ReorderTile:
     def group(self) -> int:
         """Channels per vector."""
         return self.target.group
-
-    @property
-    def line(self) -> int:
-        """Adjacent channels per element of a row of pixels."""
-        return self.target.each if self.target.kind == WORDS else 1
 
 
 @inline
@@ -101,36 +93,27 @@ def reorder(tile, worker, before, part, parts, args):
         valid = min(tile.group, args.channels - first)
         x = args.x + image * args.x_image + row * args.x_h + column * args.x_w
         y = args.y + image * args.y_image + row * args.y_h + column * args.y_w
-        if tile.mode == 3:
-            for channel in range(first, first + valid, tile.line):
-                source = x + channel_offset(channel, args.x_block, args.x_cb, args.x_c)
-                target = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
-                if tile.bytes == 4:
-                    copy_line(tile, source, 4, target, width)
-                else:
-                    copy_bytes(tile, source, target, width * tile.bytes * tile.line)
-        else:
-            plain = width  # pixels that bypass the buffer
-            if tile.mode == 2:
-                plain = 0
-            elif valid < tile.group and not tile.parts:
-                plain = max(0, width - args.spare)
-            done = 0
-            while done < width:
-                straight = done < plain
-                count = plain if straight else width - done
-                between, step = buffer, 4 * lanes
-                if tile.mode == 0 and straight:
-                    between, step = y + channel_offset(first, args.y_block, args.y_cb, args.y_c), args.y_w
-                elif tile.mode == 1 and straight:
-                    between, step = x + channel_offset(first, args.x_block, args.x_cb, args.x_c), args.x_w
-                if tile.mode != 1 or not straight:
-                    _pack(tile, args, x, first, valid, between, step, count)
-                if tile.mode != 0 or not straight:
-                    _unpack(tile, args, between, step, first, max(1, valid), y, count)
-                x += count * args.x_w
-                y += count * args.y_w
-                done += count
+        plain = width  # pixels that bypass the buffer
+        if tile.mode == 2:
+            plain = 0
+        elif valid < tile.group and not tile.parts:
+            plain = max(0, width - args.spare)
+        done = 0
+        while done < width:
+            straight = done < plain
+            count = plain if straight else width - done
+            between, step = buffer, 4 * lanes
+            if tile.mode == 0 and straight:
+                between, step = y + channel_offset(first, args.y_block, args.y_cb, args.y_c), args.y_w
+            elif tile.mode == 1 and straight:
+                between, step = x + channel_offset(first, args.x_block, args.x_cb, args.x_c), args.x_w
+            if tile.mode != 1 or not straight:
+                _pack(tile, args, x, first, valid, between, step, count)
+            if tile.mode != 0 or not straight:
+                _unpack(tile, args, between, step, first, max(1, valid), y, count)
+            x += count * args.x_w
+            y += count * args.y_w
+            done += count
         unit += 1
         if args.by_pixel:
             group += 1

@@ -1,19 +1,21 @@
-"""Reorder steps: bind the loops that move an activation between two views to memory, and partition the work."""
+"""Moves of activations between any two views, one vector of channels at a time."""
 
 from __future__ import annotations
 
-from cpuconv.elements import F32, Element
+from cpuconv.elements import Element
 from cpuconv.following.sizes import least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
-from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
-from cpuconv.kernels.copies.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
-from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, WORDS, RowTile
-from cpuconv.kernels.copies.views import plane, row_tile, view_args
+from cpuconv.kernels.binding.steps import Args, Space, Step
+from cpuconv.kernels.copies.movement import COSTS, FEW_SETS, LINE, OPEN, WAY, Image, count_l1_sets
+from cpuconv.kernels.copies.reorder import BOTH, PACK, UNPACK, ReorderTile, reorder
+from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, PLANES, ROWS, WORDS, RowTile
+from cpuconv.kernels.copies.strips import VECTORS
+from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-# Pixels per unit, or 32-bit words of a line: long streams; fewer pages, where vectors of channels alternate.
+# Pixels per unit: long streams; fewer pages, where vectors of channels alternate.
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64
 
 
@@ -24,13 +26,8 @@ def _lanes(isa: Isa, channels: int, element: Element, *views: Strides) -> int:
     return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
 
 
-def _mode(source: RowTile, target: RowTile, block: int, whole: bool) -> tuple[int, bool]:
-    """Select the mode for a target of block size `block`, and whether partial vectors need no buffer.
-
-    `whole`: the channels of a pixel fill 32-bit groups.
-    """
-    if source.kind == target.kind and (target.kind in (ROWS, PLANES) or target.kind == WORDS and whole):
-        return LINES, True
+def _mode(source: RowTile, target: RowTile, block: int) -> tuple[int, bool]:
+    """Select the mode for a target of block size `block`, and whether partial vectors need no buffer."""
     if target.kind == BLOCKED:
         return PACK, True
     if source.kind == BLOCKED:
@@ -40,18 +37,6 @@ def _mode(source: RowTile, target: RowTile, block: int, whole: bool) -> tuple[in
     if source.kind == CHANNELS:
         return UNPACK, False
     return BOTH, True
-
-
-def _same(channels: int, width: int, source: Strides, target: Strides, size: int) -> int:
-    """Elements per image if both views are contiguous in the same order; else 0."""
-    axes = ((target.c, target.block), (target.cb, channels // target.block), (target.w, width))
-    step = size
-    for stride, count in sorted(axis for axis in axes if axis[1] > 1):
-        if stride != step:
-            return 0
-        step *= count
-    together = source._replace(n=0, h=0) == target._replace(n=0, h=0) and channels % target.block == 0
-    return step // size if together else 0
 
 
 def _spare(mode: int, tile: RowTile, channels: int, source: Strides, target: Strides) -> int | None:
@@ -67,40 +52,63 @@ def _spare(mode: int, tile: RowTile, channels: int, source: Strides, target: Str
     return divide((-channels % tile.group) * tile.bytes, view.w)
 
 
-def reorder_step(
-    isa: Isa,
-    space: Space,
-    shape_nchw: tuple[int, int, int, int],
-    x: Operand,
-    y: Operand,
-    threads: int,
-    element: Element = F32,
-) -> Step:
-    """Make one parallel call that reorders the (N, C, H, W) activation `x` to `y`; tail channels of `y` are zero."""
-    n, channels, h, w = shape_nchw
-    rows, width, (source, target) = plane(h, w, x.strides, y.strides)
-    if rows == 1 and (count := _same(channels, width, source, target, element.bytes)):
-        channels, width, source = 1, count, Strides(source.n, 1, 0, 0, 0, element.bytes)
-        target = source._replace(n=target.n)
-    lanes = _lanes(isa, channels, element, source, target)
-    read, written = (row_tile(lanes, view, element, channels) for view in (source, target))
+def supports(image: Image) -> ReorderTile:
+    """Select the tile for a movement."""
+    element = image.element
+    lanes = _lanes(image.isa, image.channels, element, image.source, image.target)
+    read, written = (row_tile(lanes, view, element, image.channels) for view in (image.source, image.target))
+    mode, parts = _mode(read, written, image.target.block)
+    return ReorderTile(lanes, read, written, mode, parts)
+
+
+def cost(image: Image) -> float:
+    """Cycles per cache line."""
+    tile = supports(image)
+    kinds = {tile.source.kind, tile.target.kind}
+    total = _evictions(image, kinds) + COSTS.buffer * (tile.mode == BOTH)
+    if ANY in kinds:
+        return total + COSTS.lane * LINE / image.size
+    if kinds & {ROWS, WORDS, PLANES} and image.width < tile.source.least:
+        return total + COSTS.short_row * LINE / image.size
+    return total + COSTS.vector + COSTS.partial * (CHANNELS in kinds and image.channels % tile.target.each != 0)
+
+
+def _evictions(image: Image, kinds: set[int]) -> float:
+    """Cycles per cache line to fetch those again that were evicted before the next vector of channels.
+
+    Where pixels share no sets, only copies of vectors evict them.
+    """
+    source, target = image.source, image.target
+    if kinds == {BLOCKED}:  # vectors of a long block are far apart
+        return COSTS.refetch * (max(source.block, target.block) > image.isa.block(image.element))
+    far = [
+        count_l1_sets(view.w)
+        for view in (source, target)
+        if view.block == 1 and view.cb == image.size and abs(view.w) * _CHUNK_OF_ALL_CHANNELS >= OPEN * WAY
+    ]
+    if not far or not kinds <= {*VECTORS} and min(far) == WAY // LINE:
+        return 0.0
+    return COSTS.evicted if min(far) <= FEW_SETS else COSTS.refetch
+
+
+def bind(image: Image, tile: ReorderTile, space: Space) -> Step:
+    """Make the call of the kernel."""
+    channels, width, source, target = image.channels, image.width, image.source, image.target
     stored = divide(channels, target.block) * target.block
-    mode, parts = _mode(read, written, target.block, channels % written.each == 0)
-    by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
-    chunk = _CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK
-    chunk = least(width, chunk * 4 // element.bytes if mode == LINES and written.kind == PLANES else chunk)
-    groups, chunks = divide(stored, written.group), divide(width, chunk)
-    spare = _spare(mode, written, channels, source, target)
-    buffer_step = chunk * 4 * lanes if mode == BOTH or not parts else 0
+    by_pixel = CHANNELS in (tile.source.kind, tile.target.kind)  # the groups of a pixel share its cache lines and page
+    chunk = least(width, _CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK)
+    groups, chunks = divide(stored, tile.group), divide(width, chunk)
+    spare = _spare(tile.mode, tile.target, channels, source, target)
+    buffer_step = chunk * 4 * tile.lanes if tile.mode == BOTH or not tile.parts else 0
     args: Args = {
-        "x": x.ref,
-        "y": y.ref,
-        **worker_args("buffer", space, buffer_step, threads),
-        "units": n * groups * rows * chunks,
+        "x": image.x,
+        "y": image.y,
+        **worker_args("buffer", space, buffer_step, image.threads),
+        "units": image.n * groups * image.rows * chunks,
         "channels": channels,
         "stored": stored,
         "groups": groups,
-        "rows": rows,
+        "rows": image.rows,
         "chunks": chunks,
         "by_pixel": int(by_pixel),
         "chunk": chunk,
@@ -109,4 +117,4 @@ def reorder_step(
         **view_args("x", source),
         **view_args("y", target),
     }
-    return Step(reorder, ReorderTile(lanes, read, written, mode, parts), args)
+    return Step(reorder, tile, args)

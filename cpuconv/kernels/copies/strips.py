@@ -50,6 +50,11 @@ class StripTile:
         return {self.source.kind, self.target.kind}
 
     @property
+    def packs(self) -> bool:
+        """Whether rows of channels become vectors; else the reverse."""
+        return self.source.kind not in VECTORS
+
+    @property
     def bytes(self) -> int:
         """Bytes per element."""
         return self.target.bytes
@@ -167,67 +172,29 @@ def _copied(tile, args, x, y, vectors, width):
             copy_vector(tile, source + i * args.x_w, target + i * args.y_w)
 
 
-def _pack_floats(tile, x, row_step, y, step):
-    _pack_pixels(tile, x, row_step, y, step)
+@emitter
+def _transpose(tile: Any, vec: Vector, x: Any, x_step: Any, y: Any, y_step: Any) -> None:
+    """Transpose `tile.pixels` pixels of a vector of channels: rows of channels to vectors, or vectors to rows."""
+    if tile.packs:
+        chosen = _pack_pixels if tile.bytes == 4 else words_from_planes
+    elif tile.bytes == 4:
+        chosen = _unpack_pixels
+    else:
+        chosen = lines_from_words if tile.pixels == tile.group else planes_from_words
+    chosen.emit(vec.builder, tile, x, x_step, y, y_step)
 
 
-def _pack_words(tile, x, row_step, y, step):
-    words_from_planes(tile, x, row_step, y, step)
-
-
-@specialise_on_tile(lambda tile: _pack_floats if tile.bytes == 4 else _pack_words)
-def _pack(tile, x, row_step, y, step):
-    """Pack `tile.pixels` of each channel's row to vectors of channels, `step` bytes apart."""
-
-
-def _unpack_floats(tile, x, step, y, row_step):
-    _unpack_pixels(tile, x, step, y, row_step)
-
-
-def _unpack_words(tile, x, step, y, row_step):
-    planes_from_words(tile, x, step, y, row_step)
-
-
-def _unpack_lines(tile, x, step, y, row_step):
-    lines_from_words(tile, x, step, y, row_step)
-
-
-def _unpack_of(tile):
-    if tile.bytes == 4:
-        return _unpack_floats
-    return _unpack_lines if tile.pixels == tile.group else _unpack_words
-
-
-@specialise_on_tile(_unpack_of)
-def _unpack(tile, x, step, y, row_step):
-    """Unpack: the reverse of `_pack`."""
-
-
-def _packed(tile, args, x, y, vectors, width):
+def _transposed(tile, args, x, y, vectors, width):
+    x_step, y_step = args.x_cb if tile.packs else args.x_w, args.y_w if tile.packs else args.y_cb
     for i in range(0, width, tile.pixels):
         at = min(i, width - tile.pixels)  # the last pixels overlap the ones before
         for number in range(vectors):
             source = _of_bundle(x + at * args.x_w, number, args.x_near, args.x_far)
             target = _of_bundle(y + at * args.y_w, number, args.y_near, args.y_far)
-            _pack(tile, source, args.x_cb, target, args.y_w)
+            _transpose(tile, source, x_step, target, y_step)
 
 
-def _unpacked(tile, args, x, y, vectors, width):
-    for i in range(0, width, tile.pixels):
-        at = min(i, width - tile.pixels)
-        for number in range(vectors):
-            source = _of_bundle(x + at * args.x_w, number, args.x_near, args.x_far)
-            target = _of_bundle(y + at * args.y_w, number, args.y_near, args.y_far)
-            _unpack(tile, source, args.x_w, target, args.y_cb)
-
-
-def _move_of(tile):
-    if tile.source.kind not in VECTORS:
-        return _packed
-    return _copied if tile.target.kind in VECTORS else _unpacked
-
-
-@specialise_on_tile(_move_of)
+@specialise_on_tile(lambda tile: _copied if tile.kinds <= {*VECTORS} else _transposed)
 def _move(tile, args, x, y, vectors, width):
     """Move `width` pixels of `vectors` vectors of a bundle; x and y are the addresses of its first vector."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
-from cpuconv.kernels.copies.copying import merge_axes
+from cpuconv.kernels.copies.movement import merge_axes
 
 
 class Cut(NamedTuple):

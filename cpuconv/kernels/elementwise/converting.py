@@ -7,7 +7,7 @@ import math
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32, TensorView
-from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.elementwise.driver import elementwise_steps
 from cpuconv.kernels.elementwise.expression import Operand
 
@@ -18,7 +18,7 @@ def converted(processor: Processor, space: Space, x: TensorView, y: TensorView) 
     Both have one dtype, or float32 and bfloat16. bfloat16 must be blocked; as a destination it may also be dense.
     """
     if x.dtype == y.dtype:
-        return copy_steps(processor, space, x, y)
+        return move_tensor(processor, space, x, y)
     if (x.block > 1) == (y.block > 1):
         return elementwise_steps(processor, Operand(0), y, [x])
     if y.block == 1 and y.dtype != FLOAT32:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import merge_axes
+from cpuconv.kernels.copies.movement import merge_axes
 from cpuconv.problem.integers import divide
 
 

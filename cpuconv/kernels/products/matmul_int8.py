@@ -18,7 +18,7 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import as_seen, pair_product
@@ -70,7 +70,7 @@ def int8_matmul_steps(
         if any(step == 1 or size == 1 for step, size in zip(place.strides[-axes:], place.shape[-axes:], strict=True)):
             return place
         copied = TensorView.plain(space.reserve(math.prod(place.shape)), place.shape, place.dtype)
-        steps.append(copy_step(processor, place, copied))
+        steps.extend(move_tensor(processor, space, place, copied))
         return copied
 
     work = MatmulProblem.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged

@@ -17,7 +17,7 @@ from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import copy_float
 from cpuconv.kernels.emit.loop import loop
@@ -220,7 +220,7 @@ def grid_sample_steps(
     processor: Processor, space: Space, tile: TapsTile, x: TensorView, grid: TensorView, y: TensorView
 ) -> list[Step]:
     """Kernel calls for images (N, C, H, W) of any strides, a dense grid (N, h, w, 2) and a dense output."""
-    lanes, steps = processor.isa.lanes, []
+    lanes, steps = processor.isa.lanes, list[Step]()
     n, c, height, width = x.shape
     points = y.shape[2] * y.shape[3]
     few = c <= _FEW and y.strides[3] == F32.bytes
@@ -228,7 +228,7 @@ def grid_sample_steps(
         pitch = (c if c < lanes else divide(c, lanes) * lanes) * F32.bytes
         strides = (height * width * pitch, F32.bytes, width * pitch, pitch)
         copied = TensorView(space.reserve(n * strides[0]), x.shape, strides)
-        steps, x = [copy_step(processor, x, copied)], copied
+        steps, x = move_tensor(processor, space, x, copied), copied
     vectors = divide(c, lanes)
     taps, vector = tile.count, lanes * F32.bytes
     args: Args = {

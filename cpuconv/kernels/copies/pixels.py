@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from autotune.data_classes import dataclass
-from cpuconv.isa.vector import Vector
-from cpuconv.kernels.channel_groups.partial_groups import copy_words, pack_partial, unpack_partial, zero_words
-from cpuconv.kernels.emit.intrinsics import emitter
-from cpuconv.kernels.emit.transpose import NARROW
+from cpuconv.kernels.copies.unaligned import (
+    copy_quad,
+    copy_unaligned,
+    copy_words,
+    pack_partial,
+    unpack_partial,
+    zero_words,
+)
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -37,28 +39,17 @@ class PixelTile:
         return 4 * self.lanes
 
 
-@emitter
-def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
-
-
-@emitter
-def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    quad = Vector(vec.builder, NARROW)
-    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
-
-
 @inline
 def _copied(tile, x, x_pixel, y, y_pixel, bytes_, pixels):
     """Copy `bytes_` bytes of each pixel, a multiple of 16."""
     at = 0
     while at + tile.bytes <= bytes_:
         for pixel in range(pixels):
-            _copy_vector(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
+            copy_unaligned(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
         at += tile.bytes
     while at < bytes_:
         for pixel in range(pixels):
-            _copy_quad(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
+            copy_quad(tile, x + at + pixel * x_pixel, y + at + pixel * y_pixel)
         at += 16
 
 

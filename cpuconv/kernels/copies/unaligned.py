@@ -1,4 +1,4 @@
-"""Partial channel groups between NHWC pixels and blocks, moved by words of 1, 2, 4 or 8 bytes.
+"""Moves between unaligned addresses: of vectors, and of partial channel groups by words of 1, 2, 4 or 8 bytes.
 
 A word is a block of 1 to 8 bytes, or 8 bytes of a longer one. The last word of a pixel is read or written at an address
 such that it ends with the pixel; for a pixel shorter than a word it overlaps the adjacent pixels.
@@ -10,6 +10,7 @@ from typing import Any
 
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import copy_byte, emitter
+from cpuconv.kernels.emit.transpose import NARROW
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import inline
 
@@ -30,6 +31,19 @@ def _write(vec: Vector, tile: Any, value: Any, address: Any) -> None:
 
 def _bits(vec: Vector, tile: Any, bytes_: Any) -> Any:
     return vec.builder.trunc(vec.builder.mul(bytes_, I64(8)), ir.IntType(8 * tile.word))
+
+
+@emitter
+def copy_unaligned(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy a vector."""
+    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
+
+
+@emitter
+def copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy 16 bytes."""
+    quad = Vector(vec.builder, NARROW)
+    quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
 
 
 @emitter

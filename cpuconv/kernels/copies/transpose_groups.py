@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.channel_groups.partial_groups import keep_first, pack_partial, unpack_partial
+from cpuconv.kernels.copies.unaligned import keep_first, pack_partial, unpack_partial
 from cpuconv.kernels.emit.interleave import QUAD, interleaved, within_quads
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.transpose import NARROW, first_elements, join, present_rows

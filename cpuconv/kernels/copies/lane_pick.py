@@ -1,7 +1,7 @@
-"""Permutation of channels between blocked tensors: each target vector is shuffled from a few source vectors.
+"""Copy of channels between blocked tensors, in any order: each target vector is shuffled from a few source vectors.
 
 A table lists the source blocks of each target block. The lane permutation is a constant of a micro-kernel, which target
-blocks share where possible: a channel shuffle has a handful of them.
+blocks share where possible: a channel shuffle has a handful of them, a range of channels three.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.following.sizes import affine
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.processor import Processor
@@ -21,6 +22,7 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.copying import picked
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
@@ -31,12 +33,16 @@ _CHUNK = 512  # pixels per unit
 
 @dataclass(frozen=True)
 class PickTile:
-    """Tile: for each channel of a target block, its index in the concatenated source blocks; -1: zero."""
+    """Tile: for each channel of a target block, its index in the concatenated source blocks; -1: zero.
+
+    The first `kept` lanes of the target are unchanged.
+    """
 
     lanes: int
     blocks: int
     places: tuple[int, ...]
     element: Element = F32
+    kept: int = 0
 
 
 @MicroKernel
@@ -51,8 +57,10 @@ def pick_lanes(tile: PickTile, builder: ir.IRBuilder, x: Any, offsets: Any, y: A
     def move(index: Any) -> None:
         at = builder.mul(index, pixel)
         vectors = [load_narrow(vec, element, vec.offset(block, at)) for block in blocks]
-        made = picked(vec, ir.Constant(vectors[0].type, None), vectors, tile.places)
-        store_narrow(vec, element, made, vec.offset(target, at))
+        made, place = picked(vec, ir.Constant(vectors[0].type, None), vectors, tile.places), vec.offset(target, at)
+        if tile.kept:
+            made = builder.select(first_lanes(vec, I64(tile.kept)), load_narrow(vec, element, place), made)
+        store_narrow(vec, element, made, place)
 
     loop(builder, 0, pixels, move)
 
@@ -85,39 +93,54 @@ def pick_channels(tile, worker, before, part, parts, args):
         )
 
 
-def picks(channels: Sequence[int], lanes: int, element: Element = F32) -> list[tuple[PickTile, list[int]]]:
-    """Tile and source blocks of each target block of `lanes` of the channels."""
+def picks(
+    channels: Sequence[int], lanes: int, element: Element = F32, kept: int = 0
+) -> list[tuple[PickTile, list[int]]]:
+    """Tile and source blocks of each target block of `lanes` of the channels, behind `kept` lanes of the first one."""
     made = []
-    for start in range(0, len(channels), lanes):
-        wanted = channels[start : start + lanes]
-        sources = list(dict.fromkeys(channel // lanes for channel in wanted))
-        places = [sources.index(channel // lanes) * lanes + channel % lanes for channel in wanted]
+    wanted = [*[None] * kept, *channels]
+    for start in range(0, len(wanted), lanes):
+        here = wanted[start : start + lanes]
+        sources = list(dict.fromkeys(channel // lanes for channel in here if channel is not None))
+        places = [-1 if each is None else sources.index(each // lanes) * lanes + each % lanes for each in here]
         places += [-1] * (lanes - len(places))
-        made.append((PickTile(lanes, len(sources), tuple(places), element), sources))
+        made.append((PickTile(lanes, len(sources), tuple(places), element, kept if start == 0 else 0), sources))
     return made
 
 
-def pick_step(processor: Processor, x: TensorView, y: TensorView, channels: Sequence[int]) -> Step:
-    """Make one call that copies `channels` of `x`, in this order, to `y`; both are blocked alike."""
-    n, blocks, h, w, lanes = y.physical
-    made = picks(channels, lanes, y.element)
-    offsets = np.zeros((blocks, max(tile.blocks for tile, _ in made)), np.int64)
+def pick_step(processor: Processor, x: TensorView, y: TensorView, channels: Sequence[int], onto: int = 0) -> Step:
+    """Make one call that copies channels between blocked tensors of equal blocks and planes.
+
+    Parameters
+    ----------
+    processor : Processor
+    x, y : TensorView
+    channels : sequence of int
+        Channels of `x`, in the order of `y`.
+    onto : int
+        First channel in `y`. Earlier channels are unchanged; lanes after the last one, to the end of its block, are
+        zero.
+    """
+    n, _, h, w, lanes = y.physical
+    made = picks(channels, lanes, y.element, onto % lanes)
+    offsets = np.zeros((len(made), max(tile.blocks for tile, _ in made)), np.int64)
     for row, (_, sources) in zip(offsets, made, strict=True):
         row[: len(sources)] = sources
     chunks = divide(h * w, _CHUNK)
     args: Args = {
         "x": x.ref,
-        "y": y.ref,
-        "units": n * blocks * chunks,
-        "blocks": blocks,
+        "y": y.ref + onto // lanes * y.strides[1],
+        "units": n * len(made) * chunks,
+        "blocks": len(made),
         "chunks": chunks,
         "chunk": _CHUNK,
         "pixels": h * w,
         "codes": tuple(MicroRef(pick_lanes, tile) for tile, _ in made),
-        "offsets": offsets * x.strides[1],
+        "offsets": affine(lambda step: offsets * step, x.strides[1]),
         "most": offsets.shape[1],
         "x_image": x.strides[0],
         "y_image": y.strides[0],
         "y_block": y.strides[1],
     }
-    return Step(pick_channels, _Driver(lanes, y.element.bytes), args, processor.parts(2 * y.size))
+    parts = processor.parts(2 * y.element.bytes * n * len(made) * lanes * h * w)
+    return Step(pick_channels, _Driver(lanes, y.element.bytes), args, parts)
