@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.exports import lazily
+from baselib.exports import lazily
 
 if TYPE_CHECKING:
     from autotune.machine.device import Device, allowed_cores, fingerprint

@@ -10,8 +10,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from autotune.data_classes import dataclass
 from autotune.machine.roofline import Work
+from baselib.data_classes import dataclass
 
 GROUP = "autotune.workloads"
 VARIABLE = "AUTOTUNE_WORKLOAD"

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 from tabulate import tabulate
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from bench import options
 from bench.models import Data
 from bench.peers import CPUCONV, OWN_F32

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from bench import options, report, shapes, typed
 from bench.options import positive
 from bench.peers import OWN_F32, PEERS

@@ -21,7 +21,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 import cpuconv
-from autotune.files import write_whole
+from baselib.files import write_whole
 from bench import models, options, roofs, shapes
 from bench.networks.problem import NetworkProblem, asked, problems
 from bench.peers import CPUCONV

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from cpuconv.protos.operators import TABLE, UNBOUNDED
 
 _OPTIONS = {"Single": "r", "Optional": "o", "Variadic": "v"}

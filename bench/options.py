@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from bench.shapes import CANONICAL
 
 INTERRUPTED = 130  # exit code after Ctrl-C

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from bench import options
 from bench.options import positive
 from bench.settings import machine_name

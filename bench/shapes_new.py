@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 import cpuconv
-from autotune.interpreter import python
+from baselib.interpreter import python
 from bench import options, shapes
 from bench.results import geomean
 from bench.shapes.drawn import draw
 from cpuconv.conv import session
-from cpuconv.conv.choice import select, tuned
+from cpuconv.conv.choice import auto_settings, select, substitutes, tuned
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.recipe import assemble
 from cpuconv.kernels.products import tiling
@@ -67,7 +67,7 @@ def choices(auto: bool) -> dict[str, dict[str, float]]:
 
     def choose(problem: ConvProblem) -> None:
         if auto:
-            problem = select.resolve_layouts(problem, "auto", "auto", limits)
+            problem = auto_settings.resolve_layouts(problem, "auto", "auto", limits)
         select.choose(problem, "heuristic", limits)
 
     found = {}
@@ -113,7 +113,7 @@ def _parts(shape: tuple[int, ...], weight: np.ndarray, padding: int) -> dict[str
     problem = ConvProblem(n, c, h, w, k, r, s, pads=(padding,) * 4, threads=1)
     choice = select.choose(problem, "heuristic", Limits())
     forms = session.current.weights.forms(session.current.fingerprint(weight))
-    candidate = select.prefer_packed(problem, Limits(), choice, forms).candidate
+    candidate = substitutes.with_packed_weights(problem, Limits(), choice, forms).candidate
     parts["choice"] = time.perf_counter() - start
     form = candidate.packing(problem)
     parts["packing"] = 0.0 if form in forms else _seconds(lambda: form.pack(weight))

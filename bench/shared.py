@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from autotune.interpreter import python
 from autotune.machine import cores
+from baselib.interpreter import python
 from bench import options
 from bench.engine import Engine
 from bench.peers import CPUCONV

@@ -22,8 +22,8 @@ from typing import Any
 from rich.console import Console
 from tabulate import tabulate
 
-from autotune.interpreter import python
-from autotune.paths import VARIABLE
+from baselib.interpreter import python
+from baselib.paths import VARIABLE
 from bench import options
 from bench.first import NAMES
 from bench.peers import CPUCONV

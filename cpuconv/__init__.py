@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.exports import lazily as _lazily
+from baselib.exports import lazily as _lazily
 from cpuconv import origin as _origin  # noqa: F401, first import: it records the state of the source files
 
 # isort: split

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import sys
 
-from autotune.signals import signals_blocked
+from baselib.signals import signals_blocked
 
 
 def check() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 _NAME = ROOT.name
-_BUILT_ON = ("autotune", "layouts")  # other packages of the same wheel
+_BUILT_ON = ("autotune", "baselib", "layouts")  # other packages of the same wheel
 _HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD without its hash does not identify our code
 
 State = tuple[int, int, int, int, int]

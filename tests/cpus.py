@@ -23,7 +23,7 @@ from pathlib import Path
 import arm
 import llvmlite.binding as llvm
 
-from autotune.interpreter import VARIABLE, python
+from baselib.interpreter import VARIABLE, python
 from bench.packs.features import environment
 from support import emulated, lowered
 from support.lowered.features import FEATURES

@@ -15,9 +15,9 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 
-PACKAGES = ["autotune", "cpuconv", "layouts"]  # whose branches count
+PACKAGES = ["autotune", "baselib", "cpuconv", "layouts"]  # whose branches count
 KERNELS = ["functions", "isa", "kernels", "memory", "runtime", "solvers"]  # rooms of cpuconv whose code Numba compiles
 _NONE = 77
 _SLOW, _MEGABYTES, _LONGEST = 5, 1024, 1 << 16  # seconds, memory and bytes of one file

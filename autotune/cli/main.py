@@ -14,20 +14,20 @@ from autotune.cli import wisdom as cli_wisdom
 from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, printed, say
 from autotune.cli.parsing import Parser, add_version
 from autotune.cli.wide import WIDE, add_wide, on_screen
-from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import as_lines, examine, figure_text
 from autotune.report.explain import explain_stored
 from autotune.report.table_rows import Section, best_lines
-from autotune.screen import Column, Table, as_text, pairs_text, terminal_width
-from autotune.signals import interrupts_arrive
 from autotune.store.store import Store, Use
-from autotune.text import count_of, joined
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.worker import WorkerError
 from autotune.wisdom.document import WisdomError
 from autotune.workload import SourceError, discover
+from baselib.files import write_whole
+from baselib.screen import Column, Table, as_text, pairs_text, terminal_width
+from baselib.signals import interrupts_arrive
+from baselib.text import count_of, joined
 
 ALL = "all"
 _SHOWN = (  # columns of `show`: title, rank, and min. width of those that may be shortened

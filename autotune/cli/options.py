@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine.device import allowed_cores
-from autotune.text import count_of
 from autotune.workload import Problem, Reading, Workload
+from baselib.text import count_of
 
 AUTO = "auto"
 

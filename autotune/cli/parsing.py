@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
-from autotune.text import suggested
+from baselib.text import suggested
 
 _USAGE = 2
 _DISTRIBUTION = "cpuconv"  # distribution of both programs

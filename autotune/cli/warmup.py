@@ -29,21 +29,21 @@ from autotune.cli.options import (
     threads,
 )
 from autotune.cli.wide import add_wide
-from autotune.files import write_whole
 from autotune.machine.cores import thread_counts
 from autotune.machine.device import allowed_cores, fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import measure, missing_roofs
 from autotune.report.table_rows import ProblemRow, Section, best_lines, note_of, whole_text
-from autotune.screen import terminal_width
 from autotune.store.store import Store, Use
-from autotune.text import count_of
 from autotune.tuning import fleet
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import Workers, describe
 from autotune.wisdom import exchange
 from autotune.workload import MISSED, WEIGHTS, Problem, SourceError, Workload, discover
+from baselib.files import write_whole
+from baselib.screen import terminal_width
+from baselib.text import count_of
 
 
 def run(options: argparse.Namespace) -> int:

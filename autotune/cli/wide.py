@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from autotune.screen import Report, terminal_width
+from baselib.screen import Report, terminal_width
 
 WIDE = "--wide shows all"
 

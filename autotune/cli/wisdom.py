@@ -11,13 +11,13 @@ from typing import Any, Literal
 from tabulate import tabulate
 
 from autotune.cli.options import FAILED, OK, USAGE, say
-from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, render
 from autotune.workload import Workload, discover
+from baselib.files import write_whole
 
 FILE = "a wisdom file, or a store"
 

@@ -16,10 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
 from autotune.machine import host_cpu
 from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 
 __all__ = ["Device", "allowed_cores", "fingerprint", "microarchitecture"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 FMA, STORES, MEMORY = "FMA", "stores", "memory"
 COMPUTE, BANDWIDTH, OVERHEAD = "compute", "bandwidth", "overhead"

@@ -8,11 +8,11 @@ from typing import Any
 
 from autotune.machine.device import Device, allowed_cores, fingerprint, microarchitecture
 from autotune.machine.roofline import DTYPE, GFLOPS, MEASURED, newest_roofs, roofs_for
-from autotune.paths import cache_folder
 from autotune.store.store import Store
-from autotune.text import count_of
 from autotune.tuning.worker import describe
 from autotune.workload import Workload
+from baselib.paths import cache_folder
+from baselib.text import count_of
 
 LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
 GBS = "_gbs"

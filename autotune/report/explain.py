@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
-from autotune.data_classes import dataclass
 from autotune.machine.roofline import Roofs, Verdict, Work, busy_note, classify, roofs_for
-from autotune.screen import Column, Report, Table
 from autotune.store.rows import COLD, PROVISIONAL, RowLimits
 from autotune.store.store import Store
-from autotune.text import joined, number, size
 from autotune.wisdom.tiers import OLDER_KERNELS, Found, Tiers
 from autotune.workload import ADMITS, WEIGHTS, Candidate, Rejected, Workload
+from baselib.data_classes import dataclass
+from baselib.screen import Column, Report, Table
+from baselib.text import joined, number, size
 
 HEADERS = (
     Column(""),

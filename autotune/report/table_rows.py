@@ -8,17 +8,17 @@ from dataclasses import field, replace
 from itertools import groupby
 from typing import Any
 
-from autotune import screen
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
 from autotune.machine.device import microarchitecture
 from autotune.machine.roofline import Roofs, Verdict, Work, busy_note, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
 from autotune.store.rows import COLD, RowLimits
 from autotune.store.store import Row, Store, Use
-from autotune.text import count_of, joined, number, size
 from autotune.wisdom.tiers import Tiers
 from autotune.workload import ADMITS, Workload
+from baselib import screen
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
+from baselib.text import count_of, joined, number, size
 
 FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fraction")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from autotune import screen
 from autotune.report.page import page
 from autotune.report.table_rows import COLUMNS, ProblemRow, Section, note_of, remedies, total_text, totals
+from baselib import screen
 
 
 def render(sections: Sequence[Section], format: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from autotune.locks import Lock
-from autotune.paths import store_path
 from autotune.store import database
+from baselib.locks import Lock
+from baselib.paths import store_path
 
 T = TypeVar("T")
 

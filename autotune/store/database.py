@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from autotune.files import check_regular, open_regular
-from autotune.paths import is_cached
 from autotune.store.mounts import is_remote
 from autotune.store.rows import checksum
 from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
+from baselib.files import check_regular, open_regular
+from baselib.paths import is_cached
 
 APPLICATION = 0x43505543  # "CPUC", SQLite's application ID in the file header
 MAGIC = b"SQLite format 3\0"

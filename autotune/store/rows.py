@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
-from autotune.data_classes import dataclass
 from autotune.workload import WEIGHTS, Problem, Searchable
+from baselib.data_classes import dataclass
 
 WARM, COLD = WEIGHTS
 State = Literal["ok", "provisional", "rejected"]

@@ -14,7 +14,6 @@ from typing import Any
 
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
-from autotune.paths import VARIABLE, NoFolderError
 from autotune.store import database
 from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
@@ -32,6 +31,7 @@ from autotune.store.rows import (
     to_values,
 )
 from autotune.workload import Problem
+from baselib.paths import VARIABLE, NoFolderError
 
 __all__ = ["WEIGHTS", "Row", "Store", "Use", "shared"]
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 
-from autotune.data_classes import dataclass
 from autotune.timing.stack import with_random_stack_offset
+from baselib.data_classes import dataclass
 
 Run = Callable[[], None]
 Summary = Callable[[Sequence[float]], float]

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from autotune.interpreter import python_main
 from autotune.machine.device import fingerprint
-from autotune.signals import start_thread
 from autotune.store.store import Store
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Workers
 from autotune.workload import MISSED, Workload, discover
+from baselib.interpreter import python_main
+from baselib.signals import start_thread
 
 NICENESS = 19
 PERIOD = 2.0  # seconds between checks for missed problems

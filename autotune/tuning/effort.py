@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.warmup import warmup
@@ -18,6 +17,7 @@ from autotune.tuning.worker import Workers, describe
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, parse, render
 from autotune.workload import Problem, Workload, discover
+from baselib.data_classes import dataclass
 
 if TYPE_CHECKING:
     from distributed import Client, Future

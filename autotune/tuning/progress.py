@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from autotune.data_classes import dataclass
 from autotune.tuning.effort import Effort
+from baselib.data_classes import dataclass
 
 TYPICAL_COMPILE = 0.5  # initial estimate: seconds per candidate and worker
 TYPICAL_OVERHEAD = 0.5  # initial estimate: seconds per problem in addition to its timing

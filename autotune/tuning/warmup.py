@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
-from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
 from autotune.tuning.candidates import choose
@@ -24,6 +23,7 @@ from autotune.tuning.search import Search, Tried, decide_all
 from autotune.tuning.threads import compare
 from autotune.tuning.worker import Pool, Task, Workers, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
+from baselib.data_classes import dataclass
 
 FIRST_BATCH = 4  # problems, visited in turn to spread each over time; each batch is twice as large as the one before
 BATCH_SECONDS = 30.0  # max. effort seconds of the problems in one batch

@@ -22,11 +22,11 @@ from dataclasses import field
 from types import TracebackType
 from typing import IO, Any
 
-from autotune.data_classes import dataclass
-from autotune.interpreter import python_main
 from autotune.machine.device import allowed_cores
-from autotune.signals import start_thread, unblock_signals
 from autotune.workload import Searchable, Verdict, Workload, check, discover
+from baselib.data_classes import dataclass
+from baselib.interpreter import python_main
+from baselib.signals import start_thread, unblock_signals
 
 Task = tuple[str, str]  # key of a problem, name of a candidate
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from autotune.files import read_regular
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
 from autotune.store.rows import REALS, TIMED, WEIGHTS, Finished, Row, Use
-from autotune.text import decoded_bytes
 from autotune.workload import ADMITS
+from baselib.files import read_regular
+from baselib.text import decoded_bytes
 
 FORMAT = "autotune-wisdom"
 VERSION = 1

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.files import open_regular
 from autotune.machine.roofline import newest_roofs
 from autotune.store import database
 from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, RowLimits, Use, carried
 from autotune.store.store import Store
 from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, device_of, parse, read, render
+from baselib.files import open_regular
 
 
 def load(path: Path) -> Wisdom:

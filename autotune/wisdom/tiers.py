@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from autotune.locks import Lock
 from autotune.store import database, store
 from autotune.store.connection import writes
 from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Row, RowLimits
 from autotune.wisdom.document import Wisdom, WisdomError, read
+from baselib.locks import Lock
 
 PINNED = "CPUCONV_WISDOM"  # environment variable that names a wisdom file
 TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from autotune.interpreter import python
 from autotune.machine.cores import allowed_cores
-from autotune.paths import VARIABLE
+from baselib.interpreter import python
+from baselib.paths import VARIABLE
 from bench.options import positive, words
 from bench.packs.contents import CLOSED, TYPES
 from bench.packs.features import environment, lacking

@@ -11,7 +11,7 @@ from typing import Any
 from autotune.machine.device import microarchitecture
 from bench.shapes import CANONICAL
 from bench.shapes.drawn import draw
-from cpuconv.conv.choice import model, select, tuned
+from cpuconv.conv.choice import auto_settings, model, select, tuned
 from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.session import TABLES
@@ -67,7 +67,7 @@ def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
     """Yield the model's selections in the problem's layouts, and in the layouts that it selects."""
     for layouts in ((problem.in_layout, problem.out_layout), (AUTO, AUTO)):
         try:
-            asked = select.resolve_layouts(problem, *layouts, Limits())
+            asked = auto_settings.resolve_layouts(problem, *layouts, Limits())
             model.check_types(asked)
             yield asked, select.untuned(asked, Limits()).candidate
         except CpuconvError:  # types or layouts that this CPU does not support

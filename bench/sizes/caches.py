@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.paths import VARIABLE, cache_folder
+from baselib.paths import VARIABLE, cache_folder
 from cpuconv.runtime.code.packs import active_pack
 
 CACHES = {

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from bench import first, oracle
 from bench.memory import NOW, PEAK, resident
 from bench.sizes.inputs import SizedNetwork

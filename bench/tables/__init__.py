@@ -18,8 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
+from baselib.interpreter import python
 from bench import report
 from bench.peers import CPUCONV
 from bench.race import Race

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from autotune.files import write_whole
 from autotune.tuning.effort import EFFORTS
+from baselib.files import write_whole
 from bench import compare, options, shapes, tables
 from bench.settings import PLAIN, Settings
 from cpuconv.problem.types import Types

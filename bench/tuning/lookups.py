@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 from autotune.machine.device import fingerprint
-from autotune.paths import VARIABLE
 from autotune.store.rows import RowLimits
 from autotune.store.store import Row, Store
+from baselib.paths import VARIABLE
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
 from cpuconv.conv import session as memory

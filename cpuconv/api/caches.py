@@ -55,8 +55,8 @@ def tune_in_background(effort: str = "quick") -> Background:
         There is no cache folder for sharing results between the two processes.
     """
     global _background
-    from autotune.paths import store_path
     from autotune.tuning.background import Background
+    from baselib.paths import store_path
 
     if _background is None or not _background.is_running():
         _background = Background("cpuconv.tuning.workload:workload", store_path(), effort)

@@ -11,22 +11,21 @@ import numpy as np
 
 from cpuconv.api.layer import Layer, LayerWeights, TemplateLayer
 from cpuconv.api.new_sizes import PLAIN, NewSize, choice_of
+from cpuconv.api.operands import Operands, operands, plan_operands
 from cpuconv.api.options import Options
-from cpuconv.api.typed import FLOAT32_CALL, Typed, bias_view, check_rank, typed
 from cpuconv.conv import session
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.template import Evaluated
-from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, kernel_view, logical_shape, writable_view
+from cpuconv.problem.arrays import as_operand, kernel_view, like, logical_shape, writable_view
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.requested_types import INPUTS, element_named, usual_input
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code.parallel_compile import early_helpers
 from cpuconv.runtime.float_environment import default_environment
-from cpuconv.runtime.threads import wanted_threads
+from cpuconv.runtime.threads import get_num_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,16 +127,12 @@ def plan(
         threads, strategy, accuracy, workspace_limit, reproducible, algorithm,
     )  # fmt: skip
     weight, element = as_operand(w, "w")
-    given = FLOAT32_CALL
-    if not (element is F32 and x_dtype is None and y_dtype is None and quantization is None):
-        x_element = element_named(x_dtype, "x_dtype", INPUTS) or usual_input(element)
-        weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, options.residual)
-        options = replace(options, types=given.types)
-    here, key = session.current, () if given is FLOAT32_CALL else given.key
-    new = NewSize.of_plan(options, x_shape, weight.shape, key)
+    x_element = element_named(x_dtype, "x_dtype", INPUTS) or usual_input(element)
+    given = plan_operands(x_element, weight, element, bias, y_dtype, quantization, options.residual)
+    options, weight, here = replace(options, types=given.types), given.weight, session.current
+    new = NewSize.of_plan(options, x_shape, weight.shape, given.key)
     evaluated = new.find() if new else None
     problem = evaluated.problem if evaluated else options.problem(x_shape, weight.shape)
-    bias = bias_view(bias, problem, given)
     name = here.fingerprint(weight, problem.threads)
     if evaluated is None:
         choice = options.choose(problem, name)
@@ -149,11 +144,10 @@ def plan(
     if packed is None:
         packed = here.weights.pack(name, form, kernel_view(weight), problem.threads)
     if evaluated is None or not problem.types.sum.integer:
-        numbers = given.numbers(weight, problem.k)
-        return Plan(problem, choice, options.limits, packed, bias, numbers=numbers, evaluated=evaluated)
-    kin = LayerWeights.of(evaluated.template)
-    epilogue = kin.epilogue(problem, choice.candidate, name, weight, bias, given.quantization)
-    numbers = given.numbers(None, problem.k)
+        numbers = given.numbers()
+        return Plan(problem, choice, options.limits, packed, given.bias, numbers=numbers, evaluated=evaluated)
+    epilogue = LayerWeights.of(evaluated.template).epilogue(problem, choice.candidate, name, given)
+    numbers = given.numbers(zeros=True)
     return Plan(problem, choice, options.limits, packed, numbers=numbers, evaluated=evaluated, epilogue=epilogue)
 
 
@@ -189,12 +183,12 @@ def explain(
     if not isinstance(types, (str, Types)):
         raise ArgumentTypeError(must("types", "a string such as 'u8:s8:u8', or a Types", describe(types)))
     known = Types.parse(types) if isinstance(types, str) else types
-    asked = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
-    problem = asked.problem(x_shape, w_shape)
-    choice = asked.choose(problem)
+    settings = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
+    problem = settings.problem(x_shape, w_shape)
+    choice = settings.choose(problem)
     from cpuconv.conv.choice import explain as explaining  # deferred, because it imports the report tables
 
-    return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
+    return explaining.explain(problem, settings.limits, str(choice.candidate), choice.decided_by)
 
 
 @overload
@@ -318,41 +312,39 @@ def conv2d(
     WorkspaceError
         No algorithm fits the workspace limit.
     """
-    count = wanted_threads(None) if threads is None else threads
+    count = get_num_threads() if threads is None else threads
     added = residual is not None
-    asked = (  # in the field order of `Options`
+    arguments = (  # in the field order of `Options`
         stride, padding, dilation, groups, activation, added, in_layout, out_layout,
         count, strategy, accuracy, workspace_limit, reproducible,
     )  # fmt: skip
-    weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_operand(w, "w")[0]
-    if weight.dtype is FLOAT32 and quantization is None and y_dtype is None:
-        given = FLOAT32_CALL
-    else:
-        x_element = as_operand(x, "x")[1]
-        weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, added)
+    given = operands(x, w, bias, y_dtype, quantization, added)
     try:  # serialised, because 1, 1.0 and True are equal as keys but differ as bytes
-        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, PLAIN)
-        if given is not FLOAT32_CALL:
+        key: Any = given.x.shape, given.weight.shape, marshal.dumps(arguments, PLAIN)
+        if given.types is not ALL_F32:
             key += given.key
         layer = session.current.cache.get(key)
     except (TypeError, ValueError):  # an argument of another type, such as a NumPy integer
         key = layer = None
     if layer is None:
-        layer = _layer(key, x, weight, Options(*asked, types=given.types), given)
-    if bias is not None:
-        bias = bias_view(bias, layer.plan.problem, given)
-    if out is not None and _overlaps(out, weight, bias):
+        layer = _layer(key, Options(*arguments, types=given.types), given)
+    if out is None:
+        result = layer.run(given, residual, None)
+        return result if given.x is x else like(x, result)
+    target = out if isinstance(out, np.ndarray) else writable_view(out, "out")
+    if any(other is not None and np.may_share_memory(target, other) for other in (given.weight, given.bias)):
         raise ArgumentError(must("out", "separate memory", "memory that an input occupies"))
-    return layer.run(x, residual, out, bias, weight, given.quantization)
+    layer.run(given, residual, target)
+    return out
 
 
 @default_environment()
-def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed) -> Layer:
+def _layer(key: Any, options: Options, given: Operands) -> Layer:
     """The layer of a call, cached under `key`; without a key, under the problem, threads, strategy and limits."""
-    check_rank(weight)
+    x, weight = given.x, given.weight
     channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)
-    x_shape = logical_shape(as_view(x, "x", options.types.x), _concrete(options.in_layout), channels, "x")
-    new = None if key is None else NewSize.asked(options, x_shape, key[1:])
+    x_shape = logical_shape(x, _concrete(options.in_layout), channels, "x")
+    new = None if key is None else NewSize.of_call(options, x_shape, key[1:])
     found = new and new.find()
     if new and found:
         return _by_template(key, new, found, options, given)
@@ -368,15 +360,15 @@ def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed)
         found = new and new.chosen(problem, choice)
         if new and found:
             return _by_template(key, new, found, options, given)
-        layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
+        layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(zeros=True)), here)
     here.cache.put(key, layer, layer.plan.nbytes)
     return layer
 
 
-def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Typed) -> Layer:
+def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, given: Operands) -> Layer:
     """The layer that runs the kernel calls of a template, cached under `key`."""
     here, problem, kin = session.current, found.problem, LayerWeights.of(found.template)
-    numbers = given.numbers(None, problem.k)
+    numbers = given.numbers(zeros=True)
     plan = Plan(problem, choice_of(found), options.limits, None, numbers=numbers, evaluated=found, epilogue=kin.blank)
     kin.blank = plan.epilogue
 
@@ -387,11 +379,6 @@ def _by_template(key: Any, new: NewSize, found: Evaluated, options: Options, giv
     layer = TemplateLayer(plan, here, kin, leave)
     here.cache.put(key, layer, plan.nbytes)
     return layer
-
-
-def _overlaps(out: Any, *inputs: np.ndarray | None) -> bool:
-    target = out if isinstance(out, np.ndarray) else writable_view(out, "out")
-    return any(other is not None and np.may_share_memory(target, other) for other in inputs)
 
 
 def _concrete(in_layout: str) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.api.operands import Operands
 from cpuconv.conv.caches.fingerprint import Fingerprint
 from cpuconv.conv.caches.lru_cache import Entry
-from cpuconv.conv.epilogue_block import Numbers, epilogue_block
+from cpuconv.conv.epilogue_block import epilogue_block
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.session import Session
@@ -50,19 +51,18 @@ class LayerWeights:
         problem: ConvProblem,
         candidate: Candidate,
         name: Fingerprint,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        quantization: Quantization | None,
+        given: Operands,
     ) -> np.ndarray:
         """Return the epilogue block for integer sums of the weights with fingerprint `name`.
 
         It is cached, because summing up the weights takes longer than many runs.
         """
+        bias = given.bias
         content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
-        key = name, content, quantization
+        key = name, content, given.quantization
         epilogue = self._epilogues.get(key)
         if epilogue is None:
-            epilogue = epilogue_block(problem, candidate, bias, Numbers.of(weight, quantization))
+            epilogue = epilogue_block(problem, candidate, bias, given.numbers())
             while len(self._epilogues) >= _MAX_EPILOGUES:
                 self._epilogues.pop(next(iter(self._epilogues)), None)
             self._epilogues[key] = epilogue
@@ -91,16 +91,9 @@ class Layer:
         own = self.plan.problem
         return own == replace(problem, threads=own.threads)
 
-    def run(
-        self,
-        x: Any,
-        residual: Any,
-        out: Any,
-        bias: np.ndarray | None,
-        weight: np.ndarray,
-        quantization: Quantization | None = None,
-    ) -> Any:
-        """Run the plan with raw weights (K, C/groups, R, S), minus zero points if integer, and `bias` (K,)."""
+    def run(self, given: Operands, residual: Any, out: np.ndarray | None) -> Any:
+        """Run the plan with an input, unpacked weights and a bias."""
+        weight, bias = given.weight, given.bias
         name = self._session.fingerprint(weight, self._threads)
         entry = self._entries.get(name)
         packed = None if entry is None else entry.use()
@@ -109,8 +102,8 @@ class Layer:
         else:
             self._changes = 0
         if self._scaled:
-            bias = self.kin.epilogue(self.plan.problem, self._candidate, name, weight, bias, quantization)
-        return self.plan.run(x, residual, out, bias, packed)
+            bias = self.kin.epilogue(self.plan.problem, self._candidate, name, given)
+        return self.plan.run(given.x, residual, out, bias, packed)
 
     def _packed(self, name: Fingerprint, weight: np.ndarray) -> np.ndarray:
         weights, form = self._session.weights, self.plan.packing

@@ -8,15 +8,17 @@ from typing import Any
 
 from cpuconv.api.options import Options
 from cpuconv.conv import session
-from cpuconv.conv.choice.by_class import class_choice, is_stored
-from cpuconv.conv.choice.model import AUTO, Choice, modelled_cost
-from cpuconv.conv.choice.select import MODELLED, note_untuned
+from cpuconv.conv.choice.model import AUTO, MODELLED, Choice, modelled_cost
+from cpuconv.conv.choice.query import Query
+from cpuconv.conv.choice.select import decide, note_untuned
+from cpuconv.conv.choice.sources.size_class import class_choice
+from cpuconv.conv.choice.tuned import is_stored
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.template import Algorithm, Evaluated, Padding, SizeClass
-from cpuconv.following.classes import BATCH, size_class
-from cpuconv.problem.arguments import Pads, padding, pair
+from cpuconv.problem.arguments import Pads, padding
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import wanted_threads
+from cpuconv.symbolic.classes import BATCH, size_class
 
 PLAIN = 2  # marshal format version in which equal values of equal types serialise to equal bytes
 
@@ -39,7 +41,7 @@ class NewSize:
         self.of: SizeClass = session.current.size_classes.of((key, c), of)
 
     @classmethod
-    def asked(cls, options: Options, x_shape: Sequence[int], key: Hashable) -> NewSize | None:
+    def of_call(cls, options: Options, x_shape: Sequence[int], key: Hashable) -> NewSize | None:
         """Return the size, or None if templates cannot be used and each size is planned by itself."""
         able = (
             options.algorithm is None
@@ -55,7 +57,7 @@ class NewSize:
     def of_plan(
         cls, options: Options, x_shape: Any, w_shape: Sequence[int], types: tuple[Hashable, ...]
     ) -> NewSize | None:
-        """As `asked`, with the key of a call of `conv2d`; None also if the arguments need validation first."""
+        """As `of_call`, with the key of a call of `conv2d`; None also if the arguments need validation first."""
         if type(x_shape) is not tuple or any(type(size) is not int or size <= 0 for size in x_shape):
             return None
         fields = {**vars(options), "threads": wanted_threads(options.threads)}
@@ -64,7 +66,7 @@ class NewSize:
             key = w_shape, marshal.dumps(tuple(fields.values()), PLAIN), *types
         except ValueError:  # an argument that is not of a built-in type
             return None
-        return cls.asked(options, x_shape, key) if len(x_shape) == len(w_shape) == 4 else None
+        return cls.of_call(options, x_shape, key) if len(x_shape) == len(w_shape) == 4 else None
 
     def find(self) -> Evaluated | None:
         """The kernel calls of an existing template, if the class has settled; None: plan this size by itself."""
@@ -79,17 +81,17 @@ class NewSize:
         """The kernel calls of a (possibly new) template with the same rounding as a choice; None if impossible."""
         if choice.decided_by not in MODELLED or self._is_cached and is_stored(problem):
             return None
-        own, asked, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
+        own, wanted, is_free = choice.candidate, self._padding(problem), problem.types.sum.integer
         known = self.of.like(problem, None if is_free else own.rounding, _seconds)
         found = known[0] if known else None
         if not self.of.serves(known, problem, _seconds(problem, own)):
-            found = self.of.add(problem, asked, own) or found
+            found = self.of.add(problem, wanted, own) or found
         if found is not None:
-            self.of.decide(problem, asked, lambda: () if is_free else self._algorithms(problem))
+            self.of.decide(problem, wanted, lambda: () if is_free else self._algorithms(problem))
         return found
 
     def _algorithms(self, problem: ConvProblem) -> Sequence[Algorithm] | None:
-        of = class_choice(problem, self._options.strategy, self._options.limits)
+        of = class_choice(Query(problem, self._options.strategy, self._options.limits, decide))
         return None if of is None else of.algorithms
 
     @property
@@ -97,13 +99,12 @@ class NewSize:
         return self._options.strategy == "cached"
 
     def _padding(self, problem: ConvProblem) -> Padding:
-        options, kernel = self._options, (problem.r, problem.s)
-        steps, gaps = pair(options.stride, "stride"), pair(options.dilation, "dilation")
+        wanted, kernel = self._options.padding, (problem.r, problem.s)
 
-        def asked(h: int, w: int) -> Pads:
-            return padding(options.padding, kernel, steps, gaps, (h, w))
+        def pads(h: int, w: int) -> Pads:
+            return padding(wanted, kernel, problem.stride, problem.dilation, (h, w))
 
-        return asked
+        return pads
 
 
 def _seconds(problem: ConvProblem, candidate: Candidate) -> float:

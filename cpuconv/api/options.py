@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv import session
 from cpuconv.conv.caches.fingerprint import Fingerprint
-from cpuconv.conv.choice import by_class, select
+from cpuconv.conv.choice import auto_settings, select, substitutes
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options
+from cpuconv.conv.choice.query import Tuner
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -61,25 +62,24 @@ class Options:
             types=self.types,
         )  # fmt: skip
         if AUTO in wanted:
-            problem = select.resolve_layouts(problem, *wanted, self.limits)
+            problem = auto_settings.resolve_layouts(problem, *wanted, self.limits)
         if threads == AUTO:
-            problem = select.best_threads(problem, self.strategy, self.limits, tuner_for(self.strategy))
+            problem = auto_settings.best_threads(problem, self.strategy, self.limits, tuner_for(self.strategy))
         return problem
 
     def choose(self, problem: ConvProblem, weight: Fingerprint | None = None) -> Choice:
         """Select a candidate for `problem`; prefer one that reads an existing packed form of `weight`."""
         if problem.n == 0:  # an empty batch runs nothing, so any algorithm will do
             return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
-        if self.algorithm is None and self.strategy != "profile":
-            choice = by_class.choose_in_class(problem, self.strategy, self.limits)
-        else:
-            choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner_for(self.strategy))
+        by_class = self.algorithm is None and self.strategy != "profile"
+        tuner = tuner_for(self.strategy)
+        choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner, by_class=by_class)
         if weight is None or self.algorithm is not None:
             return choice
-        return select.prefer_packed(problem, self.limits, choice, session.current.weights.forms(weight))
+        return substitutes.with_packed_weights(problem, self.limits, choice, session.current.weights.forms(weight))
 
 
-def tuner_for(strategy: str) -> select.Tuner | None:
+def tuner_for(strategy: str) -> Tuner | None:
     """The module that times candidates during a call, for strategy "profile"; otherwise None."""
     if strategy != "profile":
         return None

@@ -32,10 +32,10 @@ from autotune.cli.options import (
 )
 from autotune.cli.parsing import Parser, add_version
 from autotune.cli.wide import WIDE, add_wide, on_screen
-from autotune.files import write_whole
-from autotune.screen import as_text, terminal_width
-from autotune.signals import interrupts_arrive
-from autotune.text import count_of
+from baselib.files import write_whole
+from baselib.screen import as_text, terminal_width
+from baselib.signals import interrupts_arrive
+from baselib.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
 from cpuconv.cli.arguments import folder, given_input, node_precision, precision

@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from autotune.report.page.document import asset, document, facts, let_break, of_column, sortable, text
-from autotune.text import number
+from baselib.text import number
 from cpuconv.network.reports.profile import Profile, ProfileRow
 from cpuconv.network.reports.timing import Span, Watched
 

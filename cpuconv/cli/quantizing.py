@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.cli.options import input_shape, new_file, positive, whole
 from autotune.cli.wide import add_wide, on_screen
-from autotune.files import write_whole
+from baselib.files import write_whole
 from cpuconv.cli.progress import bar
 from cpuconv.cli.quantized_page import page
 from cpuconv.quantizing.arguments import TYPES

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from autotune.files import write_whole
-from autotune.screen import Column, Table
+from baselib.files import write_whole
+from baselib.screen import Column, Table
 
 _FIGURES = ("min", "mean", "max")
 

@@ -11,15 +11,15 @@ from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.epilogue_block import Numbers, epilogue_block, padding_word
 from cpuconv.conv.recipe import assemble
 from cpuconv.elements import BF16
-from cpuconv.following.sizes import memoised
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
+from cpuconv.symbolic.sizes import memoised
 
 
 def steps_of(
-    asked: LayoutCandidate,
+    convolution: LayoutCandidate,
     operands: Operands,
     constants: Constants,
     space: Space,
@@ -33,7 +33,7 @@ def steps_of(
 
     Parameters
     ----------
-    asked : LayoutCandidate
+    convolution : LayoutCandidate
     operands : Operands
     constants : Constants
         Stores the packed weights and the bias.
@@ -49,8 +49,13 @@ def steps_of(
     quantization : Quantization or None
         Scales and zero points of integers.
     """
-    problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
-    closed = asked.target.limits.closed
+    problem, candidate, joined, threads = (
+        convolution.problem,
+        convolution.choice.candidate,
+        convolution.joined,
+        convolution.target.threads,
+    )
+    closed = convolution.target.limits.closed
     given = {name: operand for name, operand in vars(operands).items() if operand is not None}
     # Placeholder bases, as operands may be in the workspace of the network.
     named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}

@@ -45,10 +45,10 @@ class _Context:
         self.epilogue = epilogue.copy()
         self.epilogue_replaced = False  # whether a call has overwritten the plan's epilogue
         self.workspace_bytes = calls.workspace
-        kept: list[Any] = [self.epilogue]  # objects whose addresses are in the argument blocks
+        owned: list[Any] = [self.epilogue]  # objects whose addresses are in the argument blocks
         known = {"bias": address(self.epilogue), "fill": fill}
         bound = calls.bound if isinstance(calls, Evaluated) else partial(_bound, calls)
-        self._patches, self._program = bound(known, kept)
+        self._patches, self._program = bound(known, owned)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # addresses of the previous call, as they rarely change
         self._x, self._y, self._residual = (self._patches.get(name, []) for name in ("x", "y", "residual"))
 
@@ -72,17 +72,17 @@ class _Context:
             block[index] = start + offset
 
 
-def _bound(recipe: Recipe, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
+def _bound(recipe: Recipe, known: dict[str, int], owned: list[Any]) -> tuple[Patches, Program]:
     """Bind the steps of a recipe, like `Evaluated.bound`."""
     steps = with_kernels(
         lambda: (kernel for step in recipe.steps for kernel in step.kernels()),
-        lambda: [bind(step, kept, known) for step in recipe.steps],
+        lambda: [bind(step, owned, known) for step in recipe.steps],
     )
     patches: Patches = {}
     for step in steps:
         for name, places in step.unresolved.items():
             patches.setdefault(name, []).extend((step.block.data, at, int(step.block[at])) for at in places)
-    return patches, Program([step.row for step in steps], recipe.threads, kept)
+    return patches, Program([step.row for step in steps], recipe.threads, owned)
 
 
 def _strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -147,6 +147,7 @@ class Plan:
         self._fill = padding_word(problem, numbers and numbers.quantization)
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
+        self._adds_residual = problem.residual
         self._x_bytes = types.x.bytes * math.prod(self._x_shape)
         self._evaluated = evaluated
         calls = evaluated or assemble(problem, choice.candidate, closed=limits.closed)
@@ -188,24 +189,36 @@ class Plan:
         ArgumentError, ArgumentTypeError
             An array has a wrong shape or dtype, or overlaps another one.
         """
-        result: A = self.run(x, residual, out)
-        return result
+        array: Any = x
+        if type(array) is not np.ndarray or array.dtype is not self._x_dtype:
+            array = as_view(x, "x", self.problem.types.x)
+        if out is None:
+            result: Any = self.run(array, residual, None)
+            return result if array is x else like(x, result)
+        self.run(array, residual, out if isinstance(out, np.ndarray) else writable_view(out, "out"))
+        return out
 
     def run(
-        self, x: Any, residual: Any, out: Any, epilogue: np.ndarray | None = None, weight: np.ndarray | None = None
-    ) -> Any:
+        self,
+        x: np.ndarray,
+        residual: Any,
+        out: np.ndarray | None,
+        epilogue: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Run as `__call__`, but with the given `epilogue` and packed `weight` instead of the plan's own.
 
-        An epilogue is a result of `epilogue_block`; for float sums, a float32 bias (K,).
+        `x` has the plan's input dtype. An epilogue is a result of `epilogue_block`; for float sums, a float32 bias
+        (K,).
         """
-        source = x
-        if type(x) is not np.ndarray or x.dtype is not self._x_dtype or (x_address := address(x)) % self._x_aligned:
-            x = as_view(x, "x", self.problem.types.x)
+        x_address = address(x)
+        if x_address % self._x_aligned:
+            x = x.copy()
             x_address = address(x)
         if x.shape != self._x_shape:
             check_activation_array(x, self.problem, "x")
-        if self.problem.residual != (residual is not None):
-            expected = "an array: the plan adds one" if self.problem.residual else "None: the plan adds none"
+        if self._adds_residual != (residual is not None):
+            expected = "an array: the plan adds one" if self._adds_residual else "None: the plan adds none"
             raise ArgumentError(must("residual", expected, "None" if residual is None else "an array"))
         if residual is not None:
             residual = as_view(residual, "residual", self.problem.types.y)
@@ -213,11 +226,9 @@ class Plan:
         x_strides = None if x.strides == self._dense[0] else x.strides
         if out is None:
             target = aligned(self._y_shape, self._y_dtype)
-            result = target if type(source) is np.ndarray else like(source, target)
             y_address = address(target)
         else:
-            target = out if isinstance(out, np.ndarray) else writable_view(out, "out")
-            result = out
+            target = out
             y_address = address(target)
             if not (
                 target.shape == self._y_shape
@@ -229,7 +240,7 @@ class Plan:
             ):  # the fast check failed: check in detail
                 check_out(target, self._y_shape, (x, residual), self.problem.types.y)
         if not target.size:
-            return result
+            return target
 
         residual_strides = None if residual is None or residual.strides == self._dense[1] else residual.strides
         free = self._contexts.get((x_strides, residual_strides))
@@ -254,7 +265,7 @@ class Plan:
         else:
             context.run(x_address, y_address, added, address(packed), 0)
         free.append(context)
-        return result
+        return target
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts

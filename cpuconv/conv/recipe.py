@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 import layouts
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
-from cpuconv.following.sizes import is_symbolic, memoised
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding import partition
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
@@ -30,6 +29,7 @@ from cpuconv.runtime.code.sources.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared.base import contiguous
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import is_symbolic, memoised
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # float32 lanes

@@ -236,13 +236,13 @@ class _Move:
         space = Space()
         steps = self._steps(space)
         workspace = aligned(space.size, np.uint8)
-        kept: list[Any] = [workspace]
-        bound = [bind(step, kept, {"workspace": address(workspace)}) for step in steps]
+        owned: list[Any] = [workspace]
+        bound = [bind(step, owned, {"workspace": address(workspace)}) for step in steps]
         unresolved = [name for each in bound for name, places in each.unresolved.items() for _ in places]
         assert sorted({*unresolved} - {"scale", "zero"}) == ["x", "y"] and bound[0].unresolved["x"] == [0]
         assert bound[-1].unresolved["y"] == [1]
         change = next((each.block.data for each in bound if "scale" in each.unresolved), None)
-        program = Program([each.row for each in bound], self._threads, kept)
+        program = Program([each.row for each in bound], self._threads, owned)
         return _Bound(program, bound[0].block.data, bound[-1].block.data, change)
 
     def _steps(self, space: Space) -> list[Step]:

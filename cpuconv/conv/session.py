@@ -6,9 +6,9 @@ import atexit
 import os
 from pathlib import Path
 
-from autotune.locks import lazy
 from autotune.machine.device import fingerprint
 from autotune.wisdom.tiers import Tiers
+from baselib.locks import lazy
 from cpuconv.conv.caches.choices import Choices
 from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.conv.caches.lru_cache import LruCache, default_limit

@@ -10,7 +10,6 @@ import numpy as np
 
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
-from cpuconv.following.sizes import Trace, tracing
 from cpuconv.isa import current
 from cpuconv.kernels.binding.word_table import TABLES, WordTable
 from cpuconv.problem.arguments import Pads
@@ -18,6 +17,7 @@ from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.solvers import why_not
+from cpuconv.symbolic.sizes import Trace, tracing
 
 Sizes = tuple[int, int, int]  # batch, height, width
 Padding = Callable[[Any, Any], Pads]
@@ -52,8 +52,8 @@ class Evaluated(NamedTuple):
         """Size of argument blocks and tables, in bytes."""
         return 2 * self.template.word_bytes
 
-    def bound(self, known: dict[str, int], kept: list[Any]) -> tuple[Patches, Program]:
-        """Bind the calls: fill in `known` bases, owned by `kept`; return later addresses, and the program."""
+    def bound(self, known: dict[str, int], owned: list[Any]) -> tuple[Patches, Program]:
+        """Bind the calls: fill in `known` bases, owned by `owned`; return later addresses, and the program."""
         words, tables = self.template.table.words(self.numbers)
         known = {**known, TABLES: address(tables)}
         blocks, patches = words.words, {}
@@ -68,7 +68,7 @@ class Evaluated(NamedTuple):
                 ]
         table = np.empty((len(words.codes), 3), np.int64)
         table[:, 0], table[:, 1], table[:, 2] = words.entries, address(blocks) + 8 * words.starts[:-1], words.parts
-        return patches, Program.of(table, self.template.threads, [*kept, words, tables])
+        return patches, Program.of(table, self.template.threads, [*owned, words, tables])
 
 
 class ConvTemplate:
@@ -266,14 +266,16 @@ class SizeClass:
         self._pool.insert(0, template)
         return template.evaluated(problem)
 
-    def decide(self, problem: ConvProblem, padding: Padding, asked: Callable[[], Sequence[Algorithm] | None]) -> None:
+    def decide(
+        self, problem: ConvProblem, padding: Padding, find_algorithms: Callable[[], Sequence[Algorithm] | None]
+    ) -> None:
         """Select the algorithms for sizes with the padded axes of a problem.
 
-        `asked` returns the algorithms, or None if each size is decided by itself.
+        `find_algorithms` returns the algorithms, or None if each size is decided by itself.
         """
         padded = is_padded(problem)
         if padded not in self._problems:
-            algorithms = asked()
+            algorithms = find_algorithms()
             self._problems[padded] = None if algorithms is None else SizedProblem(problem, padding, algorithms)
 
     def leave_out(self, sizes: Sizes) -> None:

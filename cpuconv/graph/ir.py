@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.errors import SourceError
-from cpuconv.following.sizes import INT64, SIZES
 from cpuconv.graph.stopping import Stop
+from cpuconv.symbolic.sizes import INT64, SIZES
 
 Shape = tuple[int | str | None, ...]  # per axis: size, symbol of an open size, or None if unknown
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from autotune.locks import Lock
-from autotune.signals import signals_blocked
+from baselib.locks import Lock
+from baselib.signals import signals_blocked
 
 
 class Background:

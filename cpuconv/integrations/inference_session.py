@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.text import suggested
+from baselib.data_classes import dataclass
+from baselib.text import suggested
 from cpuconv.api import network as api
 from cpuconv.conv.choice.target import precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, from_bfloat16
 
 X86, ARM = "x86_64", "aarch64"

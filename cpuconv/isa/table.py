@@ -11,8 +11,8 @@ import functools
 from dataclasses import field, replace
 from typing import Any
 
-from autotune.data_classes import dataclass
 from autotune.machine.device import microarchitecture
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import dots
 from cpuconv.isa.dots import Dot

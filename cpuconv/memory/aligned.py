@@ -11,11 +11,12 @@ from cpuconv.problem.arrays import address
 
 ALIGNMENT = 64
 """Size of a cache line, in bytes."""
+_BYTE = np.dtype(np.uint8)
 
 
 def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray:
     """Allocate an uninitialised array, aligned to a cache line."""
     dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    raw = np.empty(size + ALIGNMENT, _BYTE)
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)

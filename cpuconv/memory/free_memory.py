@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
-from cpuconv.following.sizes import now
+from cpuconv.symbolic.sizes import now
 
 SMALL = 1 << 24  # bytes below which free memory is not checked
 

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from autotune.files import open_regular
 from autotune.machine.pages import Pages
+from baselib.files import open_regular
 from cpuconv.errors import SourceError
 from cpuconv.memory.temporary import is_temporary
 

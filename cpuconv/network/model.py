@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop

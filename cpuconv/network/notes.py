@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.gc_pause import gc_paused
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.gc_pause import gc_paused
+from baselib.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Graph
@@ -207,7 +207,7 @@ class ProgramBuilder:
                 executable = build(network_plan, target, self.packed, self.arenas)
         suffix = None if late is None else DynamicSuffix(stages(self.bodies.bound(_owned(late))), order, self._part)
         release_files(files)
-        made = ShapeProgram(key, shape_arrays, executable, suffix, network_plan.told())
+        made = ShapeProgram(key, shape_arrays, executable, suffix, network_plan.decisions_later())
         if not definition.is_fixed:
             return made
         definition.release_graph()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 from cpuconv.conv.caches.lru_cache import LruCache, default_limit
 from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.following.sizes import is_symbolic
+from cpuconv.symbolic.sizes import is_symbolic
 
 
 def is_integer(value: object) -> TypeGuard[int]:

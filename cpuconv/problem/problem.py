@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import layouts
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.elements import S32
 from cpuconv.errors import ArgumentError, must
-from cpuconv.following.sizes import greatest
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.symbolic.sizes import greatest
 
 MAX_PADDING = 1 << 24  # rows or columns per side: some solvers copy the padded input
 _SIZES = re.compile(r"([a-z]+)(\d+)")

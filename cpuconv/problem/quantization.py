@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import S8, U8, Element
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.integers import describe, is_integer, is_sequence

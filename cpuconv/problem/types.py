@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F16, F32, S8, S32, TABLE, U8, Element
 from cpuconv.errors import ArgumentError, must
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.problem.reference import overlap
 
 Index = tuple[Any, ...]  # index of an array's last axes

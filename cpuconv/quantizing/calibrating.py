@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph
 from cpuconv.isa import current
 from cpuconv.kernels.binding.processor import Processor

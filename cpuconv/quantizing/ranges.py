@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 STEPS = 255  # quantisation steps between the lower and upper limit of int8
 _ITERATIONS = 3  # iterations per end

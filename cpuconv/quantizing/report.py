@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autotune.data_classes import dataclass
-from autotune.screen import Column, Report, Table
-from autotune.text import count_of
+from baselib.data_classes import dataclass
+from baselib.screen import Column, Report, Table
+from baselib.text import count_of
 from cpuconv.network.precision.prediction_bound import doubt
 
 INT8, FLOAT32 = "int8", "float32"

@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.errors import ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import wire

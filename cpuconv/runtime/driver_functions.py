@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotune.locks import lazy
+from baselib.locks import lazy
 from cpuconv.runtime.code.llvm import ir
 
 I64 = ir.IntType(64)

@@ -18,9 +18,9 @@ import threading
 import warnings
 from typing import Any
 
-from autotune.locks import Lock
 from autotune.machine.cores import allowed_cores
-from autotune.signals import signals_blocked
+from baselib.locks import Lock
+from baselib.signals import signals_blocked
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
 from cpuconv.runtime import thread_pool
 from cpuconv.runtime.thread_pool import Helpers

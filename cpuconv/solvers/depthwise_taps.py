@@ -13,9 +13,8 @@ import functools
 import itertools
 from collections.abc import Iterator
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import S8, S16, U8
-from cpuconv.following.sizes import greatest
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -36,6 +35,7 @@ from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import greatest
 
 _MOST_ROWS = 2
 _MOST_COLUMNS = 16

@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -34,6 +33,7 @@ from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import least, now
 from layouts import Strides
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.elements import Element
-from cpuconv.following.sizes import least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -36,6 +35,7 @@ from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import least, now
 from layouts import Strides, get
 
 _SHARES = (0.5, 0.15)  # of L2, for the patches of a block

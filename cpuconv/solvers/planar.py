@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import greatest, is_symbolic, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -33,6 +32,7 @@ from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import greatest, is_symbolic, now
 
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment

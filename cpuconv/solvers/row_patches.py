@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import greatest, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -35,6 +34,7 @@ from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout, least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
 from cpuconv.solvers.shared.solver import Solver
+from cpuconv.symbolic.sizes import greatest, least, now
 from layouts import Strides
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band

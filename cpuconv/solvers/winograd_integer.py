@@ -16,10 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.elements import S8, S16, U8, Element
-from cpuconv.following.sizes import memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
@@ -40,6 +39,7 @@ from cpuconv.solvers.shared import blocked, tiled_call, transformed, words
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.tiled_call import Transform
 from cpuconv.solvers.shared.transformed import Planes, Size
+from cpuconv.symbolic.sizes import memoised
 
 POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
     4: ((0, 1), (1, 1), (-1, 1), (1, 0)),

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.locks import lazy
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Row, RowLimits
 from autotune.store.store import Store
@@ -16,6 +15,7 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
+from baselib.locks import lazy
 from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops.base import is_float

@@ -11,7 +11,7 @@ import autotune.workload as protocol
 from autotune.machine.roofline import Work
 from autotune.store.rows import Row
 from autotune.store.store import Store
-from cpuconv.conv.choice import model, select
+from cpuconv.conv.choice import auto_settings, model, select
 from cpuconv.conv.choice.model import AUTO, Limits
 from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.conv.choice.tuned import same_kernels
@@ -109,7 +109,7 @@ class ConvWorkload:
         for entry in entries:
             problem = entry.problem
             if AUTO in wanted:
-                problem = select.resolve_layouts(problem, *wanted, Limits())
+                problem = auto_settings.resolve_layouts(problem, *wanted, Limits())
             stated = entry.label, entry.count, float(problem.flops), entry.network
             problems.append(protocol.Problem(problem.key, *stated, problem.threads, weights))
         return problems

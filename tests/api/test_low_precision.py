@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import cpuconv
 import layouts
 from cpuconv import ArgumentError, ArgumentTypeError, Quantization
-from cpuconv.api import typed
+from cpuconv.api import operands as call_operands
 from cpuconv.conv import session
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8
 from cpuconv.isa import current
@@ -161,8 +161,8 @@ def test_what_is_remembered_does_not_outlive_its_values() -> None:
 
 def test_weights_less_their_zero_point_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given_, made = operands(PROBLEM, 3, "u8"), []
-    original = typed.signed
-    monkeypatch.setattr(typed, "signed", lambda *rest: made.append(1) or original(*rest))
+    original = call_operands.signed
+    monkeypatch.setattr(call_operands, "signed", lambda *rest: made.append(1) or original(*rest))
     session.current.clear()
     for _ in range(3):
         called(PROBLEM, given_, given_.bias)

@@ -17,18 +17,20 @@ import layouts
 from cpuconv.api.layer import TemplateLayer
 from cpuconv.conv import session
 from cpuconv.conv.caches.size_classes import SizeClasses
-from cpuconv.conv.choice.by_class import choose_in_class, class_choice, representative
 from cpuconv.conv.choice.model import Limits, cheapest, modelled_cost
+from cpuconv.conv.choice.query import Query
+from cpuconv.conv.choice.select import choose, decide
+from cpuconv.conv.choice.sources.size_class import class_choice, representative
 from cpuconv.conv.session import Session
 from cpuconv.elements import BF16, F32
 from cpuconv.errors import ArgumentError
-from cpuconv.following.classes import BATCH, representative_size, size_class
 from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code.cache import Statistics
+from cpuconv.symbolic.classes import BATCH, representative_size, size_class
 from support import oracle
 from support.examples import examples
 from support.quantized import operands, quantization
@@ -293,10 +295,10 @@ def test_sizes_of_a_class_run_with_its_algorithms() -> None:
     limits = Limits()
     for kind in ("1x1", "depthwise", "first", "3x3"):
         problem = KINDS[kind]
-        of = class_choice(problem, "heuristic", limits)
+        of = class_choice(Query(problem, "heuristic", limits, decide))
         assert of is not None and len(of.algorithms) <= 4
         sized = [replace(problem, h=h, w=w) for h, w in SIZES]
-        found = [choose_in_class(each, "heuristic", limits).candidate.rounding for each in sized]
+        found = [choose(each, "heuristic", limits, by_class=True).candidate.rounding for each in sized]
         assert found == [of.ordered(each)[0].rounding for each in sized]
 
 
@@ -307,7 +309,7 @@ def test_the_algorithms_of_a_class_lose_little_by_the_model(channels: int, size:
     losses = []
     for h, w in rng.integers(size // 4 + 1, size + 1, (24, 2)).tolist():
         sized = replace(problem, h=h, w=w)
-        own = choose_in_class(sized, "heuristic", limits).candidate
+        own = choose(sized, "heuristic", limits, by_class=True).candidate
         losses.append(modelled_cost(sized, own).estimate / cheapest(sized, limits).cost.estimate)
     assert np.quantile(losses, 0.9) < 1.2 and max(losses) < 1.4
 
@@ -323,7 +325,8 @@ def test_templates_serve_sizes_that_they_suit_by_the_model() -> None:
 
 
 def test_tiles_of_transforms_are_chosen_for_each_size_of_small_planes() -> None:
-    assert class_choice(ConvProblem(1, 64, 14, 14, 64, 3, 3, pads=(1, 1, 1, 1)), "heuristic", Limits()) is None
+    problem = ConvProblem(1, 64, 14, 14, 64, 3, 3, pads=(1, 1, 1, 1))
+    assert class_choice(Query(problem, "heuristic", Limits(), decide)) is None
 
 
 def test_the_representative_has_the_sizes_of_its_class() -> None:

@@ -10,11 +10,9 @@ import pytest
 
 from bench.packs import closed_sets
 from cpuconv.conv import recipe
-from cpuconv.conv.choice.size_variants import size_variants
 from cpuconv.conv.recipe import Candidate, assemble, operands_of
 from cpuconv.elements import F32
 from cpuconv.isa import current
-from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import Axes, line_steps, line_tiles
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
@@ -108,15 +106,9 @@ def test_one_size_tells_the_kernels_of_all(size, stride):
         problem = convolution(plane, size, stride, True)
         params = next(each for each in depthwise.candidates(problem, ISA) if depthwise.is_closed(problem, each, ISA))
         (ref,) = micro_kernels(problem, Candidate(depthwise.SOLVER, params))
-        asked.add(ref)
-        found.append(size_variants(ref, ISA))
+        asked.add(ref.tile)
+        found.append(lane_set.relatives(ref.tile, ISA))
     assert all(set(each) == set(found[0]) for each in found) and asked <= set(found[0])
-
-
-def test_a_line_of_one_size_tells_the_kernels_of_all():
-    known = line_tiles(ISA, "Softmax")
-    for tile in known:
-        assert {ref.tile for ref in size_variants(MicroRef(work_on_line, tile), ISA)} == set(known)
 
 
 @pytest.mark.parametrize("isa", [ISA, AVX2])

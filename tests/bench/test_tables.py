@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autotune.files import write_whole
 from autotune.machine.device import fingerprint
+from baselib.files import write_whole
 from bench import race, report, tables
 from bench.engine import EngineError
 from bench.peers import CPUCONV, OWN_F32

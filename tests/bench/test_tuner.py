@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress as Bar
 
-from autotune.paths import VARIABLE
 from autotune.timing.rounds import Round, Rounds
+from baselib.paths import VARIABLE
 from bench import tuner
 from bench.shapes import drawn, family
 from bench.tuning import choices, session

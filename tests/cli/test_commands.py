@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv.cli.feeds import loaded
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.cli.main import main as autotune
 from autotune.cli.options import FAILED, OK, USAGE
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv.cli.main import main
 from support.graphs import parse
 from support.running import terminal

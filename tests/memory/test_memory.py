@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import VARIABLE
+from baselib.interpreter import VARIABLE
 from support.running.processes import run
 
 LIMIT = 4 << 20

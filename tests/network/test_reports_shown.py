@@ -10,7 +10,7 @@ import pytest
 
 import cpuconv
 from autotune.machine.roofline import Level, Roofs, classify
-from autotune.screen import Report
+from baselib.screen import Report
 from cpuconv.conv.least_work import work_of
 from cpuconv.network.reports import profile as profiling
 from cpuconv.network.reports.profile import Profile

@@ -15,7 +15,7 @@ from support import oracle
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from autotune.interpreter import VARIABLE  # noqa: E402
+from baselib.interpreter import VARIABLE  # noqa: E402
 from bench.networks import networks  # noqa: E402
 from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.following import sizes
-from cpuconv.following.emitted import emitted as emit
-from cpuconv.following.sizes import (
+from cpuconv.symbolic import sizes
+from cpuconv.symbolic.emitted import emitted as emit
+from cpuconv.symbolic.sizes import (
     SIZES,
     Size,
     Trace,

@@ -10,8 +10,9 @@ import pytest
 
 from autotune.store.store import Store
 from autotune.workload import Reading, SourceError
-from cpuconv.conv.choice import model, nearest_tuned, select, tuned
+from cpuconv.conv.choice import model, select, tuned
 from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.sources.nearest_problem import nearest
 from cpuconv.conv.session import TABLES
 from cpuconv.elements import BF16, F16, F32, S8, S32, U8
 from cpuconv.errors import ArgumentError
@@ -125,12 +126,12 @@ def test_rows_of_other_types_decide_nothing(our_store: Store) -> None:
     name = str(model.within_limits(PROBLEM, Limits())[0].candidate)
     near = replace(PROBLEM, h=29)
     our_store.put([timed(replace(near, types=MIXED), name, 1e-4)])
-    assert nearest_tuned.nearest(PROBLEM) is None
+    assert nearest(PROBLEM) is None
     assert tuned.named(replace(PROBLEM, types=HALF), name) is None
     our_store.put([timed(near, name, 1e-4)])
-    assert nearest_tuned.nearest(PROBLEM) == name
-    assert nearest_tuned.nearest(replace(PROBLEM, types=Types(F32, BF16))) is None
-    assert nearest_tuned.nearest(replace(PROBLEM, types=MIXED)) == name
+    assert nearest(PROBLEM) == name
+    assert nearest(replace(PROBLEM, types=Types(F32, BF16))) is None
+    assert nearest(replace(PROBLEM, types=MIXED)) == name
 
 
 def test_the_tuner_reads_lists_in_other_types() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.running import kept
 from support.running.processes import ROOT
 

@@ -12,12 +12,12 @@ import arm
 import cpus
 import pytest
 
-from autotune.interpreter import VARIABLE, python
 from autotune.tuning import background, worker
+from baselib.interpreter import VARIABLE, python
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
 from support import lowered, machines
-from support.running.processes import ROOT
+from support.running.processes import ROOT, SHIPPED
 
 SPEC = "support.tuner.fake:workload"
 not_emulated = pytest.mark.skipif(VARIABLE in os.environ, reason="inside of what it would make")
@@ -46,10 +46,10 @@ def test_the_tuners_processes_are_launched(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_nobody_else_starts_interpreters() -> None:
-    files = [path for room in ("autotune", "bench", "cpuconv", "tests") for path in (ROOT / room).rglob("*.py")]
+    files = [path for room in (*SHIPPED, "bench", "tests") for path in (ROOT / room).rglob("*.py")]
     starters = {path.relative_to(ROOT).as_posix() for path in files if "sys.executable" in path.read_text()}
     assert starters == {
-        "autotune/interpreter.py",
+        "baselib/interpreter.py",
         "tests/arm.py",
         "tests/project/test_cpus.py",
         "tests/project/test_first_minutes.py",

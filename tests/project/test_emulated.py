@@ -13,8 +13,8 @@ import arm
 import cpus
 import pytest
 
-from autotune.interpreter import python
-from autotune.paths import VARIABLE as CACHE
+from baselib.interpreter import python
+from baselib.paths import VARIABLE as CACHE
 from bench.packs.__main__ import collected
 from bench.packs.features import environment
 from cpuconv.runtime import target

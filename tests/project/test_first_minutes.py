@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.interpreter import VARIABLE
+from baselib.interpreter import VARIABLE
 from support import lowered
 from support.pages import html_pages
 from support.running.processes import ROOT

@@ -14,7 +14,7 @@ pytest.importorskip("onnx")
 
 import fuzz  # noqa: E402
 
-from autotune.interpreter import python  # noqa: E402
+from baselib.interpreter import python  # noqa: E402
 from support.damage.fuzz_targets import TARGETS, make_corpus  # noqa: E402
 
 HERE = Path(fuzz.__file__)

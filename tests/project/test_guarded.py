@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.guarded import CAN, EDGES, END, START, named, pages, place, room
 from support.strided import VIEWS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import VARIABLE, python, python_main
+from baselib.interpreter import VARIABLE, python, python_main
 from support.running.processes import ROOT
 
 TELLS = """
@@ -27,7 +27,7 @@ import sys
 place, where = sys.argv[1:]
 sys.path[:] = [where] + [each for each in sys.path if each]
 import pathlib, subprocess
-from autotune.interpreter import python_main
+from baselib.interpreter import python_main
 sys.path[:] = ["", ".", pathlib.Path(place), *sys.path, 7]
 print(subprocess.run(python_main("tells", "a", "b c"), capture_output=True, text=True, check=True).stdout)
 """

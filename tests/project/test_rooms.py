@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.running.processes import ROOT
+from support.running.processes import ROOT, SHIPPED
 
-PACKAGES = ("autotune", "bench", "cpuconv", "layouts", "tests")
 MOST_LINES = 400  # of a file
 MOST_OF_GRAPH = 10_000  # lines of what a network is
 
@@ -20,7 +19,7 @@ def files(*folders: str) -> Iterator[tuple[Path, int]]:
 
 
 def test_a_file_has_one_idea():
-    assert {str(path): lines for path, lines in files(*PACKAGES) if lines > MOST_LINES} == {}
+    assert {str(path): lines for path, lines in files(*SHIPPED, "bench", "tests") if lines > MOST_LINES} == {}
 
 
 def test_what_a_network_is_stays_small():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.running.terminal import on_terminal, shown
 
 

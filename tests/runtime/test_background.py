@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv.isa.table import current
 from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint, sum_blocks
 from cpuconv.runtime.code import at_hand, background, cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.running import callers, events, processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -25,7 +25,7 @@ PRELUDE = """
 import sys, threading, time, warnings
 import numpy as np
 import cpuconv
-from autotune import locks
+from baselib import locks
 from cpuconv.conv import session
 from support.running.first_calls import W, X, ended, forked, new_function, onnx_model
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv import origin
-from support.running.processes import ROOT
+from support.running.processes import ROOT, SHIPPED
 
 KERNEL = "cpuconv/kernels/streams/fingerprint.py"
 PROGRAM = """
@@ -43,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of this tree."""
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("cpuconv", "autotune", "layouts"):
+    for name in SHIPPED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.graphs import parse
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent otherwise there")

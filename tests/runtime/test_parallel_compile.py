@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv.isa.table import current
 from cpuconv.kernels.streams.fingerprint import FingerprintTile, fingerprint
 from cpuconv.runtime.code import cache, parallel_compile

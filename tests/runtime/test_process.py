@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import ownership
+from baselib import ownership
 from support import oracle
 from support.running import processes, shipped
 from support.running.caches import CACHE

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.signals import signals_blocked, start_thread
+from baselib.signals import signals_blocked, start_thread
 from cpuconv.errors import CpuconvError
 from cpuconv.integrations.background import Background
 from cpuconv.runtime import threads

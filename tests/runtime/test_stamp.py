@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from cpuconv import origin
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import parsed, stamp, stamp_cache
 from cpuconv.runtime.code.sources.stamp import dependencies, imported
 from cpuconv.solvers import BY_NAME
-from support.running.processes import ROOT
+from support.running.processes import ROOT, SHIPPED
 
 MODULES = sorted(stamp.files())
 
@@ -276,7 +276,7 @@ print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
 
 def test_rows_are_stale_whose_kernels_an_edit_changes(environ: dict[str, str], tmp_path: Path) -> None:
     """A comment, another name, a moved function and another cost leave all rows; a changed kernel its own alone."""
-    for package in ("cpuconv", "autotune", "layouts"):
+    for package in SHIPPED:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     variables = {**environ, "PYTHONPATH": str(tmp_path), "CPUCONV_CACHE_DIR": str(tmp_path / "cache")}
     kernels = Path(os.environ["CPUCONV_CACHE_DIR"]) / "kernels"

@@ -103,7 +103,7 @@ def test_what_code_follows_from_counts(what: str) -> None:
 
 def test_what_stands_for_another_packages_module_counts_as_that() -> None:
     line = "from {} import dataclass"
-    assert parse(line.format("autotune.data_classes").encode()) == parse(line.format("dataclasses").encode())
+    assert parse(line.format("baselib.data_classes").encode()) == parse(line.format("dataclasses").encode())
 
 
 def test_every_python_gives_the_same() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cpuconv.conv.choice import model, select
+from cpuconv.conv.choice import auto_settings, model
 from cpuconv.problem.reading import sources
 from cpuconv.problem.reading.sources import Entry
 from support import oracle
@@ -20,7 +20,7 @@ MOST = 20  # rows and columns of an input
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
 def test_line(entry: Entry):
     problem = replace(entry.problem, h=min(entry.problem.h, MOST), w=min(entry.problem.w, MOST))
-    auto = select.resolve_layouts(problem, "auto", "auto", model.Limits())
+    auto = auto_settings.resolve_layouts(problem, "auto", "auto", model.Limits())
     oracle.check(auto, accuracy="standard")
     if auto != problem and problem.flops < 2e8:
         oracle.check(replace(problem, residual=True), accuracy="standard")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import python
-from support.running.processes import ROOT
+from baselib.interpreter import python
+from support.running.processes import ROOT, SHIPPED
 
 pytest.importorskip("onnx")
 
@@ -82,7 +82,7 @@ print(json.dumps({
 
 def test_a_made_up_algorithm(environ: dict[str, str], tmp_path: Path) -> None:
     """A copy of one under another name that states other costs is chosen, explained, packed, tuned and saved."""
-    for package in ("cpuconv", "autotune", "layouts"):
+    for package in SHIPPED:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     solvers = tmp_path / "cpuconv" / "solvers"
     made_up = (solvers / "direct.py").read_text()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
 from autotune.wisdom.tiers import OLDER_KERNELS
+from baselib.interpreter import python
 from support.running.caches import CACHE
-from support.running.processes import ROOT
+from support.running.processes import ROOT, SHIPPED
 
 PROBLEM = "mb1ic8ih12oc8oh12kh3ph1"
 
@@ -38,7 +38,7 @@ print(json.dumps({"algorithm": made.algorithm, "decided": made.decided_by, "othe
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the packages, whose tables are its own."""
-    for name in ("cpuconv", "autotune", "layouts"):
+    for name in SHIPPED:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     (tmp_path / "cpuconv" / "wisdom").rmdir()
     return tmp_path
@@ -89,7 +89,7 @@ def test_a_table_is_made_and_taken_by_a_process_whose_store_is_empty(environ: di
     # Another release later, all kernels are others; the model agrees with everything.
     for name, old, new in (
         ("runtime/machine_code.py", "_NAMES.sub(number, content)", "_NAMES.sub(number, content + '; another')"),
-        ("conv/choice/nearest_tuned.py", "AGREES = 1.1", "AGREES = 1e9"),
+        ("conv/choice/query.py", "AGREES = 1.1", "AGREES = 1e9"),
     ):
         path = package / "cpuconv" / name
         assert old in path.read_text()

@@ -8,8 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
+from baselib.interpreter import python
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.isa.dots import X86

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 from autotune.report.page.document import document, facts, let_break, of_column, sortable, text
 from autotune.report.page.plot import KINDS, marker, plot
 from autotune.report.table_rows import COLUMNS, ProblemRow, Section, note_of, remedies, total_text, totals
-from autotune.text import count_of, number, size
+from baselib.text import count_of, number, size
 
 TITLE = "Tuned on this machine"
 

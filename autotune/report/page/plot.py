@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from autotune.machine.roofline import BANDWIDTH, COMPUTE, DTYPE, OVERHEAD, Roofs, Verdict, Work
 from autotune.report.table_rows import ProblemRow
-from autotune.text import number
+from baselib.text import number
 
 WIDTH, HEIGHT = 400.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 8.0, 8.0, 40.0

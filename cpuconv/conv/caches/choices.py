@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 from cpuconv.problem.problem import ConvProblem
 
 
@@ -21,16 +21,16 @@ class Choices:
     def __len__(self) -> int:
         return len(self._choices)
 
-    def get(self, problem: ConvProblem, asked: Hashable) -> Any | None:
+    def get(self, problem: ConvProblem, options: Hashable) -> Any | None:
         """The cached choice, or None."""
-        return self._choices.get((problem, asked))
+        return self._choices.get((problem, options))
 
-    def put(self, problem: ConvProblem, asked: Hashable, choice: Any) -> None:
+    def put(self, problem: ConvProblem, options: Hashable, choice: Any) -> None:
         """Cache a choice."""
         with self._lock:
             while len(self._choices) >= self.most:
                 del self._choices[next(iter(self._choices))]
-            self._choices[problem, asked] = choice
+            self._choices[problem, options] = choice
 
     def drop(self, problem: ConvProblem) -> None:
         """Remove the choices of a problem."""

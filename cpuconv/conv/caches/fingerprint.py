@@ -28,6 +28,7 @@ Fingerprint = bytes
 
 _LARGE = 1 << 20  # bytes from which on several threads share an array; the digest does not depend on their number
 _MAX_HEADS = 4096  # shapes with cached text
+_blake2b = hashlib.blake2b
 _CHUNKS = 8  # chunks of a large array, with separate sums
 
 
@@ -67,12 +68,14 @@ class Fingerprinter:
         Equal arrays with another order of axes in memory may have another fingerprint. Arrays that cannot be written to
         (`is_constant`) are read once, and recognised by their identity while that is so.
         """
-        name, constant = id(array), is_constant(array)
-        known = self._constant.get(name) if constant else self._constant.pop(name, None)
-        if constant and known is not None and known[0]() is array:
-            return known[1]
+        name = id(array)
+        known = self._constant.get(name)
+        if known is not None:
+            if known[0]() is array and is_constant(array):
+                return known[1]
+            self._constant.pop(name, None)
         digest = self._read(array, threads)
-        if constant:
+        if is_constant(array):
             self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), digest
         return digest
 
@@ -84,21 +87,23 @@ class Fingerprinter:
         content = self._heads.get(array.shape) if array.flags.c_contiguous else None
         if content is None:
             content, array = self._head(array)
-        start, size = address(array), array.nbytes
+        size = array.nbytes
+        if size < self._vector:
+            return _blake2b(content + array.tobytes(), digest_size=16).digest()
+        start = address(array)
         vectors, rest = divmod(size, self._vector)
-        if vectors:
-            kind = (_CHUNKS, min(threads, _CHUNKS)) if size >= _LARGE else (1, 1)
-            try:
-                context = self._contexts[kind].pop()
-            except (IndexError, KeyError):
-                context = self._new_context(*kind)
-            context.block[_X], context.block[_VECTORS] = start, vectors
-            context.program.run()
-            content += context.sums.tobytes()
-            self._contexts[kind].append(context)
+        kind = (_CHUNKS, min(threads, _CHUNKS)) if size >= _LARGE else (1, 1)
+        try:
+            context = self._contexts[kind].pop()
+        except (IndexError, KeyError):
+            context = self._new_context(*kind)
+        context.block[_X], context.block[_VECTORS] = start, vectors
+        context.program.run()
+        content += context.sums.tobytes()
+        self._contexts[kind].append(context)
         if rest:
             content += ctypes.string_at(start + size - rest, rest)
-        return hashlib.blake2b(content, digest_size=16).digest()
+        return _blake2b(content, digest_size=16).digest()
 
     def _head(self, array: np.ndarray) -> tuple[bytes, np.ndarray]:
         """A text that distinguishes arrays with equal memory, and an array of this memory without gaps."""
@@ -115,9 +120,9 @@ class Fingerprinter:
     def _new_context(self, chunks: int, threads: int) -> _Context:
         self._contexts.setdefault((chunks, threads), [])
         sums = aligned((chunks, SUMS * self._vector), np.uint8)
-        kept: list[Any] = [self._key, sums]
+        owned: list[Any] = [self._key, sums]
         words = {
-            "sum_blocks": sum_blocks.entry(self._tile).address_for(kept),
+            "sum_blocks": sum_blocks.entry(self._tile).address_for(owned),
             "x": 0,
             "vectors": 0,
             "chunks": chunks,
@@ -126,7 +131,7 @@ class Fingerprinter:
             "sums_step": SUMS * self._vector,
         }
         block = fingerprint.pack(words)
-        program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads, kept)
+        program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads, owned)
         return _Context(block.data, sums, program)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Hashable
 from typing import Any
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 
 _MAX_LIMIT = 2 << 30  # maximum default limit, in bytes
 _SHARE = 0.25  # maximum fraction of the machine's memory
@@ -60,7 +60,10 @@ class LruCache:
     def get(self, key: Hashable) -> Any | None:
         """Return the value, and mark it as most recently used; None if it is not cached."""
         entry = self._entries.get(key)
-        return None if entry is None else entry.use()
+        if entry is None:
+            return None
+        entry.used = next(_clock)
+        return entry.value
 
     def size_of(self, key: Hashable) -> int | None:
         """Recorded size of a value, in bytes; None if it is not cached."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 from cpuconv.conv.template import ConvTemplate, SizeClass
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from autotune.locks import Lock
 from autotune.machine.device import fingerprint
-from autotune.paths import store_path
-from autotune.signals import start_thread
 from autotune.store.store import Store
+from baselib.locks import Lock
+from baselib.paths import store_path
+from baselib.signals import start_thread
 from cpuconv.problem.problem import ConvProblem
 
 PERIOD = 2.0  # seconds between checks

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 from cpuconv.conv.caches.fingerprint import Fingerprint
 from cpuconv.conv.caches.lru_cache import Entry, LruCache
 from cpuconv.kernels.packing.packing import Packing

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv import session
+from cpuconv.conv.choice.auto_settings import preferred_layouts
 from cpuconv.conv.choice.model import Choice, applicable, cheapest, search
-from cpuconv.conv.choice.select import choose, choose_for_new_size, preferred_layouts
+from cpuconv.conv.choice.query import Record
+from cpuconv.conv.choice.select import choose, from_record
 from cpuconv.conv.choice.target import Target
-from cpuconv.conv.choice.tuned import named
 from cpuconv.conv.recipe import effective_threads
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError
@@ -86,11 +87,11 @@ def layout_candidates(problem: ConvProblem, target: Target) -> Iterator[LayoutCa
     precision allows it, input or output may be blocked bfloat16; weights have the input's type.
     """
     known, plain = session.current.choices, replace(target, node_precisions={}, tuner=None, strategy="heuristic")
-    asked = plain, machine(), layout_candidates.__name__
-    found = known.get(problem, asked)
+    key = plain, machine(), layout_candidates.__name__
+    found = known.get(problem, key)
     if found is None:
         found = tuple(_layout_candidates(problem, plain))
-        known.put(problem, asked, found)
+        known.put(problem, key, found)
     return (replace(each, target=target) for each in found)
 
 
@@ -155,8 +156,8 @@ def _fastest(
     found: LayoutCandidate | None = None
     for groups in merged_group_counts(typed):
         option = _with_threads(replace(typed, groups=groups), target)
-        asked = below < math.inf or types != ALL_F32
-        ranked = search(option, target.limits, below=below) if asked else cheapest(option, target.limits)
+        is_optional = below < math.inf or types != ALL_F32
+        ranked = search(option, target.limits, below=below) if is_optional else cheapest(option, target.limits)
         if ranked is not None:
             below = ranked.cost.estimate
             found = LayoutCandidate(option, target, below, problem.groups // groups)
@@ -215,15 +216,11 @@ def restored(
         return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
-    asked = _with_threads(
+    wanted = _with_threads(
         problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1], types=types
     )
-    choice: Choice | None = None
-    if same and asked != known:
-        choice = choose_for_new_size(asked, target.strategy, target.limits, candidate)
-    elif same and (found := named(asked, candidate)) is not None:
-        choice = Choice(found, decided_by)
-    return LayoutCandidate(asked, target, seconds, joined, choice)
+    choice = from_record(wanted, target.strategy, target.limits, Record(known, candidate, decided_by)) if same else None
+    return LayoutCandidate(wanted, target, seconds, joined, choice)
 
 
 _parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are read again for each size

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import layouts
 from autotune import workload
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.recipe import Candidate, in_closed_set, workspace_bytes
 from cpuconv.elements import U8, Element
 from cpuconv.errors import ArgumentError, WorkspaceError, must
@@ -19,13 +19,14 @@ from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.machine import closed as of_closed_set
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import BY_NAME, TABLE, why_not
+from cpuconv.solvers import TABLE, why_not
 from cpuconv.solvers.shared.solver import Solver
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 AT_HAND = "at hand"
+MODELLED = ("neighbour", "model")  # sources of decisions without stored results
 _MAX_CACHED_LISTS = 32  # cached candidate lists, as consecutive queries concern the same problem
 _STREAMED = 8.0  # minimum bytes per cycle from any L3 for sequential reads of whole arrays, thanks to prefetchers
 _TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # maximum bytes per cycle, by bytes per element (Zen 5: 8 to 20)
@@ -332,36 +333,3 @@ def cheapest(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
     if least == math.inf:
         raise ArgumentError(must("accuracy", f"one that {solver} meets", repr(limits.accuracy)))
     raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for this problem", limits.workspace))
-
-
-def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate | None:
-    """The candidate that `algorithm` names; None if it names only a solver that can run the problem.
-
-    Raises
-    ------
-    ArgumentError
-        Unknown name, a solver that cannot run the problem (with its reason), or less accurate than requested.
-    WorkspaceError
-        It needs more workspace than the limit.
-    """
-    solver = algorithm.partition("(")[0] if isinstance(algorithm, str) else ""
-    if solver not in BY_NAME:
-        raise ArgumentError(must("algorithm", f"one of {', '.join(BY_NAME)}, or one with parameters", repr(algorithm)))
-    reason = why_not(BY_NAME[solver], problem, current())
-    if reason is not None:
-        raise ArgumentError(must("algorithm", f"one that can run this problem ({solver}: {reason})", repr(algorithm)))
-    if algorithm == solver:
-        return None
-    try:
-        candidate = Candidate.parse(algorithm)
-    except ValueError as error:
-        raise ArgumentError(must("algorithm", f"a solver with its parameters ({error})", repr(algorithm))) from error
-    known = [ranked.candidate for ranked in ranking(problem, solver)]
-    if candidate not in known:
-        names = ", ".join(map(str, known[:8]))
-        raise ArgumentError(must("algorithm", f"a candidate of this problem, such as {names}", repr(algorithm)))
-    if not limits.admits_accuracy(candidate.accuracy):
-        raise ArgumentError(must("accuracy", f"one that {algorithm} meets", repr(limits.accuracy)))
-    if limits.workspace is not None and (least := workspace_bytes(problem, candidate)) > limits.workspace:
-        raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for {algorithm}", limits.workspace))
-    return candidate

@@ -1,28 +1,41 @@
-"""Candidates whose kernels are at hand: in memory, in the user's cache folder or in a pack.
+"""Substitutes for a selected candidate: with kernels at hand, or with weights that are packed already.
 
-Compiling takes 50 to 100 ms per kernel. Candidate lists contain the few best tiles for a problem, but the kernels at
-hand are from other sizes. Here, all tiles that are possible for a plane are considered.
+Kernels are at hand in memory, in the user's cache folder or in a pack; compiling takes 50 to 100 ms per kernel.
+Candidate lists contain the few best tiles for a problem, but the kernels at hand are from other sizes. Here, all tiles
+that are possible for a plane are considered.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, why_excluded, with_same_rounding
+from cpuconv.conv.choice.model import (
+    AT_HAND,
+    MODELLED,
+    Choice,
+    Limits,
+    Ranked,
+    modelled_cost,
+    search,
+    why_excluded,
+    with_same_rounding,
+)
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import MicroRef, Step
+from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tiling import Tile, every_tile, tiles_among
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.code import at_hand, kernel_files
+from cpuconv.runtime.code import at_hand, background, kernel_files
 from cpuconv.runtime.tiles import tile_text
 
+_MAX_PACKED_SLOWDOWN = 1.03  # maximum ratio of the estimate of a candidate with packed weights to the selected one's
 _MAX_CHECKED = 256  # checked candidates; if none is at hand, this takes a tenth of the time to compile one
 _SIZE_DEPENDENT: dict[str, Sequence[Any]] = {"stream": (False, True), "fetch": range(5)}
 """Fields of GEMM tiles that depend on the sizes of a plane, with their values."""
@@ -47,6 +60,34 @@ class Substitute(NamedTuple):
     candidate: Candidate
     missing: list[Wanted]
     loss: float = 0.0
+
+
+def with_kernels_at_hand(problem: ConvProblem, strategy: str, choice: Choice, limits: Limits) -> Choice:
+    """Return the choice; if its kernels are missing, one with kernels at hand and the same rounding.
+
+    If the choice is clearly faster by the model, its kernels are compiled in the background, for later programs.
+    """
+    if strategy == "profile" or choice.decided_by == "named":
+        return choice
+    found = find_substitute(problem, limits, choice.candidate)
+    if found.candidate == choice.candidate:
+        return choice
+    awaited = found.loss > background.MIN_SAVING and background.request(found.missing)
+    return Choice(found.candidate, AT_HAND, choice.candidate if awaited else None)
+
+
+def with_packed_weights(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
+    """Return the choice, or a candidate that reads weights in one of the existing packed `forms`.
+
+    That requires that nothing is stored, that the rounding is equal, and that the model finds it hardly slower. Packing
+    would take longer than the slower candidate loses.
+    """
+    if choice.decided_by not in MODELLED or not forms or choice.candidate.packing(problem) in forms:
+        return choice
+    prefix = "" if problem.types.sum.integer else choice.candidate.rounding
+    below = _MAX_PACKED_SLOWDOWN * modelled_cost(problem, choice.candidate).estimate
+    packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
+    return choice if packed is None else Choice(packed.candidate, "model")
 
 
 def missing(problem: ConvProblem, candidate: Candidate, closed: bool = False) -> list[Wanted]:

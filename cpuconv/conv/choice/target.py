@@ -7,9 +7,9 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.model import Limits
-from cpuconv.conv.choice.select import Tuner
+from cpuconv.conv.choice.query import Tuner
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, FLOAT32

@@ -28,13 +28,20 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     here = session.current
     if not here.tiers.know(here.device, read_only=read_only):
         return None
-    asked = _stored_limits(limits, prefix)
-    return here.tiers.lookup(here.device, problem.key, asked, read_only=read_only)
+    row_limits = _stored_limits(limits, prefix)
+    return here.tiers.lookup(here.device, problem.key, row_limits, read_only=read_only)
 
 
 def any_rows() -> bool:
     """Whether rows of this device may exist."""
     return session.current.tiers.know(session.current.device)
+
+
+def is_stored(problem: ConvProblem) -> bool:
+    """Whether this exact problem has been tuned."""
+    here = session.current
+    known = here.tiers.problems(here.device)
+    return bool(known) and problem.key in known
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:

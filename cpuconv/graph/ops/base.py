@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
-from cpuconv.following.sizes import SIZES
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
@@ -21,6 +20,7 @@ from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
+from cpuconv.symbolic.sizes import SIZES
 
 Inputs = Sequence[Any]  # a Value per input; None for an absent optional input
 Arrays = Sequence[Any]  # an array per input, or None
@@ -101,7 +101,7 @@ class Op:
     rowwise : bool
         Whether each row along the last axis is computed by itself, if the attribute `axis`, if any, is the last axis.
     follows_sizes : bool
-        Whether the reference computes arrays of symbolic sizes (`cpuconv.following.sizes`) exactly.
+        Whether the reference computes arrays of symbolic sizes (`cpuconv.symbolic.sizes`) exactly.
     shape_only : bool
         Whether results depend on the shapes of inputs alone.
     """

@@ -14,7 +14,6 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
-from cpuconv.following.sizes import greatest, least
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
@@ -36,6 +35,7 @@ from cpuconv.kernels.copies.tensor_views import (
     whole_blocks,
     whole_planes,
 )
+from cpuconv.symbolic.sizes import greatest, least
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:

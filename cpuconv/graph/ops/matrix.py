@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.layout_candidates import in_own_layouts, restored
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
 from cpuconv.conv.choice.target import PRECISION_BF16, Target

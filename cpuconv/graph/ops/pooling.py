@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.sizes import applied
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, lowest
@@ -25,6 +24,7 @@ from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
 from cpuconv.problem.window import Window
+from cpuconv.symbolic.sizes import applied
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.rows import rows_problem
 from cpuconv.conv.choice.target import Target

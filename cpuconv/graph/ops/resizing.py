@@ -16,7 +16,6 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE
-from cpuconv.following.sizes import SIZES, applied
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
@@ -29,6 +28,7 @@ from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import depth_and_space
 from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
+from cpuconv.symbolic.sizes import SIZES, applied
 
 _EXACT = 1 << 24  # up to here, float32 has all integers
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F16
-from cpuconv.following.sizes import sizes_array
 from cpuconv.functions.casting import convert
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -37,6 +36,7 @@ from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
+from cpuconv.symbolic.sizes import sizes_array
 
 # --- references -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import is_symbolic
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
@@ -25,6 +24,7 @@ from cpuconv.graph.passes.rewriting import (
     shape_of,
     sole_reader,
 )
+from cpuconv.symbolic.sizes import is_symbolic
 
 OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpuconv.following.sizes import array_key, element_key
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import draws
 from cpuconv.graph.passes.rewriting import Pass, without
+from cpuconv.symbolic.sizes import array_key, element_key
 
 _SAMPLE = 16  # elements that distinguish most constants
 

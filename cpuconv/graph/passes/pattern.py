@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import near

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import is_symbolic, sizes_array
+from baselib.data_classes import dataclass
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value, merged_parts, trimmed
 from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
+from cpuconv.symbolic.sizes import is_symbolic, sizes_array
 
 
 @dataclass(frozen=True, eq=False)

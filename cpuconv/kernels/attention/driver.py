@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.kernels.axis.axis_driver import call_work
 from cpuconv.kernels.copies.rounding import call_round_rows

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32
-from cpuconv.following.sizes import applied, greatest, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
 from cpuconv.kernels.axis.axis_emitter import AxisTile
@@ -38,6 +37,7 @@ from cpuconv.kernels.products.panels import (
 )
 from cpuconv.kernels.products.row_strips import RowStrips, best_tile, row_strips
 from cpuconv.problem.integers import broadcast_shapes, divide
+from cpuconv.symbolic.sizes import applied, greatest, items_of, now
 
 _LINE = 64  # bytes of a cache line
 _MAX_ROWS = 64  # queries of a block

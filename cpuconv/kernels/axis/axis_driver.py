@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import F32, I32, Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
 from cpuconv.kernels.elementwise.exponential import factors

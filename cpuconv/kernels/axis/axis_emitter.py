@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.elements import BF16, Element
 from cpuconv.elements import F32 as FLOATS
 from cpuconv.isa.typed import load_as_float, store_float, store_int

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, is_symbolic, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS, AxisTile
@@ -22,6 +21,7 @@ from cpuconv.kernels.binding.steps import MicroRef, OneOf, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import applied, is_symbolic, now
 
 VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
 _ALONG = ("LayerNormalization", "Attention")  # operations with operands per element of a line: it must be contiguous

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.runtime.code.cache import Code
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from cpuconv.following.sizes import applied, is_symbolic, item
 from cpuconv.kernels.binding.steps import MicroRef, OneOf
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
+from cpuconv.symbolic.sizes import applied, is_symbolic, item
 
 _BESIDE = 1  # fixed cost of a tile, in columns
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.data_classes import dataclass
 from autotune.machine.device import fingerprint
-from cpuconv.following.sizes import now
+from baselib.data_classes import dataclass
 from cpuconv.isa import Isa, current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.symbolic.sizes import now
 
 FASTEST_CLOCK = 6.5e9  # cycles per second; lower bounds must hold on any CPU
 _DEFAULT_CACHES = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 8 << 20}

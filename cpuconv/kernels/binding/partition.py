@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import applied, greatest, items_of, least
+from baselib.data_classes import dataclass
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.symbolic.sizes import applied, greatest, items_of, least
 
 _MOST_PARTS = 8  # maximum parts per worker
 _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # numbers of chunks to try, besides one per worker or panel

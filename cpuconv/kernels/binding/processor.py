@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import OF_DTYPE
-from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
+from cpuconv.symbolic.sizes import applied
 
 PARALLEL_BYTES = 1 << 17  # bytes read and written; with fewer, one thread ends before others have started
 _PAIR_SECONDS = 0.7e-6  # synchronisation of a call that two threads share

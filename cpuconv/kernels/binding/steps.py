@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import SIZES, Affine, applied, is_symbolic, now
+from baselib.data_classes import dataclass
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import SIZES, Affine, applied, is_symbolic, now
 from layouts import Strides
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import Affine, is_symbolic, now
 from cpuconv.kernels.binding.bound_step import words_of
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.words import Words, entries_of, placed
 from cpuconv.problem.arrays import address
+from cpuconv.symbolic.sizes import Affine, is_symbolic, now
 
 TABLES = "tables"
 """Base of the arrays of sizes, which each program stores in one array."""

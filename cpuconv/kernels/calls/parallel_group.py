@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.atomics import call_kernel, word
 from cpuconv.runtime.code.cache import Code

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.atomics import call_5, call_kernel, put
 from cpuconv.runtime.code.cache import Code

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
 from cpuconv.kernels.binding.processor import Processor

@@ -12,7 +12,7 @@ channel blocks, only the columns under border tiles are copied; the tiles betwee
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line
 from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.emit.parts import last_unit

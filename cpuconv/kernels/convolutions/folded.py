@@ -8,7 +8,7 @@ padding.
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.convolutions.folded_tile import call_folded_strip
 from cpuconv.kernels.copies.rows import copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_vector, fill_vector, word

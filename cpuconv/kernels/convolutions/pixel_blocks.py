@@ -10,7 +10,7 @@ of channel blocks, of the output's elements, and copied to any view. A residual 
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, pack_row, unpack_row
 from cpuconv.kernels.emit.intrinsics import zero_element
 from cpuconv.kernels.emit.parts import last_unit

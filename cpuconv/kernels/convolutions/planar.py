@@ -10,7 +10,7 @@ Where a panel does not stay in L1, the reduction is cut into parts, with the sum
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.vector_copies import copy_every

@@ -7,7 +7,7 @@ sums are stored in the worker's workspace.
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.convolutions.plane_words_tile import call_plane_words_strip
 from cpuconv.runtime.kernel import kernel
 

@@ -10,7 +10,7 @@ row.
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, copy_bytes
 from cpuconv.kernels.emit.channels import copy_kept, spread_pixels, zip_planes
 from cpuconv.kernels.emit.intrinsics import copy_element, copy_vector, fill_vector, zero_element

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import greatest, least, now, sizes_array
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.movement import COSTS, LINE, ONE, OPEN, Axis, Strided, count_l1_sets, ordered
@@ -24,6 +23,7 @@ from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.symbolic.sizes import greatest, least, now, sizes_array
 
 RUNS, COLUMNS, ZIP, UNZIP, ELEMENTS = range(5)
 """How a plane is copied: rows as bytes; transposed by vectors of its columns; a few lines interleaved, or

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied
 from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.movement import COSTS, FEW_SETS, OPEN, Image, count_l1_sets
 from cpuconv.kernels.copies.transpose_groups import (
@@ -21,6 +20,7 @@ from cpuconv.kernels.copies.transpose_groups import (
 )
 from cpuconv.kernels.emit.interleave import QUAD
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import applied
 from layouts import Strides
 
 _GROUP_BYTES = (1, 2, 4, 8)  # bytes of a channel group

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import affine
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.processor import Processor
@@ -27,6 +26,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import affine
 
 _CHUNK = 512  # pixels per unit
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, U8, Element
-from cpuconv.following.sizes import now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
 from cpuconv.kernels.copies.views import plane
+from cpuconv.symbolic.sizes import now
 from layouts import Strides
 
 LINE = 64  # bytes of a cache line

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cpuconv.following.sizes import applied
 from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.group_steps import pixels_per_strip, views_of
 from cpuconv.kernels.copies.movement import COSTS, Image
 from cpuconv.kernels.copies.pixels import PixelTile, move_pixels
 from cpuconv.kernels.emit.interleave import QUAD
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import applied
 
 _WORD, _PIXELS = 8, 16  # bytes per move of a pixel's partial group; minimum row of pixels shorter than that
 _STRIP = 64  # maximum pixels whose channels are copied block by block

@@ -8,7 +8,7 @@ past the last channels, pixels pass through a buffer of the worker that stays in
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.copies.rows import (
     RowTile,
     channel_offset,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cpuconv.elements import Element
-from cpuconv.following.sizes import least
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Space, Step
@@ -13,6 +12,7 @@ from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, PLANES, ROWS, WO
 from cpuconv.kernels.copies.strips import VECTORS
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import least
 from layouts import Strides
 
 # Pixels per unit: long streams; fewer pages, where vectors of channels alternate.

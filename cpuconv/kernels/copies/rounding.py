@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import I64, Vector

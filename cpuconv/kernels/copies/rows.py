@@ -9,7 +9,7 @@ the elements of a group are adjacent in the view, groups are moved like float32.
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.emit.interleave import (
     lines_from_words,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from cpuconv.following.sizes import greatest, least, now
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.movement import COSTS, LINE, OPEN, WAY, Image, count_l1_sets
@@ -16,6 +15,7 @@ from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
 from cpuconv.kernels.copies.strips import VECTORS, StripTile, move_strips
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import greatest, least, now
 from layouts import Strides
 
 _FEW = 2  # L1 sets: pixels that share no more evict each other, if as many as a vector's lanes are open

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, RowTile, pack_vectors, unpack_vectors, zero_vectors
 from cpuconv.kernels.emit.interleave import lines_from_words, planes_from_words, words_from_planes

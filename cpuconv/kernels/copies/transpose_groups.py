@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.copies.unaligned import keep_first, pack_partial, unpack_partial
 from cpuconv.kernels.emit.interleave import QUAD, interleaved, within_quads

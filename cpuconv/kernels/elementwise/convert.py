@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import I8, load_as_float, store_narrow

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import greatest, least, sizes_array
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.processor import Processor
@@ -32,6 +31,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.quantization import bounds
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import greatest, least, sizes_array
 
 MOST_OPERANDS = 8
 _UNITS, _UNROLL = 8, 4  # units of work per thread, if there are several threads; vectors per loop iteration

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, S8, S32, U8, Element
 from cpuconv.isa.typed import I8, load_as_float, store_float, store_int, store_narrow
 from cpuconv.isa.vector import I32, Vector

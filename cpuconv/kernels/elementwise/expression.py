@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.functions.table import FUNCTIONS
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import U8
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import load_narrow, store_narrow

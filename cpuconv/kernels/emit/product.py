@@ -24,7 +24,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.kernels.emit.product import BY_NAME, WORD
 from cpuconv.kernels.packing.packing import Packing, Room, room

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.kernels.emit.transpose import NARROW, first_lanes, four_columns, keep_first

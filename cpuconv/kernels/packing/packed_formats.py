@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element, round_to, to_float32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef

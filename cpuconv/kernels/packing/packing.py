@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.steps import MicroRef, word_of
 from cpuconv.kernels.packing.pack import PIECE_WORDS, SPAN_WORDS, VECTOR_WORDS, PackTile, pack_weights

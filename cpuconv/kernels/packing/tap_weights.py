@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.kernels.emit.product import BY_NAME, WORD
 from cpuconv.kernels.packing.packing import Packing, Room, room

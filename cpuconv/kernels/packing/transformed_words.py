@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, S16
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
 from cpuconv.problem.integers import divide

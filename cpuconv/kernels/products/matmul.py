@@ -16,9 +16,8 @@ import functools
 import math
 from collections.abc import Sequence
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, items_of, now
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even, parts_if_shared
@@ -36,6 +35,7 @@ from cpuconv.kernels.products.row_strips import best_tile, last_columns, row_str
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
+from cpuconv.symbolic.sizes import applied, items_of, now
 
 _MANY_UNITS = 16  # units per worker from which a more even share is not worth packing panels twice
 _PACK_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to pack a vector, and a float32

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, S32, Element
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor

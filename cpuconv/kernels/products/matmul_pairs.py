@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
+from cpuconv.symbolic.sizes import applied
 
 _MAX_OPERANDS = 5
 

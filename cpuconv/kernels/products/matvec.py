@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv import elements
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import applied, is_symbolic, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf
@@ -23,6 +22,7 @@ from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied, is_symbolic, now
 
 _UNROLLS = range(8, 4, -1)  # elements of a segment of the reduction; the remainder is summed one by one
 _LONG = 64  # length of a reduction from which its remainder is negligible

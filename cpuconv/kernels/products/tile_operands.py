@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.problem.integers import divide

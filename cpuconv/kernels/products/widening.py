@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import S16, Element
 from cpuconv.isa.typed import I16, load_as_int, load_narrow, store_int
 from cpuconv.isa.vector import I32, I64, Vector

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import is_symbolic
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
@@ -41,6 +40,7 @@ from cpuconv.kernels.recurrent.recurrent_int8 import (
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.symbolic.sizes import is_symbolic
 
 _SHARED_BYTES = 1 << 18  # minimum bytes of weights per worker and time step; with fewer, synchronisation costs more
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32
 from cpuconv.isa.vector import I32, I64
 from cpuconv.kernels.copies.rounding import PAIR

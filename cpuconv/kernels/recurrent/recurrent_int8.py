@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import U8, Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import store_int

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.processor import Processor

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, I64, Vector

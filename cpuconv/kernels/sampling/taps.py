@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import F32, I32, I64
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.transpose import first_lanes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.calls import call
 from cpuconv.isa.dots import ROW_BYTES, TILE_ROWS
 from cpuconv.isa.vector import I64, Vector

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, L2
 from cpuconv.kernels.emit.double import ZERO, Double
 from cpuconv.kernels.emit.loop import loop

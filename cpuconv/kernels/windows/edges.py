@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.problem.problem import ConvProblem
 

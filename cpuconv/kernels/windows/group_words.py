@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product

@@ -11,7 +11,7 @@ A unit has the channels of one vector of sums. With elements narrower than 32 bi
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
 from cpuconv.kernels.emit.intrinsics import fill_vector
 from cpuconv.kernels.windows.depthwise_tile import call_lane_strip

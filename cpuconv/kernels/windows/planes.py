@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import S8, U8, Element
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import Vector

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, is_symbolic, items_of, now
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -35,6 +34,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied, is_symbolic, items_of, now
 
 OUTPUTS = (1, 2, 4, 7, 14)  # outputs of a strip, whose code is straight-line
 _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -24,6 +23,7 @@ from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied
 
 Sources = tuple[np.ndarray, np.ndarray]
 """(outputs, taps): indices of the inputs of each output along an axis, and their weights. One tap: a copy."""

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, is_symbolic, items_of, sizes_array
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
@@ -26,6 +25,7 @@ from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied, is_symbolic, items_of, sizes_array
 
 _TOGETHER = 8  # accumulators per row
 _LONGEST = 512  # pixels of a plane that is reduced as one row

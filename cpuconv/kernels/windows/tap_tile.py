@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import S32, U8, Element
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue

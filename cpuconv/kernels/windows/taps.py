@@ -7,7 +7,7 @@ fills with the zero point. With 8-bit outputs, pieces without channels are set t
 
 from __future__ import annotations
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.windows.tap_tile import call_tap_strip
 from cpuconv.runtime.kernel import inline, kernel

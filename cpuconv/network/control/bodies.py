@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.stopping import Stop, check

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.following.sizes import greatest
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import integers
 from cpuconv.network.control.bodies import Ends, Sized
+from cpuconv.symbolic.sizes import greatest
 
 Inputs = Sequence[Value | None]
 _FLAG, _COUNT = np.dtype(bool), np.dtype(np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.network.precision.search import Mixtures, Rounding, Search
 
 CLEARLY = 0.99  # maximum ratio of a mixed plan's time to the others', if bfloat16 alone is within the tolerance

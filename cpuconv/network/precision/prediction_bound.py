@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.text import count_of
+from baselib.text import count_of
 
 UNSEEN_FACTOR = 1.5  # maximum error of unseen inputs, relative to the tolerance
 MIN_SAMPLES = 4  # minimum number of samples for an estimate of the spread

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from autotune.locks import lazy
+from baselib.locks import lazy
 
 Rounding = frozenset[int]  # indices of the operators in lower precision
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.data_classes import dataclass
-from autotune.screen import Column, Report, Table
+from baselib.data_classes import dataclass
+from baselib.screen import Column, Report, Table
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.control import is_control
 from cpuconv.graph.control import summary as summary_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from autotune.data_classes import dataclass
-from autotune.screen import Column, Report, Table
+from baselib.data_classes import dataclass
+from baselib.screen import Column, Report, Table
 
 COLUMNS = (
     Column("operator", least=10, keeps_end=True),

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
 from autotune.machine.roofline import Roofs, Work, busy_note, classify
-from autotune.screen import Column, Report, Table
-from autotune.text import number
+from baselib.data_classes import dataclass
+from baselib.screen import Column, Report, Table
+from baselib.text import number
 from cpuconv.conv.choice.tuned import roofs
 from cpuconv.conv.least_work import work_of
 from cpuconv.graph.ir import Node

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.execution_context import Host

@@ -14,10 +14,9 @@ from dataclasses import field
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.sizes import applied, items_of
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops.base import Op
@@ -26,6 +25,7 @@ from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, FLOAT32, 
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
+from cpuconv.symbolic.sizes import applied, items_of
 
 ARENA, WORKSPACE = "arena", "workspace"
 

@@ -10,7 +10,6 @@ import numpy as np
 import layouts
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import to_bfloat16
-from cpuconv.following.sizes import greatest, now
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
@@ -30,6 +29,7 @@ from cpuconv.network.running.recording import Recording
 from cpuconv.network.running.schedule import Touched, concurrent_groups, scheduled
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
+from cpuconv.symbolic.sizes import greatest, now
 
 _OPERATION_BYTES = 1 << 14  # approximate size of a node's Python objects: node, offer, steps, lines of `explain`
 

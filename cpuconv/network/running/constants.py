@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import SIZES
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.mapped_files import owned_copy
 from cpuconv.network.running.packed import Packed
+from cpuconv.symbolic.sizes import SIZES
 
 
 class FixedConstants:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value

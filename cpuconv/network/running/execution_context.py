@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node
 from cpuconv.graph.stopping import Stop, check

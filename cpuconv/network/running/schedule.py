@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import is_symbolic, now
+from baselib.data_classes import dataclass
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.network.running.arena import WORKSPACE
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
+from cpuconv.symbolic.sizes import is_symbolic, now
 
 _SMALL = 1000  # join times; a longer operator has enough work units for all workers
 _AHEAD = 32  # operators considered; values computed far ahead of their readers leave the caches

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.files import open_regular, write_whole
+from baselib.files import open_regular, write_whole
 from cpuconv.conv.caches.fingerprint import Fingerprinter
 from cpuconv.errors import MissingFileError, SourceError
 from cpuconv.memory.mapped_files import contents

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.text import JSON_BYTES
+from baselib.text import JSON_BYTES
 from cpuconv.errors import SourceError
 from cpuconv.graph.limits import MAX_DEPTH, MAX_NODES
 from cpuconv.memory.free_memory import check_bytes

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from autotune.data_classes import dataclass, field_names
 from autotune.machine.device import fingerprint
+from baselib.data_classes import dataclass, field_names
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.isa import current

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
@@ -98,7 +98,7 @@ class NetworkPlan:
         """The decisions of the plan, to be reused by other plans of the network."""
         return self.recorded or self._chosen
 
-    def told(self) -> Callable[[], Decisions]:
+    def decisions_later(self) -> Callable[[], Decisions]:
         """Return a function that returns `decisions` without the graph; open algorithms are selected now."""
         if self.recorded is None and not any(map(_is_open, (node_plan.offer for node_plan in self.nodes))):
             nodes = [(node_plan.node, node_plan.offer) for node_plan in self.nodes]

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autotune import ownership
-from autotune.files import private_mode, read_regular, write_whole
-from autotune.paths import cache_folder
+from baselib import ownership
+from baselib.files import private_mode, read_regular, write_whole
+from baselib.paths import cache_folder
 from cpuconv import origin
 from cpuconv.conv import session
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
@@ -88,16 +88,16 @@ def _path(graph: Graph, target: Target) -> Path | None:
     package = origin.files_state()
     if known is None or package is None:
         return None
-    told = hashlib.sha256(repr((key_of(graph, target), known, package, session.current.device, machine())).encode())
-    told.update(repr((target.strategy, target.limits, target.precision, target.isa)).encode())
+    digest = hashlib.sha256(repr((key_of(graph, target), known, package, session.current.device, machine())).encode())
+    digest.update(repr((target.strategy, target.limits, target.precision, target.isa)).encode())
     for node in graph.nodes:
-        told.update(f"{name_of(node)} {node.sources}\n".encode())
+        digest.update(f"{name_of(node)} {node.sources}\n".encode())
         for name in node.inputs:
             array = graph.constants.get(name)
             if array is not None and array.nbytes <= _SMALL:
-                told.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+                digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     try:
-        return cache_folder() / FOLDER / f"{told.hexdigest()[:32]}.json"
+        return cache_folder() / FOLDER / f"{digest.hexdigest()[:32]}.json"
     except OSError:
         return None
 

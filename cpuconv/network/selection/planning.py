@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 import layouts
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
@@ -164,8 +164,8 @@ class Planner:
         )
         for tensor in self._tensors:
             written = DENSE if tensor.source is None else writes(taken[tensor.source[0]], tensor.source[1])
-            asked = {reads(taken[at], position) for at, position in tensor.readers}
-            copies = {copied_form(form) for form in asked if not fits(written, form)}
+            needed = {reads(taken[at], position) for at, position in tensor.readers}
+            copies = {copied_form(form) for form in needed if not fits(written, form)}
             total += sum(conversion(tensor.value, written, form, self.target) for form in copies)
         return total
 
@@ -204,15 +204,17 @@ class Planner:
         source = tensor.source
         written = [DENSE] if source is None else [writes(offer, source[1]) for offer in self.offers[source[0]]]
         read = [[reads(offer, position) for offer in self.offers[at]] for at, position in tensor.readers]
-        asked = {form for forms in read for form in forms}
-        ways = [way for form in dict.fromkeys(written) for way in _ways(form, asked)]
+        needed = {form for forms in read for form in forms}
+        form_sets = [forms for form in dict.fromkeys(written) for forms in _form_sets(form, needed)]
         if source is not None:
-            producing = [[0.0 if form == way[0] else np.inf for way in ways] for form in written]
+            producing = [[0.0 if form == have[0] else np.inf for have in form_sets] for form in written]
             links.append((source[0], index, np.array(producing)))
         for (at, _), forms in zip(tensor.readers, read, strict=True):
-            serving = [[0.0 if any(fits(have, form) for have in way) else np.inf for form in forms] for way in ways]
+            serving = [
+                [0.0 if any(fits(one, form) for one in have) else np.inf for form in forms] for have in form_sets
+            ]
             links.append((index, at, np.array(serving)))
-        copies = [[conversion(tensor.value, form, copy, self.target) for copy in more] for form, *more in ways]
+        copies = [[conversion(tensor.value, form, copy, self.target) for copy in more] for form, *more in form_sets]
         return copying * np.array([sum(each) for each in copies])
 
 
@@ -234,9 +236,9 @@ RULES: Mapping[str, Callable[[Planner], list[int]]] = {
 """`PLANS` and one that is not timed: few kernels of NCHW are as fast as blocked ones, and each needs compiling."""
 
 
-def _ways(written: str, asked: set[str]) -> Iterator[tuple[str, ...]]:
+def _form_sets(written: str, needed: set[str]) -> Iterator[tuple[str, ...]]:
     """The sets of forms in which a value may exist: its written form, then any useful copies."""
-    copies = sorted({copied_form(form) for form in asked if not fits(written, form)})
+    copies = sorted({copied_form(form) for form in needed if not fits(written, form)})
     for count in range(len(copies) + 1):
         for more in itertools.combinations(copies, count):
             yield (written, *more)

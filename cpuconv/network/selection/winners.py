@@ -54,9 +54,9 @@ def winner(graph: Graph, target: Target) -> str | None:
     device, tiers, kind = session.current.device, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
         return None  # no network has been timed; hashing this one would take longer than planning its layout
-    asked, key = RowLimits(frozenset({sources()})), key_of(graph, target)
-    found = tiers.lookup(device, key, asked)
-    faster = tiers.older(device, key, asked)
+    limits, key = RowLimits(frozenset({sources()})), key_of(graph, target)
+    found = tiers.lookup(device, key, limits)
+    faster = tiers.older(device, key, limits)
     rows = [each.row for each in (*faster, found) if each is not None and each.row.candidate in PLANS]
     return next((row.candidate for row in rows if is_current(row, graph, target)), None)
 

@@ -1,4 +1,4 @@
-"""Evaluate the shape arithmetic of networks on symbolic sizes (`cpuconv.following.sizes`).
+"""Evaluate the shape arithmetic of networks on symbolic sizes (`cpuconv.symbolic.sizes`).
 
 Shape, Reshape, and some operators that select and concatenate: their references accept arrays of objects. All other
 operators get the numbers, and the trace records that sizes must equal these.
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpuconv.following.sizes import INT64, SIZES
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.network.interpret import run
+from cpuconv.symbolic.sizes import INT64, SIZES
 
 _INTEGERS = (INT64, np.dtype(np.int32))
 

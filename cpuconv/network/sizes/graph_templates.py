@@ -1,7 +1,7 @@
 """Size templates: graphs with symbolic sizes, re-instantiated for new input sizes without running the rewrites again.
 
 The applicable rewrites and their results depend on sizes only through recorded comparisons. A template is a graph that
-was rewritten with symbolic sizes (`cpuconv.following.sizes`). For sizes with the same answers it is the same graph with
+was rewritten with symbolic sizes (`cpuconv.symbolic.sizes`). For sizes with the same answers it is the same graph with
 other numbers, which are computed in a hundredth of the time of the rewrites.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import CpuconvError
-from cpuconv.following.filled import Number, filled
-from cpuconv.following.sizes import SIZES, Size, Trace
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import backing
 from cpuconv.network.sizes.cutting import Parts
+from cpuconv.symbolic.filled import Number, filled
+from cpuconv.symbolic.sizes import SIZES, Size, Trace
 
 MAX_TEMPLATES = 8  # templates per network; the most recently used is tried first
 Shapes = Sequence[Sequence[int]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph
 from cpuconv.network.notes import Note, note
 from cpuconv.network.sizes.cutting import cut

@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
-from cpuconv.following.sizes import SIZES
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.names import MOST_HINT, Names
@@ -27,6 +26,7 @@ from cpuconv.network.folding import Folding, check_results, check_values
 from cpuconv.network.interpret import run
 from cpuconv.network.sizes.arithmetic import as_constant, of_sizes
 from cpuconv.reading.foreign import Foreign
+from cpuconv.symbolic.sizes import SIZES
 
 Sizes = Mapping[str, Sequence[int]]
 Rewrite = Callable[[Graph], Graph]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.model import cheapest, modelled_cost
 from cpuconv.errors import CpuconvError
-from cpuconv.following.classes import AXIS, BATCH, HALF_STEP, representative_size, size_class
-from cpuconv.following.sizes import Trace, tracing
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.arenas import Arenas
 from cpuconv.network.dynamic_suffix import DynamicSuffix
@@ -20,6 +18,8 @@ from cpuconv.network.sizes.cutting import Parts
 from cpuconv.network.templating.followed import followed
 from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.network.templating.template import ProgramTemplate
+from cpuconv.symbolic.classes import AXIS, BATCH, HALF_STEP, representative_size, size_class
+from cpuconv.symbolic.sizes import Trace, tracing
 
 _MUCH = 0.2
 WORTH_SPLITTING = 1.1  # ratio of modelled times from which on half a class gets its own layouts
@@ -124,12 +124,12 @@ class ProgramTemplates:
     def find(self, of: Class, numbers: Sequence[int]) -> Found | None:
         """The program for sizes of a class by an existing template; None if none applies."""
         made = self._made.get(of, [])
-        for at, (template, told) in enumerate(made):
+        for at, (template, decisions) in enumerate(made):
             found = template.program(numbers)
             if found is not None:
                 if at:
                     made.insert(0, made.pop(at))
-                return *found, told
+                return *found, decisions
         return None
 
     def add(
@@ -159,7 +159,7 @@ class ProgramTemplates:
         except (CpuconvError, TypeError, ValueError, LookupError, ArithmeticError):  # code without symbolic sizes
             self._able = False
             return None
-        told = plan.told()
-        made.insert(0, (template, told))
+        decisions = plan.decisions_later()
+        made.insert(0, (template, decisions))
         found = template.program(numbers)
-        return None if found is None else (*found, told)
+        return None if found is None else (*found, decisions)

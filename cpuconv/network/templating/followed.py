@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.sizes import Trace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
@@ -16,6 +15,7 @@ from cpuconv.graph.ops.recurrent_states import StateProducts
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.solvers import why_not
+from cpuconv.symbolic.sizes import Trace
 
 
 class Followed(NamedTuple):

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.filled import Number, filled, held
-from cpuconv.following.sizes import SIZES
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -23,6 +21,8 @@ from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Args, Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.network.running.arena import WORKSPACE
+from cpuconv.symbolic.filled import Number, filled, held
+from cpuconv.symbolic.sizes import SIZES
 
 
 @dataclass(frozen=True)

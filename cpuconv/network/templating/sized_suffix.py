@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cpuconv.following.filled import Number, held
-from cpuconv.following.sizes import is_symbolic
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import owned_copy
 from cpuconv.network.dynamic_suffix import DynamicSuffix, Network
 from cpuconv.network.sizes.cutting import Stages, stages
 from cpuconv.network.sizes.graph_templates import SizedGraph
+from cpuconv.symbolic.filled import Number, held
+from cpuconv.symbolic.sizes import is_symbolic
 
 
 class SizedSuffix:

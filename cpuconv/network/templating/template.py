@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.following.filled import Number, filled, held
-from cpuconv.following.sizes import Trace, tracing
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Lower
 from cpuconv.graph.ops.base import OPERAND_ERRORS
@@ -36,6 +34,8 @@ from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
 from cpuconv.network.templating.per_size_node import PerSizeNode, filled_place
 from cpuconv.network.templating.sized_suffix import SizedSuffix
+from cpuconv.symbolic.filled import Number, filled, held
+from cpuconv.symbolic.sizes import Trace, tracing
 
 _OBJECT_BYTES = 1 << 12  # approximate size of an evaluated program's Python objects, in bytes
 

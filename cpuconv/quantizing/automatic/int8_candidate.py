@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.graph.ir import Graph

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.errors import ArgumentError, must
 from cpuconv.network.ports import Port
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 import layouts
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8, Movement

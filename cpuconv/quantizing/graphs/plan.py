@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from cpuconv.errors import SourceError
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from autotune.interpreter import python_main, starts_again
-from autotune.locks import Lock
+from baselib.interpreter import python_main, starts_again
+from baselib.locks import Lock
 from cpuconv.runtime.code import at_hand, kernel_files
 from cpuconv.runtime.code.llvm import imported
 from cpuconv.runtime.code.parallel_compile import Wanted, found

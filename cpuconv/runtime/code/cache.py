@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autotune.machine.pages import NoExecutableMemory, may_gain_execution
-from autotune.signals import interrupts_delayed
+from baselib.signals import interrupts_delayed
 from cpuconv.errors import CpuconvError
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock

@@ -1,6 +1,6 @@
 """Files of the kernel folder: written atomically with a checksum, and verified when read.
 
-Files that others could have written are not read (`autotune.ownership`), as the content is executed or selects what is.
+Files that others could have written are not read (`baselib.ownership`), as the content is executed or selects what is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from autotune.files import private_mode, read_regular, write_whole
+from baselib.files import private_mode, read_regular, write_whole
 
 MAX_BYTES = 1 << 26  # max. size of a kernel file; the largest has about 300 KB
 _DIGEST = hashlib.sha256().digest_size

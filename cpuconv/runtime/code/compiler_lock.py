@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.locks import fork_waits_for
+from baselib.locks import fork_waits_for
 
 lock = threading.RLock()
 

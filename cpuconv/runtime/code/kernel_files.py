@@ -21,12 +21,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from autotune import ownership
-from autotune.data_classes import dataclass
-from autotune.files import PART
 from autotune.machine.device import version_of
-from autotune.paths import NoFolderError, cache_folder
-from autotune.signals import deliver_interrupt
+from baselib import ownership
+from baselib.data_classes import dataclass
+from baselib.files import PART
+from baselib.paths import NoFolderError, cache_folder
+from baselib.signals import deliver_interrupt
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources.stamp import fault, stamp

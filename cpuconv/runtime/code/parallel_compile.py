@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.interpreter import python_main, starts_again
 from autotune.machine.cores import allowed_cores
+from baselib.interpreter import python_main, starts_again
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.cache import NotCompiled, Statistics, without_compiling
 from cpuconv.runtime.code.llvm import imported

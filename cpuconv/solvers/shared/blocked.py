@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import layouts
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import applied, greatest, item, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns
@@ -31,6 +30,7 @@ from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching, bias_bytes, gemm_args, gemm_tile, micro
 from cpuconv.solvers.shared.geometry import Geometry, Params, geometry, inner_tiles
 from cpuconv.solvers.shared.spans import Spans
+from cpuconv.symbolic.sizes import applied, greatest, item, now
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import now
+from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.columns import Columns
@@ -21,6 +20,7 @@ from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.symbolic.sizes import now
 
 _BYTES_CYCLES = (1.1, 0.5)  # to end a vector of sums as bytes, and to store those of a pixel (Zen 5)
 

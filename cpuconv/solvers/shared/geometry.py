@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.data_classes import dataclass
-from cpuconv.following.sizes import memoised, now
+from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matrix_strip import matrix_cycles
@@ -15,6 +14,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
+from cpuconv.symbolic.sizes import memoised, now
 
 _ALONE = 1.35  # cycles of flipped products of words that are segments by themselves, to those of words side by side
 

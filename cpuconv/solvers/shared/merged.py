@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.packing.packing import Packing, Room, room
 from cpuconv.problem.problem import ConvProblem

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.following.sizes import affine, memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products import tiling
@@ -18,6 +17,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import spans
 from cpuconv.solvers.shared.spans import Spans
+from cpuconv.symbolic.sizes import affine, memoised
 
 
 def segment(problem: ConvProblem, isa: Isa, parts: Spans | None = None) -> tuple[int, int]:

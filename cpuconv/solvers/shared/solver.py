@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD, product_of
 from cpuconv.problem.integers import divide
@@ -17,7 +17,7 @@ from cpuconv.problem.types import ALL_F32
 
 if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
-from cpuconv.following.sizes import memoised
+from cpuconv.symbolic.sizes import memoised
 
 _PREFETCHED = 1.0  # words that a segment takes beside its own: lines are asked for, and addresses computed
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.following.sizes import affine, applied, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns, columns_for
@@ -30,6 +29,7 @@ from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
+from cpuconv.symbolic.sizes import affine, applied, now
 
 _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
 

@@ -19,13 +19,13 @@ import pytest
 from autotune.cli import warmup as cli_warmup
 from autotune.cli.main import main
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.report import doctor
 from autotune.report.table_rows import ProblemRow
 from autotune.store.database import StoreWarning
 from autotune.store.store import Store, Use
 from autotune.workload import Reading
+from baselib.interpreter import python
 from support.running.processes import run
 from support.tuner import fake
 from support.tuner.fake import workload

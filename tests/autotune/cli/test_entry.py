@@ -8,7 +8,7 @@ import pytest
 
 from autotune.cli.entry import run
 from autotune.cli.options import INTERRUPTED, OK
-from autotune.interpreter import python
+from baselib.interpreter import python
 
 
 @pytest.mark.parametrize("program", ["autotune", "cpuconv"])

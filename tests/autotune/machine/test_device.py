@@ -14,7 +14,7 @@ import pytest
 
 from autotune.machine import cores, device, memory
 from autotune.machine.device import KEY_EXCLUDED, Device, fingerprint, microarchitecture
-from autotune.paths import cache_folder, store_path
+from baselib.paths import cache_folder, store_path
 from support.running import processes
 
 FIELDS = [field.name for field in dataclasses.fields(Device)]

@@ -11,13 +11,13 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from autotune import paths
-from autotune.paths import NoFolderError, cache_folder, store_path
 from autotune.store.claims import LEFT_SECONDS
 from autotune.store.database import StoreWarning
 from autotune.store.rows import RowLimits
 from autotune.store.store import NOWHERE, Store, shared
 from autotune.tuning import background
+from baselib import paths
+from baselib.paths import NoFolderError, cache_folder, store_path
 from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.store.rows import RowLimits
 from autotune.store.store import Store
@@ -23,6 +22,7 @@ from autotune.tuning.search import profile
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Pool, WorkerError, Workers, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
+from baselib.interpreter import python
 from support.running import processes
 from support.running.events import until
 from support.tuner import fake

@@ -17,7 +17,7 @@ import layouts
 from cpuconv.api.layer import Layer
 from cpuconv.conv import session
 from cpuconv.conv.caches.fingerprint import is_constant
-from cpuconv.conv.choice import model, select
+from cpuconv.conv.choice import model, substitutes
 from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.problem import reference
@@ -333,21 +333,23 @@ def test_a_choice_prefers_packed_weights_that_exist(here):
     ranked = [each for each in model.ranking(problem) if each.candidate.accuracy != "fast"]
     best = model.Choice(ranked[0].candidate, "model")
     limits = model.Limits()
-    assert select.prefer_packed(problem, limits, best, ()) is best
+    assert substitutes.with_packed_weights(problem, limits, best, ()) is best
     first = ranked[0].candidate.packing(problem)
     near = [each for each in ranked if each.cost.estimate < 1.03 * ranked[0].cost.estimate]
     far = [each for each in ranked if each.cost.estimate > 1.03 * ranked[0].cost.estimate]
     for each in near:
         form = each.candidate.packing(problem)
-        assert select.prefer_packed(problem, limits, best, {form, first}) is best
-        chosen = select.prefer_packed(problem, limits, best, {form}).candidate
+        assert substitutes.with_packed_weights(problem, limits, best, {form, first}) is best
+        chosen = substitutes.with_packed_weights(problem, limits, best, {form}).candidate
         assert chosen.packing(problem) == form
     forms = {each.candidate.packing(problem) for each in far} - {each.candidate.packing(problem) for each in near}
-    assert forms and select.prefer_packed(problem, limits, best, forms) is best
+    assert forms and substitutes.with_packed_weights(problem, limits, best, forms) is best
     stored = model.Choice(ranked[0].candidate, "store")
-    assert select.prefer_packed(problem, limits, stored, forms) is stored
+    assert substitutes.with_packed_weights(problem, limits, stored, forms) is stored
     for each in near:  # reproducible: never another way to form sums
-        chosen = select.prefer_packed(problem, model.Limits(reproducible=True), best, {each.candidate.packing(problem)})
+        chosen = substitutes.with_packed_weights(
+            problem, model.Limits(reproducible=True), best, {each.candidate.packing(problem)}
+        )
         assert chosen.candidate.rounding == best.candidate.rounding
 
 

@@ -13,7 +13,7 @@ import layouts
 from autotune.machine.device import fingerprint
 from autotune.wisdom.tiers import Tiers
 from cpuconv.conv import session
-from cpuconv.conv.choice import model, select, tuned
+from cpuconv.conv.choice import auto_settings, model, tuned
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, WorkspaceError
@@ -108,10 +108,10 @@ def test_auto_layouts():
 @pytest.mark.parametrize("c, k", [(3, 32), (32, 2), (64, 64)])
 def test_few_channels_stay_in_planes(c, k, described):
     problem = ConvProblem(1, c, 20, 20, k, 3, 3, pads=(1, 1, 1, 1))
-    found = select.resolve_layouts(problem, "auto", "auto", model.Limits())
+    found = auto_settings.resolve_layouts(problem, "auto", "auto", model.Limits())
     planes = [2 * channels <= described.isa.lanes for channels in (c, k)]
     assert all(layout == "NCHW" for layout, few in zip((found.in_layout, found.out_layout), planes, strict=True) if few)
-    blocked = select.resolve_layouts(problem, BLOCKED, "auto", model.Limits())
+    blocked = auto_settings.resolve_layouts(problem, BLOCKED, "auto", model.Limits())
     assert blocked.in_layout == BLOCKED
 
 

@@ -13,9 +13,10 @@ from autotune.report.explain import explain_stored
 from autotune.store.store import Row, Store
 from autotune.wisdom.tiers import OLDER_KERNELS
 from cpuconv.conv import session
-from cpuconv.conv.choice import model, nearest_tuned, select, tuned
+from cpuconv.conv.choice import model, query, select, tuned
 from cpuconv.conv.choice.explain import explain
-from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.choice.sources.nearest_problem import nearest
 from cpuconv.conv.recipe import workspace_bytes
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
@@ -30,7 +31,7 @@ GONE = ("dowsing(rod=1)", "winograd(shape=round)", "depthwise(rows=1,cols=1)", "
 @pytest.fixture
 def agree(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Say how many times its own choice's estimate the cost model agrees with."""
-    return functools.partial(monkeypatch.setattr, nearest_tuned, "AGREES")
+    return functools.partial(monkeypatch.setattr, query, "AGREES")
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_what_no_solver_lists_is_passed_over(our_store: Store, agreeing: None) -
     our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == told() == (UNLIKELY, OLDER_KERNELS)
     our_store.put([older(GONE[0], 1e-6, problem=replace(PROBLEM, threads=2, h=29))])
-    assert nearest_tuned.nearest(replace(PROBLEM, threads=2)) is None
+    assert nearest(replace(PROBLEM, threads=2)) is None
 
 
 def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
@@ -94,8 +95,8 @@ def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
     # What a candidate needs now counts, too.
     largest = max((each.candidate for each in RANKED), key=lambda each: workspace_bytes(PROBLEM, each))
     needed = workspace_bytes(PROBLEM, largest)
-    assert nearest_tuned.from_older_kernels(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed)) == largest
-    assert nearest_tuned.from_older_kernels(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed - 1)) is None
+    assert select.untuned(PROBLEM, Limits(workspace=needed), [str(largest)]) == Choice(largest, OLDER_KERNELS)
+    assert select.untuned(PROBLEM, Limits(workspace=needed - 1), [str(largest)]).candidate != largest
 
 
 def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import layouts
 from autotune.store.store import Store
-from cpuconv.conv.choice import model, nearest_tuned, select
+from cpuconv.conv.choice import auto_settings, model, select
 from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.sources.nearest_problem import nearest
 from cpuconv.conv.recipe import workspace_bytes
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import TABLE as SETS
@@ -106,13 +107,13 @@ def test_the_search_finds_the_first_of_the_ranking(problem, accuracy, data):
 @given(problems(), st.sampled_from(model.ACCURACIES), st.booleans())
 def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible):
     limits = Limits(accuracy, reproducible=reproducible)
-    found = select.resolve_layouts(problem, "auto", "auto", limits)
+    found = auto_settings.resolve_layouts(problem, "auto", "auto", limits)
     assert found == replace(problem, in_layout=found.in_layout, out_layout=found.out_layout)
 
     def estimate(option: ConvProblem) -> float:
         option = replace(option, threads=1 if reproducible else option.threads)
         planes = (option.in_layout, option.out_layout).count("NCHW")
-        return model.within_limits(option, limits)[0].cost.estimate * select._MIN_NCHW_SPEEDUP**planes
+        return model.within_limits(option, limits)[0].cost.estimate * auto_settings._MIN_NCHW_SPEEDUP**planes
 
     few = [2 * channels <= current().lanes for channels in (problem.c, problem.k)]
     pairs = itertools.product(*(("NCHW",) if each else (BLOCKED, "NCHW") for each in few))
@@ -154,7 +155,7 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, our_store, 
     winners = Store.winners
     monkeypatch.setattr(Store, "winners", lambda *args, **options: searched.append(1) or winners(*args, **options))
     our_store.put([timed(replace(near, w=w), name, 1e-3) for w in range(40, 50)])
-    assert nearest_tuned.nearest(PROBLEM) == name
+    assert nearest(PROBLEM) == name
     before = len(searched)
     asked.clear()
     for size in range(51, 56):
@@ -163,7 +164,7 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, our_store, 
     assert asked["im2col"] == asked["direct"] == 0 or name.startswith(("im2col", "direct"))
     other = next(str(ranked.candidate) for ranked in model.ranking(PROBLEM) if str(ranked.candidate) != name)
     our_store.put([timed(PROBLEM, other, 1e-3)])
-    assert nearest_tuned.nearest(PROBLEM) == other  # until the store changes
+    assert nearest(PROBLEM) == other  # until the store changes
     assert len(searched) > before
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cpuconv.conv.choice import model, select, substitutes
+from cpuconv.conv.choice import model, substitutes
 from cpuconv.conv.choice.model import AT_HAND, Choice, Limits
 from cpuconv.conv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.isa import current
@@ -137,21 +137,24 @@ def test_names_of_alike_strips_are_those_of_the_strips():
 
 def test_what_is_awaited_is_compiled_in_the_background(known, here, monkeypatch):
     told: list = []
-    monkeypatch.setattr(select.background, "request", lambda wanted: told.extend(wanted) or True)
+    monkeypatch.setattr(substitutes.background, "request", lambda wanted: told.extend(wanted) or True)
     ranked = model.ranking(PROBLEM, "direct")
     best, slow, near = ranked[0], ranked[-1].candidate, ranked[1].candidate
     assert ranked[1].cost.estimate < 1.05 * best.cost.estimate < ranked[-1].cost.estimate
     known.add(_micro(slow))
     choice = Choice(best.candidate, "model")
-    found = select.at_hand(PROBLEM, "heuristic", choice, Limits())
+    found = substitutes.with_kernels_at_hand(PROBLEM, "heuristic", choice, Limits())
     assert found.decided_by == AT_HAND and found.awaited == best.candidate and told == WANTED
     assert _micro(found.candidate) == _micro(slow)
     told.clear()
     if _micro(near) != _micro(best.candidate):
         known.add(_micro(near))
-        assert select.at_hand(PROBLEM, "heuristic", choice, Limits()) == Choice(near, AT_HAND) and not told
+        assert (
+            substitutes.with_kernels_at_hand(PROBLEM, "heuristic", choice, Limits()) == Choice(near, AT_HAND)
+            and not told
+        )
     known.add(_micro(best.candidate))
-    assert select.at_hand(PROBLEM, "heuristic", choice, Limits()) is choice
+    assert substitutes.with_kernels_at_hand(PROBLEM, "heuristic", choice, Limits()) is choice
 
 
 def test_what_is_named_or_timed_stays(known):
@@ -159,4 +162,4 @@ def test_what_is_named_or_timed_stays(known):
     known.add(_micro(ranked[-1].candidate))
     for strategy, decided_by in (("profile", "model"), ("cached", "named")):
         choice = Choice(ranked[0].candidate, decided_by)
-        assert select.at_hand(PROBLEM, strategy, choice, Limits()) is choice
+        assert substitutes.with_kernels_at_hand(PROBLEM, strategy, choice, Limits()) is choice

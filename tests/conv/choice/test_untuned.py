@@ -17,8 +17,9 @@ from autotune.store.store import Store
 from autotune.tuning.threads import serial_fraction
 from autotune.wisdom import tiers
 from cpuconv.api.layer import Layer
-from cpuconv.conv.choice import model, nearest_tuned, select, tuned
+from cpuconv.conv.choice import model, query, select, tuned
 from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.sources.nearest_problem import nearest
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, ArgumentTypeError
@@ -58,17 +59,17 @@ def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(
     ranked = model.within_limits(PROBLEM, Limits())
     first, second = (str(choice.candidate) for choice in ranked[:2])
     favourite = ranked[0].cost.estimate
-    assert ranked[1].cost.estimate <= nearest_tuned.AGREES * favourite
+    assert ranked[1].cost.estimate <= query.AGREES * favourite
     our_store.put([timed(replace(PROBLEM, h=30, w=30), second, 1e-4)])
     assert chosen() == (second, "neighbour")
     account = explain_stored(our_store, DEVICE, workload, PROBLEM.key, float(PROBLEM.flops), 1, "quick")
     assert (account.algorithm, account.decided_by) == (second, "neighbour")
     # The nearer of two counts.
     our_store.put([timed(replace(PROBLEM, h=29, w=28), first, 1e-4)])
-    assert nearest_tuned.nearest(PROBLEM) == first
+    assert nearest(PROBLEM) == first
     # Where the model finds it far slower it is not taken.
     slowest = max(ranked, key=lambda choice: choice.cost.estimate)
-    assert slowest.cost.estimate > nearest_tuned.AGREES * favourite
+    assert slowest.cost.estimate > query.AGREES * favourite
     agreeing = {choice.candidate.solver.name for choice in ranked if choice.cost.estimate <= 1.1 * favourite}
     our_store.put([timed(replace(PROBLEM, h=28, w=29), str(slowest.candidate), 1e-4)])
     here.forget_choices()
@@ -88,9 +89,9 @@ def test_neighbours_are_of_a_kind(our_store: Store, changes: dict) -> None:
     our_store.put(
         [timed(replace(PROBLEM, **changes), winner, 1e-4), timed(PROBLEM, winner, 1e-4)._replace(problem=nonsense)]
     )
-    assert nearest_tuned.nearest(PROBLEM) is None
+    assert nearest(PROBLEM) is None
     our_store.put([timed(replace(PROBLEM, activation="relu", n=4), winner, 1e-4)])
-    assert nearest_tuned.nearest(PROBLEM) == winner
+    assert nearest(PROBLEM) == winner
 
 
 def test_cold_rows_serve_where_there_is_no_warm_one(our_store: Store, here: Session) -> None:

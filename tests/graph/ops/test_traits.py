@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from cpuconv.following.sizes import SIZES, Trace, now  # noqa: E402
 from cpuconv.graph.ir import Node, Value  # noqa: E402
 from cpuconv.graph.ops import TABLE, drawing, names_of, traits_of  # noqa: E402
 from cpuconv.graph.ops.base import Op  # noqa: E402
 from cpuconv.graph.ops.pooling import windows_overlap_input  # noqa: E402
 from cpuconv.graph.ops.recurrent import CELLS  # noqa: E402
 from cpuconv.graph.ops.traits import Int8, Movement, Sign  # noqa: E402
+from cpuconv.symbolic.sizes import SIZES, Trace, now  # noqa: E402
 from support.graph.cases import CASES, drawn  # noqa: E402
 from support.graph.lowered import offers  # noqa: E402
 from support.graphs import Case  # noqa: E402

@@ -19,8 +19,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import cpuconv  # noqa: E402
-from autotune import files  # noqa: E402
-from autotune.interpreter import python  # noqa: E402
+from baselib import files  # noqa: E402
+from baselib.interpreter import python  # noqa: E402
 from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.kernels.packing.packing import Packing  # noqa: E402
 from cpuconv.network import program_builder  # noqa: E402

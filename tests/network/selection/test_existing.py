@@ -10,7 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from cpuconv.conv.choice import select, substitutes  # noqa: E402
+from cpuconv.conv.choice import substitutes  # noqa: E402
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate  # noqa: E402
 from cpuconv.conv.choice.model import AT_HAND, ranking  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -70,7 +70,7 @@ def test_sizes_take_kernels_at_hand(builder, monkeypatch):
 
     monkeypatch.setattr(substitutes, "missing", missing)
     monkeypatch.setattr(substitutes, "_tiles", lambda isa, steps: frozenset())
-    monkeypatch.setattr(select.background, "request", lambda wanted: True)
+    monkeypatch.setattr(substitutes.background, "request", lambda wanted: True)
     for shape in (FIRST, LATER):
         plan, others = _plan_layout(builder, shape), 0
         for each in _convolutions(plan):

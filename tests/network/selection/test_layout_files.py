@@ -11,10 +11,10 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from autotune.paths import VARIABLE  # noqa: E402
 from autotune.store.rows import Row  # noqa: E402
 from autotune.store.store import Store  # noqa: E402
 from autotune.wisdom.tiers import Tiers  # noqa: E402
+from baselib.paths import VARIABLE  # noqa: E402
 from cpuconv import origin  # noqa: E402
 from cpuconv.conv.choice import layout_candidates  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from autotune.interpreter import python  # noqa: E402
+from baselib.interpreter import python  # noqa: E402
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.conv.session import Session  # noqa: E402
 from cpuconv.network import compiling  # noqa: E402

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from bench.packs import __main__ as building
 from cpuconv.runtime.code.packs import active_pack
 from cpuconv.runtime.target import target
 from support.models import conv, save
-from support.running.processes import PATH, ROOT
+from support.running.processes import PATH, ROOT, SHIPPED
 
 pytestmark = [
     pytest.mark.slow,
@@ -122,7 +122,7 @@ def test_a_wheel_in_a_bare_environment_compiles_nothing(tmp_path: Path, cpu: str
     import cpuconv
 
     tree = tmp_path / "tree"
-    for name in ("cpuconv", "autotune", "layouts"):
+    for name in SHIPPED:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "packs"))
     shutil.copytree(ROOT / PACKS, tree / PACKS)
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):

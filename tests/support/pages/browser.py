@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.running.callers import at_once
 
 THREADS = (2, 4, 8)

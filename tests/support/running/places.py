@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support.running import processes, shipped
 
 PRELUDE = """

@@ -6,10 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
-from autotune.interpreter import python
+from baselib.interpreter import python
 from support import lowered
 
 ROOT = Path(__file__).resolve().parents[3]
+SHIPPED = ("autotune", "baselib", "cpuconv", "layouts")  # the packages of the wheel
 _CHILD = f"{os.pathsep}{lowered.CHILD}" if lowered.cpu() else ""
 PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}{_CHILD}"  # where this tree and its tests are imported from
 

@@ -12,10 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.store.rows import PROVISIONAL
 from autotune.store.store import Store
+from baselib.interpreter import python
 from support.running import processes
 
 PROBLEMS = 40  # problems per kill: enough that some are always left

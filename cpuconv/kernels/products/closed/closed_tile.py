@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
-from cpuconv.following.sizes import sizes_array
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.symbolic.sizes import sizes_array
 
 PIXELS, LINES, MATRIX, PLANES, COMPLEX = "pixels", "lines", "matrix", "planes", "complex"
 """Forms: memory layouts of a tile's scalars.

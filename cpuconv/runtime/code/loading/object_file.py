@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 RELOCATABLE = 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autotune.data_classes import dataclass
+from baselib.data_classes import dataclass
 
 X86, ARM = "x86_64", "aarch64"
 

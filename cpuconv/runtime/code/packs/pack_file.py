@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.files import open_regular
+from baselib.files import open_regular
 from cpuconv.runtime.code.kernel_body import KernelBody
 from cpuconv.runtime.code.packs.stripped import SYMBOL, strip_to_code, wrap_code
 

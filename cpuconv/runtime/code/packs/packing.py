@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.files import write_whole
+from baselib.files import write_whole
 from cpuconv.runtime.code.packs import similarity
 from cpuconv.runtime.code.packs.pack_file import DIGEST_LETTERS, FILTERS, FORMAT, MAGIC, PREFIX, as_stored, checksum
 

@@ -16,9 +16,9 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from autotune import ownership
-from autotune.files import read_regular, write_whole
-from autotune.paths import cache_folder
+from baselib import ownership
+from baselib.files import read_regular, write_whole
+from baselib.paths import cache_folder
 from cpuconv import origin
 from cpuconv.runtime.code import checked_file
 from cpuconv.runtime.code.sources import syntax

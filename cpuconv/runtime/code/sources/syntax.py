@@ -20,8 +20,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-OWN = ("autotune", "cpuconv", "layouts")
-_STANDS_FOR = {"autotune.data_classes": "dataclasses"}  # our replacements of other packages' modules
+OWN = ("autotune", "baselib", "cpuconv", "layouts")
+_STANDS_FOR = {"baselib.data_classes": "dataclasses"}  # our replacements of other packages' modules
 _FOR_ANNOTATIONS = ("__future__", "collections.abc", "types", "typing", "typing_extensions")
 _LEFT_OUT = ("annotation", "returns", "type_comment", "type_params", "kind")  # node fields that are left out
 

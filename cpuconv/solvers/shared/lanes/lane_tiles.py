@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpuconv.following.sizes import memoised
 from cpuconv.isa import Isa
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
+from cpuconv.symbolic.sizes import memoised
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile

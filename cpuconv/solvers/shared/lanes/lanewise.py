@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from cpuconv.elements import F32
-from cpuconv.following.sizes import is_symbolic, least, now
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import columns_for
@@ -35,6 +34,7 @@ from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.lanes import lane_set
 from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
+from cpuconv.symbolic.sizes import is_symbolic, least, now
 
 _MOST_ALIKE = 2  # candidates of one width and kind
 _CALL = 80.0  # cycles of a call, for a row of tiles

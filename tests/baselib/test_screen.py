@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import screen
-from autotune.screen import Column, Report, Table, as_text, pairs_text
+from baselib import screen
+from baselib.screen import Column, Report, Table, as_text, pairs_text
 
 TABLE = Table(
     [

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from autotune import gc_pause
-from autotune.gc_pause import MAX_MOVED, PAUSED_THRESHOLD, gc_paused
+from baselib import gc_pause
+from baselib.gc_pause import MAX_MOVED, PAUSED_THRESHOLD, gc_paused
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from autotune.interpreter import python
-from autotune.signals import deliver_interrupt, interrupts_delayed
+from baselib.interpreter import python
+from baselib.signals import deliver_interrupt, interrupts_delayed
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_an_interrupt_in_a_callback_ends_the_program_all_the_same() -> None:
     code = (
         "import signal, time, weakref\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from autotune.signals import interrupts_arrive\n"
+        "from baselib.signals import interrupts_arrive\n"
         "class Gone: pass\n"
         "gone = Gone()\n"
         "kept = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGINT))\n"

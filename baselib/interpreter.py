@@ -57,8 +57,8 @@ def _flags() -> list[str]:
 def _path() -> list[str]:
     """Return `sys.path` as absolute paths, without entries for the current folder."""
     known = [os.fsdecode(each) for each in sys.path if isinstance(each, (str, bytes, os.PathLike))]
-    kept = [each for each in known if os.path.normpath(each) != os.curdir]
-    return [os.path.abspath(each) if os.path.exists(each) else each for each in kept]  # import hooks use other names
+    entries = [each for each in known if os.path.normpath(each) != os.curdir]
+    return [os.path.abspath(each) if os.path.exists(each) else each for each in entries]  # import hooks use other names
 
 
 def starts_again() -> bool:

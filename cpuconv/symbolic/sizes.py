@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from cpuconv.following.emitted import emitted
+from cpuconv.symbolic.emitted import emitted
 
 INT64 = np.dtype(np.int64)
 SIZES = np.dtype(object)  # dtype of a constant that contains sizes
@@ -107,7 +107,7 @@ class Trace:
         number = function(*map(_plain, operands))
         return self._size(self._place(_Step(function, self._places(operands))), number)
 
-    def asked(self, function: Callable[..., Any], *operands: Any) -> bool:
+    def compared(self, function: Callable[..., Any], *operands: Any) -> bool:
         """Answer a comparison of sizes and plain numbers, and record the answer."""
         answer = bool(function(*map(_plain, operands)))
         self._answers[self._place(_Step(function, self._places(operands)))] = answer
@@ -171,7 +171,7 @@ def _computes(function: Callable[..., Any], turned: bool = False) -> Any:
 
 def _asks(function: Callable[..., Any]) -> Any:
     def method(self: Size, other: Any) -> Any:
-        return self.trace.asked(function, self, other) if _is_number(other) else NotImplemented
+        return self.trace.compared(function, self, other) if _is_number(other) else NotImplemented
 
     return method
 
@@ -214,11 +214,11 @@ class Size:
         """The number itself; the trace records that other sizes must equal it."""
         if self.trace._strict:
             raise TypeError("a symbolic size has no value")
-        self.trace.asked(operator.eq, self, self._number)
+        self.trace.compared(operator.eq, self, self._number)
         return self._number
 
     def __bool__(self) -> bool:
-        return self.trace.asked(_not_equal_zero, self)
+        return self.trace.compared(_not_equal_zero, self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a symbolic size cannot be pickled")
@@ -279,10 +279,10 @@ def memoised(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         known = functools.lru_cache(maxsize)(function)
 
         @functools.wraps(function)
-        def asked(*arguments: Any) -> Any:
+        def wrapper(*arguments: Any) -> Any:
             return function(*arguments) if _traces else known(*arguments)
 
-        return asked
+        return wrapper
 
     return decorated
 
@@ -293,9 +293,9 @@ def memoised(maxsize: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def sizes_array(sizes: Iterable[Any]) -> np.ndarray:
     """Make a constant of sizes: int64, or objects if one of them is symbolic."""
     sizes = list(sizes)
-    followed = any(type(size) is Size for size in sizes)
-    array = np.empty(len(sizes), SIZES) if followed else np.array(sizes, INT64)
-    if followed:
+    is_any_symbolic = any(type(size) is Size for size in sizes)
+    array = np.empty(len(sizes), SIZES) if is_any_symbolic else np.array(sizes, INT64)
+    if is_any_symbolic:
         array[:] = sizes
     return array
 
@@ -320,8 +320,8 @@ def applied(function: Callable[..., Any], *operands: Any) -> Any:
     hidden = (*function.args, *function.keywords.values()) if isinstance(function, functools.partial) else ()
     if any(type(each) is Size for each in hidden):
         raise TypeError("a function has a symbolic size among its bound arguments")
-    followed = next((each for each in operands if type(each) is Size), None)
-    return function(*operands) if followed is None else followed.trace.computed(function, *operands)
+    symbolic = next((each for each in operands if type(each) is Size), None)
+    return function(*operands) if symbolic is None else symbolic.trace.computed(function, *operands)
 
 
 def item(numbers: Any, at: int) -> Any:
@@ -381,10 +381,10 @@ class Affine(NamedTuple):
 
 def affine(make: Callable[..., np.ndarray], *sizes: Any) -> Any:
     """Call `make(*sizes)`, which must be affine in the sizes."""
-    followed = [at for at, size in enumerate(sizes) if type(size) is Size]
-    if not followed:
+    symbolic = [at for at, size in enumerate(sizes) if type(size) is Size]
+    if not symbolic:
         return make(*sizes)
     fixed = [0 if type(size) is Size else size for size in sizes]
     base = make(*fixed)
-    units = ([int(other == at) if other in followed else size for other, size in enumerate(fixed)] for at in followed)
-    return Affine(base, tuple((sizes[at], make(*unit) - base) for at, unit in zip(followed, units, strict=True)))
+    units = ([int(other == at) if other in symbolic else size for other, size in enumerate(fixed)] for at in symbolic)
+    return Affine(base, tuple((sizes[at], make(*unit) - base) for at, unit in zip(symbolic, units, strict=True)))

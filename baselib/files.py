@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from autotune.ownership import is_ours
+from baselib.ownership import is_ours
 
 PART = ".part"  # suffix of a file that is being written
 _NEW = 0o666  # default mode of a new file, before the umask

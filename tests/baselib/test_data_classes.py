@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from autotune import data_classes
-from support.running.processes import ROOT
+from baselib import data_classes
+from support.running.processes import ROOT, SHIPPED
 
 
 def plain(dataclass: Callable[..., Any]) -> type:
@@ -322,7 +322,7 @@ def test_what_the_standard_library_refuses_is_refused() -> None:
 
 def test_every_class_of_the_packages_can_be_made() -> None:
     """What the library refuses of a class it refuses at the first use."""
-    for package in ("autotune", "cpuconv", "layouts"):
+    for package in SHIPPED:
         for module in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
@@ -331,7 +331,7 @@ def test_every_class_of_the_packages_can_be_made() -> None:
         new = {each for each in type.__subclasses__(todo.pop())} - found
         found |= new
         todo += [each for each in new if each is not type]
-    ours = [each for each in found if each.__module__.partition(".")[0] in ("autotune", "cpuconv", "layouts")]
+    ours = [each for each in found if each.__module__.partition(".")[0] in SHIPPED]
     made = [each for each in ours if dataclasses.is_dataclass(each)]
     assert len(made) > 200
     for each in made:
@@ -340,7 +340,7 @@ def test_every_class_of_the_packages_can_be_made() -> None:
 
 def test_frozen_classes_of_the_packages_are_put_off() -> None:
     early = re.compile(r"^from dataclasses import .*\bdataclass\b", re.MULTILINE)
-    for package in ("autotune", "cpuconv"):
+    for package in ("autotune", "baselib", "cpuconv"):
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             at_once = "@dataclass(frozen=True" in text and early.search(text)

@@ -1,9 +1,9 @@
-"""Algorithms of a class of sizes: a new size needs no search, and its results do not depend on what ran before.
+"""Source: the algorithms of a class of sizes.
 
-Float sums in another order differ in their last bits. The algorithm, and the tile of a transform (Winograd, FFT),
-therefore depend only on the class and the size, from the first call on. A class has a few algorithms; each size uses
-the one with the lowest estimate, in proportion to its operations. Parameters that do not affect rounding, such as GEMM
-tiles and blocks, depend on the size.
+A new size needs no search, and its results do not depend on what ran before. Float sums in another order differ in
+their last bits. The algorithm, and the tile of a transform (Winograd, FFT), therefore depend only on the class and the
+size, from the first call on. A class has a few algorithms; each size uses the one with the lowest estimate, in
+proportion to its operations. Parameters that do not affect rounding, such as GEMM tiles and blocks, depend on the size.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cpuconv.conv import session
+from cpuconv.conv.choice import tuned
 from cpuconv.conv.choice.model import Choice, Limits, Ranked, cheapest, cheapest_with_same_rounding, search
-from cpuconv.conv.choice.select import choose, chosen, note_untuned
+from cpuconv.conv.choice.query import Query
 from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.template import Algorithm, is_padded
 from cpuconv.errors import ArgumentError
-from cpuconv.following.classes import BATCH, representative_size, size_class
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import why_not
+from cpuconv.symbolic.classes import BATCH, representative_size, size_class
 
 _MIN_SPEEDUP = 1.15  # speed-up by the model from which on a class gets another algorithm
 _FEW_BITS = 4  # axes of up to 2**4 elements: tiles of transforms are selected per size
@@ -63,22 +64,24 @@ def representative(problem: ConvProblem) -> ConvProblem | None:
         return None
 
 
-def class_choice(problem: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
+def class_choice(query: Query) -> ClassChoice | None:
     """The algorithms of a problem's class of sizes; None if each size is decided by itself."""
-    known = representative(problem)
+    known = representative(query.problem)
     if known is None:
         return None
-    choices, asked = session.current.choices, (strategy, limits, class_choice.__name__)
-    found = choices.get(known, asked)
+    choices, key = session.current.choices, (query.strategy, query.limits, class_choice.__name__)
+    found = choices.get(known, key)
     if found is None:
-        found = (_class_choice(known, strategy, limits),)
-        choices.put(known, asked, found)
+        first = query.choose(replace(query, problem=known, by_class=False, logged=False))
+        found = (_class_choice(known, first.candidate, query.limits),)
+        choices.put(known, key, found)
     choice: ClassChoice | None = found[0]
     return choice
 
 
-def _class_choice(known: ConvProblem, strategy: str, limits: Limits) -> ClassChoice | None:
-    first, seconds = chosen(known, strategy, limits).candidate, cheapest(known, limits).cost.estimate
+def _class_choice(known: ConvProblem, first: Candidate, limits: Limits) -> ClassChoice | None:
+    """The algorithms of the class of `known`, of which `first` is selected for `known` itself."""
+    seconds = cheapest(known, limits).cost.estimate
     made = ClassChoice(()).plus(known, first, seconds)  # a tuned candidate counts as fast as the model's best
     is_small = any(size <= 2**_FEW_BITS and taps > 1 for size, taps in ((known.h, known.r), (known.w, known.s)))
     if is_small and first.solver.rounding:
@@ -111,45 +114,40 @@ def _small(size: int) -> int:
     return 5 * 2 ** size_class(size) // 16 or 1
 
 
-def follows_class(problem: ConvProblem, strategy: str, limits: Limits) -> bool:
+def size_class_algorithm(query: Query) -> Choice | None:
+    """Select among the algorithms of the class; results of tuning for this exact problem take priority."""
+    if not query.by_class:
+        return None
+    alone = replace(query, by_class=False, logged=False)
+    is_free = query.problem.types.sum.integer  # sums are exact in any order
+    if is_free or not _follows_class(query) or query.strategy == "cached" and tuned.is_stored(query.problem):
+        return query.choose(alone)
+    of = class_choice(query)
+    algorithms = () if of is None else of.ordered(query.problem)
+    choices = (_with_algorithm(alone, each.candidate) for each in algorithms)
+    return next((choice for choice in choices if choice is not None), None) or query.choose(alone)
+
+
+def _follows_class(query: Query) -> bool:
     """Whether a class of sizes may decide for a problem within these limits."""
+    problem, limits = query.problem, query.limits
     single = not limits.reproducible or problem.threads == 1
-    return strategy != "profile" and limits.workspace is None and single and problem.n > 0
+    return query.strategy != "profile" and limits.workspace is None and single and problem.n > 0
 
 
-def is_stored(problem: ConvProblem) -> bool:
-    """Whether this exact problem has been tuned."""
-    here = session.current
-    known = here.tiers.problems(here.device)
-    return bool(known) and problem.key in known
-
-
-def choose_in_class(problem: ConvProblem, strategy: str, limits: Limits) -> Choice:
-    """Select as `choose`, among the algorithms of the class; tuning results for this exact problem take priority."""
-    is_free = problem.types.sum.integer  # sums are exact in any order
-    if is_free or not follows_class(problem, strategy, limits) or strategy == "cached" and is_stored(problem):
-        return choose(problem, strategy, limits)
-    of = class_choice(problem, strategy, limits)
-    for each in () if of is None else of.ordered(problem):
-        choice = _alike(problem, strategy, limits, each.candidate)
-        if choice is not None:
-            note_untuned(problem, strategy, limits, choice)
-            return choice
-    return choose(problem, strategy, limits)
-
-
-def _alike(problem: ConvProblem, strategy: str, limits: Limits, known: Candidate) -> Choice | None:
+def _with_algorithm(query: Query, known: Candidate) -> Choice | None:
     """The candidate for a problem with the rounding of `known`; None if there is none."""
+    problem, limits = query.problem, query.limits
     if why_not(known.solver, problem, current()) is not None:
         return None
     if not known.solver.rounding:
-        return chosen(problem, strategy, limits, known.solver.name)
-    choices, asked = session.current.choices, (strategy, limits, known.rounding)
-    choice: Choice | None = choices.get(problem, asked)
+        return query.choose(replace(query, algorithm=known.solver.name))
+    choices, key = session.current.choices, (query.strategy, limits, known.rounding)
+    choice: Choice | None = choices.get(problem, key)
     if choice is None:
         best = cheapest_with_same_rounding(problem, known, limits)
         if best is None:
             return None
         choice = Choice(best.candidate, "model")
-        choices.put(problem, asked, choice)
+        choices.put(problem, key, choice)
     return choice

@@ -3,7 +3,7 @@
 `dataclass` compiles six or seven functions per class, 0.1 ms each. In a package of many small classes this is most of
 the import time, and most classes are never instantiated. Here each method is created at its first call. Only `__init__`
 is compiled, once a class has several instances. Other attributes come from the standard library's decorator on first
-access. Replacement for the standard import: `from autotune.data_classes import dataclass`. Classes get no automatic
+access. Replacement for the standard import: `from baselib.data_classes import dataclass`. Classes get no automatic
 docstring.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 
 _OPTIONS = {"eq", "frozen", "kw_only", "repr"}  # with other options, or the names below, the library makes the class
 _OTHER_ANNOTATIONS = ("ClassVar", "InitVar", "KW_ONLY")
@@ -83,13 +83,13 @@ class _LazyParts:
                 delattr(cls, name)
             elif isinstance(field, Field):
                 setattr(cls, name, field.default)
-        asked = {
+        wanted = {
             "__init__": True,
             "__repr__": self._options.get("repr", True) and "__repr__" not in was,
             "__eq__": self._options.get("eq", True) and "__eq__" not in was,
             "__hash__": self._options.get("eq", True) and was.get("__hash__") is None,
         }
-        for name in (name for name, is_asked in asked.items() if is_asked):
+        for name in (name for name, is_wanted in wanted.items() if is_wanted):
             self._put.add(name)
             setattr(cls, name, self._named(name, self._first() if name == "__init__" else self._stand_in(name)))
         cls.__signature__ = _LazyAttribute(self, "__signature__")
@@ -177,10 +177,10 @@ class _LazyParts:
     def _library_fields(self) -> dict[str, Any]:
         """Return the fields in the library's form, for `replace` and `fields`."""
         made: dict[str, Any] = {}
-        for name, (told, field) in self.fields().items():
+        for name, (annotation, field) in self.fields().items():
             made[name] = field
             if field.name is None:  # a new field
-                field.name, field.type, field._field_type = name, told, getattr(dataclasses, _FIELD)
+                field.name, field.type, field._field_type = name, annotation, getattr(dataclasses, _FIELD)
         return made
 
     def _of_library(self) -> type:
@@ -205,12 +205,12 @@ class _LazyParts:
                     found |= lazy_parts.fields()
                 elif "__dataclass_fields__" in vars(base):
                     found |= {name: (field.type, field) for name, field in base.__dataclass_fields__.items()}
-            for name, told in self._cls.__annotations__.items():
+            for name, annotation in self._cls.__annotations__.items():
                 value: Any = self._was[name] if name in self._was else getattr(self._cls, name, MISSING)
                 field: Field[Any] = value if isinstance(value, Field) else dataclasses.field(default=value)
                 if field.kw_only is MISSING:
                     field.kw_only = self._options.get("kw_only", False)
-                found[name] = told, field
+                found[name] = annotation, field
             self._known = found
         return self._known
 
@@ -235,10 +235,10 @@ class _LazyParts:
             lines.append(f" __set(__self, {name!r}, {value})\n")
         if hasattr(cls, "__post_init__"):
             lines.append(" __self.__post_init__()\n")
-        told = ", ".join([*positional, *(["*"] if named else []), *named])
-        exec(f"def __init__({told}):\n{''.join(lines) or ' pass'}", names)
+        signature = ", ".join([*positional, *(["*"] if named else []), *named])
+        exec(f"def __init__({signature}):\n{''.join(lines) or ' pass'}", names)
         made = names["__init__"]
-        arguments = {name: told for name, (told, field) in self.fields().items() if field.init}
+        arguments = {name: annotation for name, (annotation, field) in self.fields().items() if field.init}
         made.__annotations__ = {**arguments, "return": None}
         return made
 
@@ -246,8 +246,8 @@ class _LazyParts:
         names = [name for name, (_, field) in self.fields().items() if field.repr]
 
         def __repr__(self_: Any) -> str:
-            told = [f"{name}={getattr(self_, name)!r}" for name in names]
-            return f"{type(self_).__qualname__}({', '.join(told)})"
+            texts = [f"{name}={getattr(self_, name)!r}" for name in names]
+            return f"{type(self_).__qualname__}({', '.join(texts)})"
 
         return reprlib.recursive_repr()(__repr__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune import files, ownership
-from autotune.files import open_regular, read_regular, write_whole
+from baselib import files, ownership
+from baselib.files import open_regular, read_regular, write_whole
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes, owners and modes are POSIX's")
 
@@ -125,7 +125,7 @@ def test_what_a_failure_leaves(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @posix
 def test_a_cache_folder_that_others_may_write_to_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.paths import NoFolderError, cache_folder, store_path
+    from baselib.paths import NoFolderError, cache_folder, store_path
 
     monkeypatch.setenv(ownership.VARIABLE, str(tmp_path))
     tmp_path.chmod(0o700)

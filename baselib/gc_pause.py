@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
-from autotune.locks import Lock
+from baselib.locks import Lock
 
 PAUSED_THRESHOLD = 50_000
 """New objects after which a paused collector runs nevertheless: other threads may create cycles meanwhile."""

@@ -58,8 +58,8 @@ _AGAIN_SECONDS = 0.02  # delay after which a lost interrupt is repeated
 class _Delay:
     """A SIGINT handler that records the signal, and prints a message once if standard error is a terminal."""
 
-    def __init__(self, told: str, before: Callable[[int, Any], Any]) -> None:
-        self._told = told
+    def __init__(self, message: str, before: Callable[[int, Any], Any]) -> None:
+        self._message = message
         self.before = before
         self.came = False
 
@@ -68,20 +68,20 @@ class _Delay:
             self.came = True
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 if sys.stderr.isatty():
-                    os.write(sys.stderr.fileno(), f"\n{self._told}\n".encode())  # the stream may be in use
+                    os.write(sys.stderr.fileno(), f"\n{self._message}\n".encode())  # the stream may be in use
 
 
 @contextlib.contextmanager
-def interrupts_delayed(told: str) -> Iterator[None]:
+def interrupts_delayed(message: str) -> Iterator[None]:
     """Defer Ctrl-C until the end of the context, as compilers lose or misinterpret asynchronous exceptions.
 
-    Only Python handlers in the main thread are deferred; `told` is the message for a user who waits at a terminal.
+    Only Python handlers in the main thread are deferred; `message` is the message for a user who waits at a terminal.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before) or isinstance(before, _Delay):
         yield
         return
-    delay = _Delay(told, before)
+    delay = _Delay(message, before)
     try:
         signal.signal(signal.SIGINT, delay)
     except ValueError:  # in a subinterpreter

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotune.gc_pause import gc_paused
+from baselib.gc_pause import gc_paused
 
 
 def lazily(package: str, names: Mapping[str, Sequence[str]], namespace: dict[str, Any]) -> Callable[[str], Any]:

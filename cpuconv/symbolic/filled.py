@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.following.sizes import SIZES, is_symbolic, sizes_array
+from cpuconv.symbolic.sizes import SIZES, is_symbolic, sizes_array
 
 Number = Callable[[Any], Any]  # returns the replacement of a size
 

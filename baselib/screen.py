@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from autotune.data_classes import dataclass
-from autotune.locks import lazy
+from baselib.data_classes import dataclass
+from baselib.locks import lazy
 
 _GAP = 2  # spaces between columns
 _MIN_WIDTH = 40  # min. width of a screen in characters; narrower ones wrap lines

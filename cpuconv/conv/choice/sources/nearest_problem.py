@@ -1,59 +1,41 @@
-"""Selection for untuned problems: from their own rows of older kernels, or from the nearest tuned problem."""
+"""Source: the algorithm of the nearest tuned problem, if the cost model confirms it."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune.workload import WEIGHTS
 from cpuconv.conv.choice import tuned
-from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, ranking, why_excluded
+from cpuconv.conv.choice.model import Choice, ranking, why_excluded
+from cpuconv.conv.choice.query import Query
 from cpuconv.conv.recipe import Candidate
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
 
-AGREES = 1.1  # maximum ratio of the model's estimate for a suggested algorithm to that for its own selection
 _OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size ratio of e has distance 1
 
 
-def from_older_kernels(problem: ConvProblem, names: Sequence[str], best: Ranked, limits: Limits) -> Candidate | None:
-    """The first candidate of `names` that the cost model confirms.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Candidates that were fastest with older kernels, the fastest first; unknown names are skipped.
-    best : Ranked
-        The model's own selection within the limits.
-    """
-    for name in names:
-        candidate = tuned.named(problem, name)
-        if candidate is not None:
-            own = Ranked(candidate, modelled_cost(problem, candidate))
-            if own.cost.estimate <= AGREES * best.cost.estimate and why_excluded(problem, own, limits) is None:
-                return candidate
-    return None
-
-
-def from_nearest_problem(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
-    """The fastest candidate of the nearest tuned problem, or another one of its solver, if the cost model confirms it.
-
-    `best` is the model's own selection, the first of `model.within_limits`.
-    """
+def nearest_problem(query: Query) -> Choice | None:
+    """Select the fastest candidate of the nearest tuned problem, or another one of its solver, if the model agrees."""
+    if query.strategy == "heuristic":
+        return None
+    problem, prefix = query.problem, query.prefix
     near = nearest(problem)
     if near is None:
         return None
     solver = near.partition("(")[0]
     if prefix and solver != prefix.partition("(")[0]:
         return None
-    limit = AGREES * best.cost.estimate
-    likely = [item for item in ranking(problem, solver, limits.closed) if item.cost.estimate <= limit]
+    ranked = ranking(problem, solver, query.limits.closed)
+    likely = [item for item in ranked if item.cost.estimate <= query.agreed]
     likely.sort(key=lambda item: str(item.candidate) != near)
-    named = (item for item in likely if str(item.candidate).startswith(prefix))
-    return next((item.candidate for item in named if why_excluded(problem, item, limits) is None), None)
+    for item in likely:
+        if str(item.candidate).startswith(prefix) and why_excluded(problem, item, query.limits) is None:
+            return Choice(item.candidate, "neighbour")
+    return None
 
 
 def nearest(problem: ConvProblem) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autotune.ownership import VARIABLE, fault
+from baselib.ownership import VARIABLE, fault
 
 
 class NoFolderError(OSError):
