@@ -28,7 +28,7 @@ from support.machines import AVX2
 ISA = current()
 BLOCKED = blocked.layout(ISA)
 COUNT = 200
-MOST = 310
+MOST = 330  # some 20 of them are of attention
 
 
 def planes(seed: int) -> list[tuple[int, int]]:

@@ -106,7 +106,7 @@ def _lower(call: Call) -> list[Step]:
 
 
 _ATTRIBUTES = {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}
-_SIGNATURE = "x: float32 (N C H W), grid: float32 (N h w 2) -> y: float32 (N C h w)"
+_SIGNATURE = "x: float32 (N C H W), grid: float32 (N P Q 2) -> y: float32 (N C P Q)"
 OPS = (
     Op(
         "GridSample",
