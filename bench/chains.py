@@ -86,6 +86,22 @@ def _heads(batch: int, tokens: int, heads: int, size: int) -> Case:
     return Case(name, {"x": (batch, tokens, 3 * heads * size)}, nodes, constants)
 
 
+_TOKENS_AND_HEADS = (  # batch, tokens, heads, size of a head
+    (1, 50, 12, 64),
+    (1, 197, 12, 64),
+    (1, 300, 8, 32),
+    (1, 400, 2, 32),
+    (1, 577, 12, 64),
+    (1, 1024, 8, 128),
+    (1, 1500, 6, 64),
+    (1, 4096, 1, 20),
+    (1, 4096, 2, 64),
+    (64, 49, 3, 32),
+    (4, 49, 24, 32),
+    (64, 64, 3, 32),
+)
+
+
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _RECURRENT = (  # operator, steps, sequences, inputs, hidden units, directions
     ("LSTM", 24, 1, 512, 256, 2),
@@ -147,7 +163,7 @@ CHAINS = (
     *(Case(f"MatMul {_by(a)} {_by(b)}", {"a": a, "b": b}, "MatMul a b y") for a, b in _PRODUCTS),
     *(case for shape in _ROWS for case in _rows(*shape)),
     Case("Gelu 3136x384", {"x": (3136, 384)}, "Mul x root a\nErf a b\nAdd b one c\nMul x c d\nMul d half y", _HALF),
-    *(_heads(*sizes) for sizes in ((1, 197, 12, 64), (1, 577, 12, 64), (64, 49, 3, 32), (4, 49, 24, 32))),
+    *(_heads(*sizes) for sizes in _TOKENS_AND_HEADS),
     Case("MatMul 64x3x49x32 by transposed", {"a": (64, 3, 49, 32), "b": (64, 3, 32, 49)}, "MatMul a b y"),
     Case("MatMul 12x577x64 by 12x64x577", {"a": (12, 577, 64), "b": (12, 64, 577)}, "MatMul a b y"),
     Case("MatMul 12x577x577 by 12x577x64", {"a": (12, 577, 577), "b": (12, 577, 64)}, "MatMul a b y"),
@@ -247,6 +263,7 @@ CHAINS = (
         "Reshape x parts p\nTranspose p t perm=[0,2,1,3,4]\nReshape t image y",
         {"parts": _long(1, 2, 58, 28, 28), "image": _long(1, 116, 28, 28)}),
     Case("GridSample 1x32x56x56", {"x": (1, 32, 56, 56), "g": (1, 56, 56, 2)}, "GridSample x g y"),
+    Case("GridSample 8x32x80x80 at 300x4", {"x": (8, 32, 80, 80), "g": (8, 300, 4, 2)}, "GridSample x g y"),
     *(Case(f"{op} 1x64x56x56", _IMAGE, f"{op} x y") for op in (
         "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Selu", "Softplus", "Erf", "Exp",
         "Sqrt", "Abs", "Floor", "Neg", "Reciprocal", "Log", "Sin")),
