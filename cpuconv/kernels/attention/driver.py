@@ -21,7 +21,6 @@ from cpuconv.kernels.emit.intrinsics import copy_float, emitter, word
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpose_part
-from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.panels import (
     ANY,
     COPIED,
@@ -30,6 +29,7 @@ from cpuconv.kernels.products.panels import (
     ROUNDED,
     TRANSPOSED,
 )
+from cpuconv.kernels.products.row_strips import multiply_rows
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
@@ -213,41 +213,6 @@ def _clear(tile: Any, vec: Vector, target: Any) -> None:
     vec.builder.store(kind(0), vec.builder.inttoptr(target, kind.as_pointer()))
 
 
-@inline
-def _multiply(
-    strip, x, x_tile, x_overlap, table, segments, tails, pitch, w, y, y_row, vector, valid, rows, tiles, whole
-):
-    """Multiply rows at `x` by a panel at `w`; the last tile of rows overlaps the one before."""
-    for overlapping in range(2):
-        first = 0 if overlapping == 0 else whole
-        last = whole if overlapping == 0 else tiles
-        if first < last:
-            call_gemm_strip(
-                strip,
-                x=x + overlapping * x_overlap,
-                xrow=x_tile,
-                table=table,
-                segments=segments,
-                kstep=pitch,
-                w=w,
-                y=y,
-                yrow=y_row,
-                yvec=vector,
-                bias=y,
-                residual=0,
-                suspended_sums=y,
-                prefetch_address=y,
-                turn=0,
-                fetch_step=0,
-                shares=1,
-                tails=tails,
-                valid=valid,
-                first=first,
-                last=last,
-                width=rows,
-            )
-
-
 @kernel(
     "score_gemm score_gemm_last softmax weigh_gemm weigh_gemm_last scale_rows round_rows q k v mask y offsets items "
     "blocks rows keys depth width block_rows scale vectors valid q_row q_column k_row k_column v_row v_column mask_row "
@@ -287,24 +252,12 @@ def attention(tile, worker, before, part, parts, args):
             _pack_block(tile, args, q, queries)
             q = queries
         for panel in range(args.key_panels):
-            _multiply(
-                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last,
-                q,
-                args.score_a_tile,
-                args.score_a_overlap,
-                args.score_table,
-                args.score_segments,
-                args.score_tails,
-                args.key_row,
-                keys + panel * args.key_panel,
-                scores + panel * args.key_row,
-                args.scores_row,
-                vector,
-                args.score_valid,
-                args.block_rows,
-                args.score_tiles,
-                args.score_whole_tiles,
-            )
+            multiply_rows(
+                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, q, args.score_a_tile,
+                args.score_a_overlap, args.score_table, args.score_segments, args.score_tails, args.key_row,
+                keys + panel * args.key_panel, scores + panel * args.key_row, args.scores_row, vector, scores,
+                args.score_valid, args.block_rows, 0, args.score_tiles, args.score_whole_tiles,
+            )  # fmt: skip
         mask = args.mask + word(tile, offsets, 3) + first * args.mask_row
         for row in range(args.block_rows):
             line = scores + row * args.scores_row
@@ -324,23 +277,11 @@ def attention(tile, worker, before, part, parts, args):
             if tile.rounded and args.keys % 2 == 1:
                 _clear(tile, line + 2 * args.keys)
         for panel in range(args.value_panels):
-            _multiply(
-                args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last,
-                scores,
-                args.weigh_a_tile,
-                args.weigh_a_overlap,
-                args.weigh_table,
-                args.weigh_segments,
-                args.weigh_tails,
-                args.value_row,
-                values + panel * args.value_panel,
-                sums + panel * args.value_row,
-                args.sums_row,
-                vector,
-                args.weigh_valid,
-                args.block_rows,
-                args.weigh_tiles,
-                args.weigh_whole_tiles,
-            )
+            multiply_rows(
+                args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last, scores, args.weigh_a_tile,
+                args.weigh_a_overlap, args.weigh_table, args.weigh_segments, args.weigh_tails, args.value_row,
+                values + panel * args.value_panel, sums + panel * args.value_row, args.sums_row, vector, sums,
+                args.weigh_valid, args.block_rows, 0, args.weigh_tiles, args.weigh_whole_tiles,
+            )  # fmt: skip
         y = args.y + word(tile, offsets, 4) + first * args.y_row
         _store(tile, args, sums, factors, y)

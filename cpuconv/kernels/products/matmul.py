@@ -27,11 +27,10 @@ from cpuconv.kernels.copies.copying import SHORTEST_RUN
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.closed.closed_set import closed_step
-from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
 from cpuconv.kernels.products.panels import ANY, COPIED, IN_PLACE, PACKS, TRANSPOSED
-from cpuconv.kernels.products.row_strips import best_tile, last_columns, row_strips
+from cpuconv.kernels.products.row_strips import best_tile, last_columns, multiply_rows, row_strips
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
@@ -98,34 +97,11 @@ def matmul(tile, worker, before, part, parts, args):
         else:
             b += first * args.b_column
         begin, end = args.tiles * chunk // args.chunks, args.tiles * (chunk + 1) // args.chunks
-        for overlapping in range(2):
-            start = begin if overlapping == 0 else max(begin, args.whole_tiles)
-            stop = min(end, args.whole_tiles) if overlapping == 0 else end
-            if start < stop:
-                call_gemm_strip(
-                    args.gemm_last if last else args.gemm,
-                    x=a + overlapping * args.a_overlap,
-                    xrow=args.a_tile,
-                    table=args.table,
-                    segments=args.segments,
-                    kstep=args.pitch,
-                    w=b,
-                    y=y,
-                    yrow=args.y_row,
-                    yvec=args.vector_bytes,
-                    bias=y,
-                    residual=0,
-                    suspended_sums=y,
-                    prefetch_address=y,
-                    turn=0,
-                    fetch_step=0,
-                    shares=1,
-                    tails=args.tails,
-                    valid=args.valid,
-                    first=start,
-                    last=stop,
-                    width=args.rows,
-                )
+        multiply_rows(
+            args.gemm_last if last else args.gemm, a, args.a_tile, args.a_overlap, args.table, args.segments,
+            args.tails, args.pitch, b, y, args.y_row, args.vector_bytes, y, args.valid, args.rows, begin, end,
+            args.whole_tiles,
+        )  # fmt: skip
 
 
 # --- tiles -----------------------------------------------------------------------------------------------------------

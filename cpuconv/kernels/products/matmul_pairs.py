@@ -27,11 +27,11 @@ from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.product import WORD, as_seen, single_product_of
 from cpuconv.kernels.emit.product import Product as MacInstruction
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
-from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.panels import pair_rows
-from cpuconv.kernels.products.row_strips import best_tile, segment_starts
+from cpuconv.kernels.products.row_strips import best_tile, multiply_rows, segment_starts
 from cpuconv.kernels.products.widening import call_widen_rows
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.driver_functions import specialise_on_tile
@@ -157,34 +157,13 @@ def matmul_pairs(tile, worker, before, part, parts, args):
         y = args.y + word(tile, offsets, 2) + first * args.y_row + tile.y * first_column
         for panel in range((count + args.panel_columns - 1) // args.panel_columns):
             column = first_column + panel * args.panel_columns
-            for overlapping in range(2):
-                start = whole if overlapping else 0
-                stop = (rows + args.cols - 1) // args.cols if overlapping else whole
-                if start < stop:
-                    call_gemm_strip(
-                        args.gemm_last if column + args.panel_columns >= args.columns else args.gemm,
-                        x=halves + overlapping * (rows - args.cols - whole * args.cols) * args.a_pitch,
-                        xrow=args.cols * args.a_pitch,
-                        table=args.table,
-                        segments=args.segments,
-                        kstep=0,
-                        w=panels + panel * args.panel_bytes,
-                        y=y + tile.y * panel * args.panel_columns,
-                        yrow=args.y_row,
-                        yvec=args.vector_bytes,
-                        bias=args.numbers,
-                        residual=0,
-                        suspended_sums=y,
-                        prefetch_address=y,
-                        turn=0,
-                        fetch_step=0,
-                        shares=1,
-                        tails=args.tails,
-                        valid=args.valid,
-                        first=start,
-                        last=stop,
-                        width=rows,
-                    )
+            multiply_rows(
+                args.gemm_last if column + args.panel_columns >= args.columns else args.gemm, halves,
+                args.cols * args.a_pitch, (rows - args.cols - whole * args.cols) * args.a_pitch, args.table,
+                args.segments, args.tails, 0, panels + panel * args.panel_bytes,
+                y + tile.y * panel * args.panel_columns, args.y_row, args.vector_bytes, args.numbers, args.valid, rows,
+                0, (rows + args.cols - 1) // args.cols, whole,
+            )  # fmt: skip
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------

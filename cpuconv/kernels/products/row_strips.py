@@ -1,4 +1,4 @@
-"""Tiles of a GEMM whose lanes are columns: selection of the strips of rows, and their arguments."""
+"""Strips of rows of a GEMM whose lanes are columns: their selection, their arguments, and their call in drivers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.closed.closed_set import row_columns
-from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code import at_hand, background
+from cpuconv.runtime.kernel import inline
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.symbolic.sizes import applied, is_symbolic, now
 
@@ -209,3 +210,43 @@ def row_strips(isa: Isa, rows: int, depth: int, columns: int, row: int, column: 
         "a_overlap": (rows - n - (tiles - 1) * n) * row,
     }
     return RowStrips(v, unroll, tiles, args)
+
+
+@inline
+def multiply_rows(
+    strip, x, x_tile, x_overlap, table, segments, tails, pitch, w, y, y_row, y_vector, bias, valid, rows, begin, end,
+    whole,
+):  # fmt: skip
+    """Call a strip of planar tiles for tiles of rows begin … end-1, of which the first `whole` do not overlap.
+
+    The last tile of rows overlaps the one before where rows are no multiple of a tile; it reads `x_overlap` bytes from
+    where it would begin.
+    """
+    for overlapping in range(2):
+        first = begin if overlapping == 0 else max(begin, whole)
+        last = min(end, whole) if overlapping == 0 else end
+        if first < last:
+            call_gemm_strip(
+                strip,
+                x=x + overlapping * x_overlap,
+                xrow=x_tile,
+                table=table,
+                segments=segments,
+                kstep=pitch,
+                w=w,
+                y=y,
+                yrow=y_row,
+                yvec=y_vector,
+                bias=bias,
+                residual=0,
+                suspended_sums=y,
+                prefetch_address=y,
+                turn=0,
+                fetch_step=0,
+                shares=1,
+                tails=tails,
+                valid=valid,
+                first=first,
+                last=last,
+                width=rows,
+            )
