@@ -54,7 +54,7 @@ _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "InstanceNormalization", "LayerNormalization", "LRN", "Softmax"),
-    *("ReduceMean", "MatMul", "Linear", "DepthToSpace"),
+    *("ReduceMean", "MatMul", "Linear", "DepthToSpace", "ScaledDotProductAttention", "GridSample"),
 )
 
 
@@ -80,7 +80,7 @@ SLICES: dict[str, tuple[str, ...]] = {
     "cortex-a76": (
         *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),
         *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm"),
-        *_operators(*_FEW[1:]),
+        *_operators(*_FEW[1:], "ScaledDotProductAttention"),
         *_NETWORKS[1:],
         *_tests("project/cpus", "autotune/tuning/search::test_workers_end_with_their_parent"),  # processes are launched
     ),
