@@ -40,8 +40,8 @@ def begin(cpu: CpuClass) -> None:
         (aligned, "np", SimpleNamespace(**{**vars(np), "empty": np.zeros})),
         (threads, "allowed_cores", lambda: max(THREADS)),
         (Fingerprinter, "_read", lambda self, array, threads: _digest(read(self, array, threads), array)),
-        (features, "tiles_granted", lambda: granted),
-        (product, "tiles_granted", lambda: granted),
+        (features, "amx_permitted", lambda: granted),
+        (product, "amx_permitted", lambda: granted),
     )
     for owner, name, other in others:
         setattr(owner, name, other)

@@ -73,7 +73,7 @@ AMX is left out: for a CPU that is only named, no permission to use its tiles ca
 
 
 @functools.cache
-def offered(feature: str) -> bool:
+def has_feature(feature: str) -> bool:
     """Whether the target has a feature, by LLVM's name; for a CPU that is only named, False where this is unknown."""
     _, cpu, features = target()
     if features:
@@ -89,16 +89,16 @@ def offered(feature: str) -> bool:
 @functools.cache
 def rounds_to_half() -> bool:
     """Whether instructions convert between float32 and float16."""
-    return offered("f16c") or target()[0].startswith("aarch64")
+    return has_feature("f16c") or target()[0].startswith("aarch64")
 
 
 @functools.lru_cache(maxsize=1)
-def tiles_granted() -> bool:
+def amx_permitted() -> bool:
     """Whether the CPU has AMX tiles and Linux grants their use to this process; this call requests the permission.
 
     The permission is per process: its threads and forked processes have it too.
     """
-    if sys.platform != "linux" or not offered("amx-tile"):
+    if sys.platform != "linux" or not has_feature("amx-tile"):
         return False
     system = ctypes.CDLL(None, use_errno=True)
     if system.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) != 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
-from cpuconv.isa.features import offered, rounds_to_half
+from cpuconv.isa.features import has_feature, rounds_to_half
 from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.runtime.code.llvm import ir
@@ -148,7 +148,7 @@ def _truncated(vec: Vector, element: Element, value: Any) -> Any:
 
 
 def _bfloat_of(vec: Vector, value: Any) -> Any:
-    if offered("avx512bf16"):
+    if has_feature("avx512bf16"):
         return _bfloat_by_instruction(vec, value)
     builder, bits = vec.builder, vec.builder.bitcast(value, vec.int_type)
     half = vec.int_constant(16)

@@ -13,7 +13,7 @@ from cpuconv.conv.least_work import DTYPES
 from cpuconv.elements import BF16, F16, F32, S8, S16, U8, Element
 from cpuconv.isa import Isa, current
 from cpuconv.isa.dots import AMX, TILE_ROWS, X86, TileDot
-from cpuconv.isa.features import offered, tiles_granted
+from cpuconv.isa.features import amx_permitted, has_feature
 from cpuconv.kernels.emit.product import TABLE, WORD, usable
 from cpuconv.kernels.streams.peaks import (
     TILE_BYTES,
@@ -116,7 +116,7 @@ def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile
         found[product.instruction or product.name] = elements, tile
     for dot in isa.dots:
         wide = dot.x in MEASURED and dot.sum.bytes == WORD
-        if dot.machine == X86 and wide and dot.name not in found and offered(dot.feature):
+        if dot.machine == X86 and wide and dot.name not in found and has_feature(dot.feature):
             found[dot.name] = (dot.x,), PeakTile(isa.lanes, chains, dot.intrinsic, dot.group)
     return found
 
@@ -128,7 +128,7 @@ def matrix_tile(isa: Isa, dot: TileDot) -> MatrixTile:
 
 def measured_matrices() -> list[TileDot]:
     """Return AMX's instructions, if the system permits their use."""
-    return [dot for dot in AMX if offered(dot.feature)] if tiles_granted() else []
+    return [dot for dot in AMX if has_feature(dot.feature)] if amx_permitted() else []
 
 
 def _products(isa: Isa, threads: int) -> Iterator[tuple[str, tuple[Element, ...], float]]:

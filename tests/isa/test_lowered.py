@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from cpuconv.elements import S8, from_bfloat16, to_bfloat16
 from cpuconv.isa.dots import AMX, VECTORS, TileDot
-from cpuconv.isa.features import tiles_granted
+from cpuconv.isa.features import amx_permitted
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.emit.multiplying import hidden
 from cpuconv.runtime.code import kernel_files
@@ -305,7 +305,7 @@ def test_products_of_tiles(dot: TileDot) -> None:
     setup[48:56] = [HEIGHT, 16, 16, HEIGHT, 16, 16, 16, 16]
     operands_ = x.view(dot.x.dtype).reshape(HEIGHT, -1), w.view(dot.w.dtype).reshape(16, -1)
     expected = dot.twin(sums.reshape(HEIGHT, 16), *operands_)
-    runs = [standing_in] + [real] * (tiles_granted() and not lowered.cpu())
+    runs = [standing_in] + [real] * (amx_permitted() and not lowered.cpu())
     for each in runs:
         found = sums.copy()
         each(code_of_tiles(dot.name), setup, found, x, w)
@@ -344,16 +344,16 @@ PROCESS = """
 import ctypes, sys
 import numpy as np
 from cpuconv.isa import current
-from cpuconv.isa.features import offered
+from cpuconv.isa.features import has_feature
 from cpuconv.kernels.elementwise.lookup import LookupTile, look_up
 from cpuconv.problem.arrays import address
 from cpuconv.runtime.code import kernel_files
 from support.running import processes
 
-assert current().name == "avx512" and offered("avx512vnni") and not offered("amx-tile")
+assert current().name == "avx512" and has_feature("avx512vnni") and not has_feature("amx-tile")
 assert "support/lowered/child" in processes.PATH
 permuted = LookupTile("avx512vbmi")
-assert offered("avx512vbmi") and "%zmm" in look_up.assembly(permuted)
+assert has_feature("avx512vbmi") and "%zmm" in look_up.assembly(permuted)
 x, table = (np.random.default_rng(seed).integers(0, 256, size).astype(np.uint8) for seed, size in ((0, 200), (1, 256)))
 y = np.zeros_like(x)
 look_up.entry(permuted).function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4))(*map(address, (x, y, table)), x.size)

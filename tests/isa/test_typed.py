@@ -12,7 +12,7 @@ import pytest
 
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, TABLE, U8, Element, from_bfloat16, to_bfloat16
 from cpuconv.isa import current, typed
-from cpuconv.isa.features import offered, rounds_to_half
+from cpuconv.isa.features import has_feature, rounds_to_half
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.problem.arrays import address
@@ -99,7 +99,7 @@ def numbers_of(element: Element) -> np.ndarray:
 
 def flushed(numbers: np.ndarray) -> np.ndarray:
     """Subnormal numbers as zeros of their sign, where the instruction that rounds to bfloat16 takes them so."""
-    if not offered("avx512bf16"):
+    if not has_feature("avx512bf16"):
         return numbers
     tiny = np.abs(numbers) < np.finfo(np.float32).tiny
     return np.where(tiny, np.copysign(np.float32(0), numbers), numbers)
@@ -199,6 +199,6 @@ def test_vectors_change_their_size_by_one_instruction(tile: tuple, told: str) ->
 
 def test_floats_are_rounded_by_instructions_where_there_are_some() -> None:
     bfloat, half = (move.assembly(MoveTile(ISA.lanes, F32, element, "float", 0)) for element in (BF16, F16))
-    assert ("cvtneps2bf16" in bfloat) == offered("avx512bf16")
+    assert ("cvtneps2bf16" in bfloat) == has_feature("avx512bf16")
     assert ("cvtps2ph" in half or "fcvtn" in half) == rounds_to_half()
     assert "call" not in bfloat + half, "no function of that kind is there when kernels run"

@@ -13,7 +13,7 @@ from baselib.interpreter import python
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.isa.dots import X86
-from cpuconv.isa.features import offered
+from cpuconv.isa.features import has_feature
 from cpuconv.kernels.streams.peaks import matrix_peak, product_peak
 from cpuconv.kernels.streams.probe import fma_peak, read_sum, write_all
 from cpuconv.memory.aligned import aligned
@@ -123,7 +123,7 @@ def test_import_compiles_nothing():
 
 def test_every_product_of_the_instruction_set_is_measured():
     found = measured_products(current())
-    dots = {dot.name for dot in current().dots if dot.x in MEASURED and dot.sum.bytes == 4 and offered(dot.feature)}
+    dots = {dot.name for dot in current().dots if dot.x in MEASURED and dot.sum.bytes == 4 and has_feature(dot.feature)}
     assert found.keys() >= {"pairs"} and found.keys() - {"pairs"} <= {dot.name for dot in current().dots}
     assert current().dots[0].machine != X86 or found.keys() >= dots
     assert {element for elements, _ in found.values() for element in elements} <= set(MEASURED)

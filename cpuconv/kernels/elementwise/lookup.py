@@ -12,7 +12,7 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import U8
-from cpuconv.isa.features import offered
+from cpuconv.isa.features import has_feature
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.processor import Processor
@@ -146,7 +146,7 @@ def lookup_steps(processor: Processor, x: TensorView, y: TensorView, table: Ref,
     if {x.strides[0], y.strides[0]} == {size}:
         images, size = 1, images * size
     args: Args = {
-        "look_up": MicroRef(look_up, LookupTile(next(filter(offered, _WAYS), ""))),
+        "look_up": MicroRef(look_up, LookupTile(next(filter(has_feature, _WAYS), ""))),
         "x": x.ref,
         "y": y.ref,
         "x_image": x.strides[0],

@@ -12,7 +12,7 @@ from typing import Any
 
 from cpuconv.elements import U8
 from cpuconv.isa.calls import call
-from cpuconv.isa.features import offered
+from cpuconv.isa.features import has_feature
 from cpuconv.isa.typed import I8, I16, clamped, load_as_float
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
@@ -142,7 +142,7 @@ class RequantizePairs(Requantize):
         """Narrow int16, with four elements of each vector in turn, to bytes of adjacent channels."""
         vec, builder = self._vec, self._vec.builder
         quads = vec.lanes // QUAD
-        if vec.lanes == 16 and offered("avx512vbmi"):
+        if vec.lanes == 16 and has_feature("avx512vbmi"):
             halves = builder.bitcast(words, ir.VectorType(I8, 4 * vec.lanes))
             order = [8 * (2 * quad + side) + 2 * i for side in (0, 1) for quad in range(quads) for i in range(QUAD)]
             return vec.shuffle(halves, halves, order)

@@ -26,7 +26,7 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
-from cpuconv.isa.features import offered, tiles_granted
+from cpuconv.isa.features import amx_permitted, has_feature
 from cpuconv.isa.table import Isa
 from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
@@ -258,7 +258,7 @@ def usable(isa: Isa, product: Product) -> bool:
     """Whether the target CPU has its instruction."""
     if not product.instruction or product.name == "fma":
         return True
-    return any(dot.name == product.instruction and offered(dot.feature) for dot in isa.dots)
+    return any(dot.name == product.instruction and has_feature(dot.feature) for dot in isa.dots)
 
 
 def rate(isa: Isa, product: Product) -> float:
@@ -302,9 +302,11 @@ def pair_product(isa: Isa) -> Product:
 @functools.lru_cache(maxsize=256)
 def matrix_product_of(types: Types) -> Product | None:
     """The AMX kind for those types; None: there is none, or the system does not permit AMX."""
-    if not tiles_granted():
+    if not amx_permitted():
         return None
-    return next((each for each in MATRIX if each.x == types.x and each.w == types.w and offered(each.feature)), None)
+    return next(
+        (each for each in MATRIX if each.x == types.x and each.w == types.w and has_feature(each.feature)), None
+    )
 
 
 def as_seen(isa: Isa, product: Product) -> Isa:

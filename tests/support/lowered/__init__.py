@@ -151,7 +151,7 @@ def _of_features(features: Any) -> None:
         from support.lowered import tiles  # imports llvmlite's language
 
         tiles.reserve()
-        features.tiles_granted = functools.cache(lambda: True)  # which tests clear
+        features.amx_permitted = functools.cache(lambda: True)  # which tests clear
 
 
 _CHANGES: dict[str, Callable[[Any], None]] = {
