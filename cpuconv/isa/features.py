@@ -82,8 +82,8 @@ def has_feature(feature: str) -> bool:
         return feature in _NAMED.get(cpu, ())
     import llvmlite.binding as llvm
 
-    source, told = _TELLING[feature]
-    return told in target_machine().emit_assembly(llvm.parse_assembly(source))
+    source, instruction = _TELLING[feature]
+    return instruction in target_machine().emit_assembly(llvm.parse_assembly(source))
 
 
 @functools.cache

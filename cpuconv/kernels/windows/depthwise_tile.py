@@ -287,8 +287,8 @@ def _add_input_row(
     tile: LaneTile, vec: Vector, memory: _Memory, step: int, rows: range, sums: Sums, weight: Weight
 ) -> Sums:
     """Add input row `step` to the sums of `rows`; store and remove the sums that it completes."""
-    meets = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in rows]
-    met = [(row, tap) for row, (tap, rest) in zip(rows, meets, strict=True) if rest == 0 and 0 <= tap < tile.r]
+    steps = [divmod(step - row * tile.stride[0], tile.dilation[0]) for row in rows]
+    met = [(row, tap) for row, (tap, rest) in zip(rows, steps, strict=True) if rest == 0 and 0 <= tap < tile.r]
     if not met:
         return sums
     zero = vec.constant(0.0)

@@ -178,16 +178,16 @@ def _spawned(command: list[str], read: int, lock: int) -> int:
         os.close(null)
 
 
-def main(asked: str) -> None:
+def main(expected_target: str) -> None:
     """Compile the kernels requested on standard input, until no request comes."""
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     warnings.simplefilter("ignore")
-    if repr(target()) != asked:  # the program set its target by calls, not by environment variables
+    if repr(target()) != expected_target:  # the program set its target by calls, not by environment variables
         return
     imported()
-    told = _Told(0)
-    while (task := told.next(_IDLE_SECONDS)) is not None:
+    tasks = _TaskReader(0)
+    while (task := tasks.next(_IDLE_SECONDS)) is not None:
         module, name, tile = task
         kernel, path = found(module, name), kernel_files.folder().path
         if path is not None:
@@ -198,7 +198,7 @@ def main(asked: str) -> None:
                 kernel.entry(tile)
 
 
-class _Told:
+class _TaskReader:
     """Messages read from a pipe."""
 
     def __init__(self, pipe: int) -> None:

@@ -187,10 +187,10 @@ def _send(helpers: Sequence[_Helper], wanted: Sequence[Wanted]) -> None:
         each.send(tasks)
 
 
-def main(asked: str, number: str) -> None:
+def main(expected_target: str, number: str) -> None:
     """Run a helper: compile kernels that no process has begun, drivers first, from a start that differs per helper."""
     warnings.simplefilter("ignore")
-    if repr(target()) != asked:  # the program set its target by calls, not by environment variables
+    if repr(target()) != expected_target:  # the program set its target by calls, not by environment variables
         return
     _prepare()  # while there are no tasks
     with contextlib.suppress(EOFError):

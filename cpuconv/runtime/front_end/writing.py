@@ -260,8 +260,8 @@ class _Call:
         left = self._value(node.left)
         for kind, each in zip(node.ops, node.comparators, strict=True):
             right = self._value(each)
-            told = values.compared(self._builder, kind, left, right)
-            result = values.both(self._builder, result, self._refuse(node) if told is None else told)
+            holds = values.compared(self._builder, kind, left, right)
+            result = values.both(self._builder, result, self._refuse(node) if holds is None else holds)
             left = right
         return result
 
@@ -282,7 +282,7 @@ class _Call:
         for each in node.values:
             test = test_of(each)
             if not isinstance(test, bool):
-                done = done or builder.append_basic_block("told")
+                done = done or builder.append_basic_block("decided")
                 further = builder.append_basic_block("further")
                 ends.append((BIT(tells), builder.block))
                 builder.cbranch(test, *((done, further) if tells else (further, done)))

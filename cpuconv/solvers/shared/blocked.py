@@ -102,7 +102,7 @@ def convolve_step(
 ) -> Step:
     """The convolve kernel's tile and arguments for this problem.
 
-    `flat`: the plane is one row of pixels. Where that of the input is wider, AMX computes what lies between two rows of
+    `flat`: the plane is one row of pixels. Where that of the input is wider, AMX computes what is between two rows of
     the output, too, and does not store it; a band then has all rows.
     """
     sizes, parts_of_words = geometry(problem, isa, product, params.v), spans.spans(problem, isa, params.v)

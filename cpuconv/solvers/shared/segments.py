@@ -1,4 +1,4 @@
-"""Segments of a sum: what a GEMM tile reads side by side of a pixel, and where each lies.
+"""Segments of a sum: what a GEMM tile reads side by side of a pixel, and the address of each.
 
 Channels of the problems here are words of 32 bits (`words.py`).
 

@@ -1,7 +1,7 @@
 """Problems of any element types as blocked kernels see them: channels counted in words of 32 bits.
 
 A pixel of a channel block is one vector register, whatever its elements. So tables, bands and strides of float32 hold
-for all types, with a word in the place of a channel. `product.py` says how a word meets weights.
+for all types, with a word in the place of a channel. `product.py` says how a word is multiplied by weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def vectors_per_pixel(problem: ConvProblem) -> int:
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of the problem's types, which `why_not` has asked for, and of the pixels of an image."""
+    """The product of the problem's types, which `why_not` has found, and of the pixels of an image."""
     found = product_of(problem.types, isa)
     assert found is not None
     return of_few(found) if not isa.closed and problem.oh * problem.ow <= FEW else found

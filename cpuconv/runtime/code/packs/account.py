@@ -29,12 +29,12 @@ def _compiled(folder: Path | None, pack: active_pack.ActivePack) -> str:
         return "none are cached"
     packed = [name for name in names if pack.part is not None and name.removesuffix(".o") in pack.part]
     kinds = Counter(_kind(found[1]) for name in names if (found := _NAMED.fullmatch(name)) and name not in packed)
-    told = [f"{count} of {kind}" for kind, count in kinds.most_common(_MAX_LISTED)]
-    told += [f"{len(kinds) - _MAX_LISTED} more kinds"] if len(kinds) > _MAX_LISTED else []
+    listed = [f"{count} of {kind}" for kind, count in kinds.most_common(_MAX_LISTED)]
+    listed += [f"{len(kinds) - _MAX_LISTED} more kinds"] if len(kinds) > _MAX_LISTED else []
     reasons = []
     if kinds:
         why = "as no pack fits" if pack.part is None else "as the pack lacks them"
-        reasons.append(f"{sum(kinds.values())} {why} ({', '.join(told)})")
+        reasons.append(f"{sum(kinds.values())} {why} ({', '.join(listed)})")
     if packed:
         reasons.append(f"{len(packed)} before the pack was used")
     return f"{len(names)}: {'; '.join(reasons)}"

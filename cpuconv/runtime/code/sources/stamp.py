@@ -140,12 +140,12 @@ def imported(module: str) -> frozenset[str]:
 @functools.cache
 def _content(module: str) -> str:
     """Return the content of a module and of the modules it imports from, independent of paths and import order."""
-    told = []
+    lines = []
     for each in known_syntaxes()[module].imports:
         target = _target(each)
         name = "" if target == _inner(each) else each.name  # an imported module is identified by content alone
-        told.append(f"{name} {each.bound} {known_syntaxes()[target].content if target else ''}")
-    return "\n".join([known_syntaxes()[module].content, *sorted(told)])
+        lines.append(f"{name} {each.bound} {known_syntaxes()[target].content if target else ''}")
+    return "\n".join([known_syntaxes()[module].content, *sorted(lines)])
 
 
 def _target(found: Import) -> str | None:

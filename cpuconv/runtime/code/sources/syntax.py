@@ -72,15 +72,15 @@ class _Writer:
 
     def written(self, node: ast.AST) -> str:
         """Return the text of a node, without the special cases of its class."""
-        told = []
+        fields = []
         for name in _fields(node._fields):
             inner = getattr(node, name, None)
             if type(inner) is list:
                 if texts := self._listed(inner):
-                    told.append(f"{name}=[{','.join(texts)}]")
+                    fields.append(f"{name}=[{','.join(texts)}]")
             elif inner is not None:
-                told.append(f"{name}={''.join(self._texts(inner))}")
-        return f"{type(node).__name__}({','.join(told)})"
+                fields.append(f"{name}={''.join(self._texts(inner))}")
+        return f"{type(node).__name__}({','.join(fields)})"
 
     def _listed(self, values: list[Any]) -> list[str]:
         texts: list[str] = []

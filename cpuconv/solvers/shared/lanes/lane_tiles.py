@@ -71,7 +71,7 @@ class Kernel(NamedTuple):
     activated: bool
     widening: int = 0  # instructions beside FMAs, on their ports: for an input vector
     narrowing: int = 0  # and for an output vector
-    parts: int = 0  # of words, vectors of weights that one meets
+    parts: int = 0  # of words: vectors of weights that one is multiplied by
     cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
     @property

@@ -118,7 +118,7 @@ def _member(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None)
 
 
 def _in_place(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether tiles read the input where it lies."""
+    """Whether tiles read the input in place."""
     return problem.types != ALL_F32 or problem.in_layout == layout(isa)
 
 
@@ -149,7 +149,7 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
 
 
 def _traffic(problem: ConvProblem, machine: Machine, in_place: bool) -> float:
-    """Cycles to move activations, and bands where tiles do not read the input where it lies."""
+    """Cycles to move activations, and bands where tiles do not read the input in place."""
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     return traffic if in_place else traffic + 2 * problem.in_bytes / machine.isa.l2_rate
 
