@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import cpuconv
-from cpuconv.conv.choice.model import Limits
-from cpuconv.conv.choice.select import search
+from cpuconv.conv.choice.model import Limits, search
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import S8, U8
 from cpuconv.isa import current

@@ -45,7 +45,7 @@ class Requantize:
     """
 
     def __init__(self, vec: Vector, epilogue: Epilogue, address: Any) -> None:
-        self._vec, self._epilogue, self._address = vec, epilogue, address
+        self._vec, self._epilogue, self._rows_at = vec, epilogue, address
 
     def store(self, sums: Sequence[Sequence[Any]], targets: Sequence[Any], residual: Any = None) -> None:
         """Emit the epilogue of the adjacent vectors of each target, and store them there.
@@ -57,7 +57,7 @@ class Requantize:
     def _row(self, name: str, number: int) -> Any:
         """Load a row of a vector of sums."""
         vec, rows = self._vec, self._epilogue.rows
-        return vec.load(vec.offset(self._address, vec.size * (len(rows) * number + rows.index(name))))
+        return vec.load(vec.offset(self._rows_at, vec.size * (len(rows) * number + rows.index(name))))
 
     def _whole_rows(self, name: str, numbers: Sequence[int]) -> list[Any]:
         """Load rows of integers; packed to int16."""
@@ -136,7 +136,7 @@ class RequantizePairs(Requantize):
     def _rows(self, number: int) -> dict[str, Any]:
         if self._epilogue.short:
             return {"scale": self._scale[number]}
-        return self._epilogue.load(self._vec, self._address, number, started=True)
+        return self._epilogue.load(self._vec, self._rows_at, number, started=True)
 
     def _narrow(self, words: Any) -> Any:
         """Narrow int16, with four elements of each vector in turn, to bytes of adjacent channels."""
