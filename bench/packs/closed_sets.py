@@ -23,7 +23,7 @@ from cpuconv.kernels.copies.strip_steps import COPIED
 from cpuconv.kernels.packing.columns import LINES as IN_LINES
 from cpuconv.kernels.packing.columns import VECTORS
 from cpuconv.kernels.products.panels import COPIED as ROWS
-from cpuconv.kernels.products.panels import IN_PLACE, TRANSPOSED
+from cpuconv.kernels.products.panels import TRANSPOSED
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
 from cpuconv.problem.activation import Activation
@@ -77,5 +77,5 @@ def drivers(isa: Isa) -> Iterator[Wanted]:
         yield im2col, PixelBlockTile(isa.lanes, load, residual, rows is blocks, rows, rows)
     for ends, bundle in itertools.product(((blocks, channels), (channels, blocks)), (1, 2)):
         yield strips.move_strips, strips.StripTile(isa.lanes, *ends, bundle, COPIED)
-    for packed in ((IN_PLACE, TRANSPOSED, ROWS, ROWS), (TRANSPOSED, ROWS, TRANSPOSED, TRANSPOSED)):  # tokens, planes
+    for packed in ((ROWS, TRANSPOSED, ROWS, ROWS), (TRANSPOSED, ROWS, TRANSPOSED, TRANSPOSED)):  # tokens, planes
         yield attention, AttentionTile(isa.lanes, *packed)

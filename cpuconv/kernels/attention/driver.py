@@ -24,7 +24,6 @@ from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpo
 from cpuconv.kernels.products.panels import (
     ANY,
     COPIED,
-    IN_PLACE,
     PACKS,
     ROUNDED,
     TRANSPOSED,
@@ -197,7 +196,7 @@ def _pack_item(tile, args, k, v, keys, values, lines):
 
 @inline
 def _pack_block(tile, args, q, queries):
-    """Pack a block of queries, then round it in place where products are of bfloat16."""
+    """Pack a block of queries, so that its rows are not pages apart; round it in place for products of bfloat16."""
     row = args.queries_row
     pack_queries(tile, q, args.q_row, args.q_column, args.block_rows, args.depth, queries, row, args.round_rows, 0, 0)
     if tile.rounded and tile.queries != ROUNDED:
@@ -248,12 +247,10 @@ def attention(tile, worker, before, part, parts, args):
             )
         first = min((unit - item * args.blocks) * args.block_rows, args.rows - args.block_rows)
         q = args.q + word(tile, offsets, 0) + first * args.q_row
-        if tile.queries != IN_PLACE:
-            _pack_block(tile, args, q, queries)
-            q = queries
+        _pack_block(tile, args, q, queries)
         for panel in range(args.key_panels):
             multiply_rows(
-                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, q, args.score_a_tile,
+                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, queries, args.score_a_tile,
                 args.score_a_overlap, args.score_table, args.score_segments, args.score_tails, args.key_row,
                 keys + panel * args.key_panel, scores + panel * args.key_row, args.scores_row, vector, scores,
                 args.score_valid, args.block_rows, 0, args.score_tiles, args.score_whole_tiles,

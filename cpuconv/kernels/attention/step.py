@@ -28,7 +28,7 @@ from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.panels import (
-    IN_PLACE,
+    COPIED,
     PAIRED_COLUMNS,
     PAIRED_ROWS,
     ROUNDED,
@@ -40,8 +40,8 @@ from cpuconv.problem.integers import broadcast_shapes, divide
 from cpuconv.symbolic.sizes import applied, greatest, items_of, now
 
 _LINE = 64  # bytes of a cache line
-_MAX_ROWS = 64  # queries of a block
-_SHARE = 4  # part of L2 for the scores of a block
+_MAX_ROWS = 96  # queries of a block
+_SHARE = 2  # L2 over the scores of a block
 _WEIGHT_CYCLES = 18.0  # cycles to compute a vector of weights from scores
 _PACK_CYCLES = 4.0  # cycles to pack a vector
 _BLOCK_CYCLES = 400.0  # overhead of a block of queries
@@ -147,10 +147,10 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     block, blocks = _blocks(problem)
     tile = _tile(problem, lanes, block, rounded)
     vector = lanes * F32.bytes
-    queries_row, sums_row = (divide(size, lanes) * vector for size in (depth, width))
-    scores_row = applied(_odd_lines, keys * F32.bytes)
+    queries_row, scores_row = (applied(_odd_lines, size * F32.bytes) for size in (depth, keys))
+    sums_row = divide(width, lanes) * vector
     strips = functools.partial(row_strips, isa, block, column=F32.bytes, product=found.name)
-    score = strips(divide(depth, each), keys, q.row if tile.queries == IN_PLACE else queries_row)
+    score = strips(divide(depth, each), keys, queries_row)
     weigh = strips(divide(keys, each), width, scores_row)
     key_row, value_row = score.v * vector, weigh.v * vector
     key_panels, value_panels = divide(keys, score.v * lanes), divide(width, weigh.v * lanes)
@@ -158,7 +158,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     key_line, key_lines = _lines(tile.keys, depth, score.v * lanes, lanes)
     value_line, value_lines = _lines(tile.values, keys, weigh.v * lanes, lanes)
     memory = {
-        "queries": 0 if tile.queries == IN_PLACE else block * queries_row,
+        "queries": block * queries_row,
         "keys": key_panels * key_panel,
         "values": value_panels * value_panel,
         "scores": block * scores_row,
@@ -236,7 +236,7 @@ def _tile(problem: AttentionProblem, lanes: int, block: int, rounded: bool) -> A
             for each, rows in ((k, problem.depth), (v, problem.keys))
         )
     if q.column == F32.bytes:
-        queries = ROUNDED if rounded else IN_PLACE
+        queries = ROUNDED if rounded else COPIED
     else:
         queries = panel_packing(q.row, q.column, now(block), lanes)
     output = panel_packing(problem.y.row, problem.y.column, lanes, lanes)
