@@ -77,13 +77,25 @@ def _bias(
     if lengths:
         seen.append(made.add("Less", keys, lengths))
     if mask and made.reader.type_of(mask) == np.bool_:
-        seen.append(mask)
-        mask = ""
-    bias = mask
+        mask = _shown(made, mask)
+    bias = _padded(made, mask, k) if mask else ""
     for each in seen:
-        shown = made.add("Where", each, _number(made, 0.0), _number(made, -math.inf))
-        bias = made.add("Add", bias, shown) if bias else shown
+        bias = made.add("Add", bias, _shown(made, each)) if bias else _shown(made, each)
     return bias
+
+
+def _shown(made: Builder, seen: str) -> str:
+    """0 for keys that are seen, -inf for others."""
+    return made.add("Where", seen, _number(made, 0.0), _number(made, -math.inf))
+
+
+def _padded(made: Builder, mask: str, k: str) -> str:
+    """A mask of all keys: those behind its end are hidden."""
+    keys = made.add("Slice", made.add("Shape", k), made.integers(2), made.integers(3))
+    own = made.add("Slice", made.add("Shape", mask), made.integers(-1), made.integers(np.iinfo(np.int64).max))
+    lacking = made.add("Max", made.add("Sub", keys, own), made.integers(0))
+    pads = made.add("Concat", made.integers(0), lacking, axis=0)
+    return made.add("Pad", mask, pads, _number(made, -math.inf), made.integers(-1))
 
 
 def _number(made: Builder, value: float) -> str:

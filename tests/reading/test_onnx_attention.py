@@ -83,6 +83,13 @@ def test_masks(shape, causal):
     equal("Attention", [*apart(), mask > 0.3], is_causal=causal)
 
 
+@pytest.mark.parametrize("shape", ((S, T - 3), (B, 1, S, T - 1), (1, HEADS, S, 1)))
+def test_masks_of_fewer_keys_hide_the_others(shape):
+    mask = f(*shape)
+    equal("Attention", [*apart(), mask])
+    equal("Attention", [*apart(), mask > -0.5], is_causal=1)
+
+
 def test_queries_without_a_key_are_zero():
     seen = np.ones((S, T), bool)
     seen[3] = False

@@ -185,6 +185,30 @@ NETWORKS = (
         {"x": ((1, 4), (1, 150), 32)},
     ),
     SizedNetwork(
+        "attention of planes",
+        _model(
+            """g (float[N,8,H,W] x) => (float[N,8,H,W] y)
+                <int64[4] heads = {0, 2, 12, -1}, int64[3] sizes = {4, 4, 4}, int64[1] channels = {8},
+                 float[1] scale = {0.5}> {
+                a = Conv(x, w1)
+                b = Reshape(a, heads)
+                q, k, v = Split<axis = 2>(b, sizes)
+                q1 = Transpose<perm = [0,1,3,2]>(q)
+                s = MatMul(q1, k)
+                s1 = Mul(s, scale)
+                p = Softmax<axis = -1>(s1)
+                p1 = Transpose<perm = [0,1,3,2]>(p)
+                o = MatMul(v, p1)
+                batch = Shape<end = 1>(x)
+                plane = Shape<start = 2>(x)
+                shape = Concat<axis = 0>(batch, channels, plane)
+                y = Reshape(o, shape)
+            }""",
+            {"w1": (24, 8, 1, 1)},
+        ),
+        {"x": ((1, 3), 8, (1, 12), (1, 12))},
+    ),
+    SizedNetwork(
         "reader",
         _model(
             """g (float[N,3,12,W] x) => (float[T,N,30] y) <int64[1] one = {1}, int64[1] rows = {2}> {

@@ -49,6 +49,8 @@ def _attention(maker: Maker, found: Found) -> bool:
     rank = len(scores)
     if graph.value(softmax.outputs[0]).dtype != FLOAT32 or softmax["axis"] not in (-1, rank - 1):
         return False
+    if not found.numbers.get("divisor", 1.0):
+        return False
     if rank < 2 or weights != scores or scores[-2] < _MIN_QUERIES:  # a mask may enlarge the scores
         return False
     operands = [names[name] for name in "qkv"]
@@ -69,7 +71,7 @@ def _attention(maker: Maker, found: Found) -> bool:
             return False
         operands[0] = maker.node("Mul", operands[0], names["factors"], part="queries")
     if "split" in names:
-        return perm is None and _split(maker, found, operands, shapes, scale)
+        return _split(maker, found, operands, shapes, scale)
     if "mask" in names:
         if shape_of(graph, names["mask"])[-1:] != scores[-1:]:
             return False
@@ -108,11 +110,11 @@ def _split(maker: Maker, found: Found, operands: Sequence[str], own: Sequence[tu
 
 
 def _without_factor(graph: Graph, name: str) -> tuple[str, float]:
-    """The value that constant numbers multiply or divide to `name`, and their product."""
+    """The value that constant numbers, none of them 0, multiply or divide to `name`, and their product."""
     scale = 1.0
     while (node := graph.producer(name)) is not None and node.op in ("Mul", "Div") and node.semantics is None:
         a, b = node.inputs
-        if (number := scalar(graph, b)) is not None and graph.value(a).shape == graph.value(name).shape:
+        if (number := scalar(graph, b)) and graph.value(a).shape == graph.value(name).shape:
             name, scale = a, scale * (number if node.op == "Mul" else 1 / number)
         elif node.op == "Mul" and (number := scalar(graph, a)) and graph.value(b).shape == graph.value(name).shape:
             name, scale = b, scale * number

@@ -28,7 +28,6 @@ from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.panels import (
-    COPIED,
     PAIRED_COLUMNS,
     PAIRED_ROWS,
     ROUNDED,
@@ -145,7 +144,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     rows, keys, depth, width = problem.rows, problem.keys, problem.depth, problem.width
     q, k, v, mask, y = problem.q, problem.k, problem.v, problem.mask, problem.y
     block, blocks = _blocks(problem)
-    tile = _tile(problem, lanes, block, rounded)
+    tile = _tile(problem, lanes, rounded)
     vector = lanes * F32.bytes
     queries_row, scores_row = (applied(_odd_lines, size * F32.bytes) for size in (depth, keys))
     sums_row = divide(width, lanes) * vector
@@ -224,22 +223,16 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     return Step(attention, tile, args, parts)
 
 
-def _tile(problem: AttentionProblem, lanes: int, block: int, rounded: bool) -> AttentionTile:
+def _tile(problem: AttentionProblem, lanes: int, rounded: bool) -> AttentionTile:
     """How operands are packed, and the output is stored."""
     q, k, v = problem.q, problem.k, problem.v
     if rounded:
         keys, values = (paired_packing(each.row, each.column) for each in (k, v))
         assert keys is not None and values is not None
     else:
-        keys, values = (
-            panel_packing(each.row, each.column, now(rows), lanes)
-            for each, rows in ((k, problem.depth), (v, problem.keys))
-        )
-    if q.column == F32.bytes:
-        queries = ROUNDED if rounded else COPIED
-    else:
-        queries = panel_packing(q.row, q.column, now(block), lanes)
-    output = panel_packing(problem.y.row, problem.y.column, lanes, lanes)
+        keys, values = (panel_packing(each.row, each.column) for each in (k, v))
+    queries = ROUNDED if rounded and q.column == F32.bytes else panel_packing(q.row, q.column)
+    output = panel_packing(problem.y.row, problem.y.column)
     return AttentionTile(lanes, queries, keys, values, output, rounded)
 
 

@@ -148,7 +148,7 @@ def matmul_step(processor: Processor, space: Space, problem: MatmulProblem) -> S
     pack = IN_PLACE if b.column == F32.bytes or problem.columns == 1 else ANY
     if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * F32.bytes >= SHORTEST_RUN:
         pack = COPIED
-    elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
+    elif pack == ANY and b.row == F32.bytes:
         pack = TRANSPOSED
     pitch = b.row if pack == IN_PLACE else v * vector
     grouping = functools.partial(_grouping, threads, v * vector, pack == IN_PLACE)

@@ -22,9 +22,9 @@ IN_PLACE, COPIED, TRANSPOSED, ANY, ROUNDED, PAIRED_ROWS, PAIRED_COLUMNS = range(
 bfloat16: rows as they are, pairs of contiguous rows, and pairs along contiguous columns."""
 
 
-def panel_packing(row: int, column: int, rows: int, lanes: int) -> int:
-    """How to pack a float32 matrix of `rows` rows, with these byte strides, to panels."""
-    return COPIED if column == 4 else TRANSPOSED if row == 4 and rows >= lanes else ANY
+def panel_packing(row: int, column: int) -> int:
+    """How to pack a float32 matrix with these byte strides to panels."""
+    return COPIED if column == 4 else TRANSPOSED if row == 4 else ANY
 
 
 def paired_packing(row: int, column: int) -> int | None:
@@ -41,17 +41,20 @@ def _gather(tile, source, row, column, rows, columns, target, pitch):
 
 @inline
 def _transpose(tile, source, column, rows, columns, target, pitch):
-    """Transpose columns, `column` bytes apart, of at least `lanes` contiguous 32-bit rows."""
-    for first in range(0, columns, tile.lanes):
-        present = min(tile.lanes, columns - first)
-        for i in range(0, rows, tile.lanes):
-            i = min(i, rows - tile.lanes)
-            place = source + first * column + 4 * i
-            to = target + i * pitch + 4 * first
-            if present == tile.lanes:
-                transpose_block(tile, place, column, to, pitch)
-            else:
-                transpose_part(tile, place, column, present, to, pitch, tile.lanes)
+    """Transpose columns, `column` bytes apart, of contiguous 32-bit rows; fewer than `lanes` rows are gathered."""
+    if rows < tile.lanes:
+        _gather(tile, source, 4, column, rows, columns, target, pitch)
+    else:
+        for first in range(0, columns, tile.lanes):
+            present = min(tile.lanes, columns - first)
+            for i in range(0, rows, tile.lanes):
+                i = min(i, rows - tile.lanes)
+                place = source + first * column + 4 * i
+                to = target + i * pitch + 4 * first
+                if present == tile.lanes:
+                    transpose_block(tile, place, column, to, pitch)
+                else:
+                    transpose_part(tile, place, column, present, to, pitch, tile.lanes)
 
 
 def _copied(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
@@ -86,11 +89,7 @@ def _paired_rows(tile, source, row, column, rows, columns, target, pitch, round_
 
 def _paired_columns(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
     call_round_rows(round_rows, x=source, x_step=column, depth=rows, rows=columns, y=lines, y_step=line)
-    groups = (rows + 1) // 2
-    if groups >= tile.lanes:
-        _transpose(tile, lines, line, groups, columns, target, pitch)
-    else:
-        _gather(tile, lines, 4, line, groups, columns, target, pitch)
+    _transpose(tile, lines, line, (rows + 1) // 2, columns, target, pitch)
 
 
 @emitter

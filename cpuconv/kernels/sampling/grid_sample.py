@@ -65,7 +65,7 @@ def sum_taps(
 
     def point(index: Any) -> None:
         places = [builder.add(index, I64(tap * vec.lanes)) for tap in range(tile.taps)]
-        sources = [builder.add(x, builder.zext(builder.load(builder.gep(offsets, [place])), I64)) for place in places]
+        sources = [builder.add(x, builder.sext(builder.load(builder.gep(offsets, [place])), I64)) for place in places]
         factors = [builder.gep(weights, [place]) for place in places]
         target = vec.offset(vec.pointer(y), builder.mul(index, y_row))
 
@@ -114,7 +114,7 @@ def gather_taps(
         total = vec.constant(0.0)
         for tap in range(tile.taps):
             places = [builder.gep(offsets, [I64(tap * vec.lanes + lane)]) for lane in range(vec.lanes)]
-            sources = [vec.pointer(builder.add(plane, builder.zext(builder.load(place), I64))) for place in places]
+            sources = [vec.pointer(builder.add(plane, builder.sext(builder.load(place), I64))) for place in places]
             weight = vec.load(vec.offset(vec.pointer(weights), tap * vec.size))
             total = vec.fma(vec.gather(sources), weight, total)
         vec.store_masked(total, vec.offset(vec.pointer(y), builder.mul(index, y_channel)), mask)
@@ -224,7 +224,8 @@ def grid_sample_steps(
     n, c, height, width = x.shape
     points = y.shape[2] * y.shape[3]
     few = c <= _FEW and y.strides[3] == F32.bytes
-    if x.strides[1] != F32.bytes and not few:
+    span = height * abs(x.strides[2]) + width * abs(x.strides[3])
+    if (x.strides[1] != F32.bytes and not few) or span >= MAX_IMAGE:
         pitch = (c if c < lanes else divide(c, lanes) * lanes) * F32.bytes
         strides = (height * width * pitch, F32.bytes, width * pitch, pitch)
         copied = TensorView(space.reserve(n * strides[0]), x.shape, strides)

@@ -10,6 +10,7 @@ runtime = pytest.importorskip("onnxruntime")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import cpuconv  # noqa: E402
+from cpuconv.graph.ops import TABLE  # noqa: E402
 from support.graphs import one_node, runtime_session  # noqa: E402
 
 INF, NAN = np.inf, np.nan
@@ -192,3 +193,26 @@ def test_lrn_of_infinite_inputs(channels, beta):
     y = got("LRN", [x], size=3, beta=beta)
     assert np.isnan(y[0, 2, 1, 1]) and y[0, 1, 1, 1] == y[0, 3, 1, 1] == 0  # inf / inf, and finite / inf
     assert np.isnan(y[0, 2:5, 2, 2]).all() and np.isfinite(y[0, 0]).all()
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("largest", (0, 1))
+@pytest.mark.parametrize("dtype", (np.float32, np.float16, np.int64, np.uint8))
+def test_few_of_a_long_axis(dtype, largest, axis):
+    """Ties go to the first index, and NaN is the largest, as if all were sorted; the k-th itself may be either."""
+    rng = np.random.default_rng(0)
+    x = np.maximum(rng.integers(-50, 50, (3, 5000)), 0).astype(dtype)  # half of them are equal
+    if dtype in (np.float32, np.float16):
+        x[0, [7, 4001]], x[1, ::2], x[2, 5] = np.nan, np.nan, -np.inf
+    keys = [(np.isnan(line.astype(float)), line.astype(float)) for line in x]
+    for k in (1, 30, 1200):
+        got = TABLE["TopK"].reference(
+            TABLE["TopK"].node(["x", "k"], ["v", "i"], axis=axis, largest=largest),
+            [x if axis else x.T, np.array([k])],
+        )
+        values, places = (each if axis else each.T for each in got)
+        for at, (unknown, line) in enumerate(keys):
+            sign = -1 if largest else 1
+            rank = sorted(range(5000), key=lambda i, u=unknown, v=line: (sign * u[i], 0 if u[i] else sign * v[i], i))
+            assert places[at].tolist() == rank[:k]
+            np.testing.assert_array_equal(values[at], x[at, rank[:k]])

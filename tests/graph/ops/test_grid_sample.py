@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cpuconv
 from cpuconv.graph import ops
 from cpuconv.isa import current
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
 from support.graph.draws import numbers
 from support.graph.lowered import check, offers, run_offer
+from support.graphs import parse
 
 LANES = current().lanes
 OP = ops.TABLE["GridSample"]
@@ -74,6 +76,31 @@ def test_coordinates_that_are_no_numbers_read_nothing_outside(form):
     assert np.array_equal(y[0, :, 0, 6:], clean[0, :, 0, 6:]) and np.array_equal(y[0, :, 1:], clean[0, :, 1:])
     if form[0] != "nearest":
         assert np.isnan(y[0, :, 0, :2]).all()
+
+
+@pytest.mark.parametrize("channels", (1, 3, LANES + 1))
+@pytest.mark.parametrize("last", (False, True))
+def test_images_that_are_read_backwards(channels, last):
+    """Strides of a reversed view are negative, and offsets from its first element too."""
+    shape = (2, 6, 7, channels) if last else (2, channels, 6, 7)
+    rows, columns = (1, 2) if last else (2, 3)
+    moved = "x1 = Transpose<perm = [0, 3, 1, 2]>(x)" if last else "x1 = Identity(x)"
+    model = parse(f"""g (float[{",".join(map(str, shape))}] x, float[2,5,9,2] grid) => (float[2,{channels},5,9] y) {{
+        start = Constant<value_ints = [-1, -1]>()
+        end = Constant<value_ints = [-100, -100]>()
+        axes = Constant<value_ints = [2, 3]>()
+        step = Constant<value_ints = [-1, -1]>()
+        {moved}
+        x2 = Slice(x1, start, end, axes, step)
+        y = GridSample(x2, grid)
+    }}""")
+    rng = np.random.default_rng(0)
+    x, grid = numbers(rng, shape), rng.uniform(-1.1, 1.1, (2, 5, 9, 2)).astype(np.float32)
+    (y,) = cpuconv.compile(model, threads=1, strategy="heuristic").run({"x": x, "grid": grid}).values()
+    reversed_ = np.flip(x, (rows, columns))
+    image = np.moveaxis(reversed_, -1, 1) if last else reversed_
+    wanted = OP.reference(node("linear", "zeros", 0), [image.astype(np.float64), grid.astype(np.float64)])
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
 def test_what_is_not_offered():

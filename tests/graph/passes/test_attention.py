@@ -82,6 +82,7 @@ def test_attention(name):
 
 SCORES = q @ k
 KEPT = {
+    "a divisor of zero": weights((q @ k) / np.float32(0)) @ v,
     "another axis": op.Softmax(q @ k, axis=2) @ v,
     "scores that are read": (weights(SCORES) @ v, op.Exp(SCORES)),
     "few queries": weights(feed(2, 3, 7, 16) @ k) @ v,
@@ -93,6 +94,11 @@ KEPT = {
     @ op.Transpose(weights(feed(2, 3, 9, 16) @ feed(2, 3, 16, 3)), perm=[0, 3, 2, 1]),
     "other results in between": op.Exp(weights(q @ k)) @ v,
 }
+
+
+def test_queries_divided_by_zero():
+    before = graph(weights((q / np.float32(0)) @ k) @ v)
+    assert "Div" in {node.op for node in RUN(before).nodes}
 
 
 @pytest.mark.parametrize("name", KEPT)
