@@ -23,7 +23,7 @@ from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.packing.patches import APART, BESIDE
+from cpuconv.kernels.packing.patches import ADJACENT, APART
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.closed.closed_set import row_columns
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
@@ -226,13 +226,13 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     }
     taps = RowTile(lanes, ANY, types.x.bytes)
     whole = rows.kind == BLOCKED and target.block == isa.block(types.y)
-    load = BESIDE if _beside_in(problem, x) else APART
+    load = ADJACENT if _adjacent_in(problem, x) else APART
     tile = PixelBlockTile(lanes, load, has_residual, False, rows, extra_rows, taps, vectors_per_pixel, whole)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(patches, tile, args, each, clears_tail=True)]
 
 
-def _beside_in(problem: ConvProblem, x: Strides) -> bool:
+def _adjacent_in(problem: ConvProblem, x: Strides) -> bool:
     """Whether the channels of every group lie side by side in a view."""
     size = problem.types.x.bytes
     return (x.cb if x.block == 1 else x.c) == size and _in_one_block(problem, x.block)

@@ -18,7 +18,7 @@ from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
-from cpuconv.kernels.convolutions.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
+from cpuconv.kernels.convolutions.row_patches import ADJACENT, APART, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.copies.views import view_args
 from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
@@ -256,7 +256,7 @@ def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[i
             return PLANES, 0
         beside = x.cb == size if x.block == 1 else x.c == size and problem.c <= x.block
         if beside and x.w % size == 0 and problem.c <= x.w // size <= sizes.pixel:
-            return BESIDE, x.w // size
+            return ADJACENT, x.w // size
     whole = x.c == size and problem.c <= x.block and x.block * size == x.w == WORD * isa.lanes
     return (WHOLE if whole else APART), 0
 

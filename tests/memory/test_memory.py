@@ -11,7 +11,7 @@ from baselib.interpreter import VARIABLE
 from support.running.processes import run
 
 LIMIT = 4 << 20
-BESIDE = 12 << 20
+ADJACENT = 12 << 20
 SIZES = """
 import random, sys
 import numpy as np
@@ -46,4 +46,4 @@ def test_thousands_of_sizes_of_conv2d():
     assert count == 2_500
     assert LIMIT / 2 < remembered <= LIMIT
     if not os.environ.get(VARIABLE):  # the memory of an emulator is this process's too
-        assert grown <= LIMIT + BESIDE
+        assert grown <= LIMIT + ADJACENT

@@ -29,7 +29,7 @@ class PixelBlockTile:
     ----------
     lanes : int
     load : int
-        IN_PLACE, LINES or VECTORS: columns; BESIDE or APART: patches.
+        IN_PLACE, LINES or VECTORS: columns; ADJACENT or APART: patches.
     residual : bool
     direct : bool
         Sums are stored to the output directly.

@@ -19,7 +19,7 @@ from cpuconv.kernels.products.matrix_strip import load_configuration, release_ti
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
-PLANES, BESIDE, WHOLE, APART = range(4)
+PLANES, ADJACENT, WHOLE, APART = range(4)
 """Element order of the input: contiguous pixels of each channel; contiguous pixels with few channels, or with a
 vector of channels; any other."""
 
@@ -34,9 +34,9 @@ class RowPatchTile:
     bytes : int
         Size of an element, in bytes.
     source : int
-        PLANES, BESIDE, WHOLE or APART.
+        PLANES, ADJACENT, WHOLE or APART.
     channels, given, pixel : int
-        Elements of a pixel: its channels, its stride in the input (BESIDE), and its stride in a line.
+        Elements of a pixel: its channels, its stride in the input (ADJACENT), and its stride in a line.
     run : int
         32-bit groups of the pixels under a kernel row, where they are contiguous in a line; 0: dilated.
     piece : int
@@ -109,7 +109,7 @@ def _whole(tile, args, source, target, width):
         copy_vector(tile, source + i * args.x_w, target + i * tile.pixel * tile.bytes)
 
 
-@specialise_on_tile(lambda tile: {PLANES: _planes, BESIDE: _beside, WHOLE: _whole, APART: _apart}[tile.source])
+@specialise_on_tile(lambda tile: {PLANES: _planes, ADJACENT: _beside, WHOLE: _whole, APART: _apart}[tile.source])
 def _line(tile, args, source, target, width):
     """Copy `width` pixels of an image row to a line."""
 

@@ -10,11 +10,11 @@ from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_ele
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline
 
-BESIDE, APART = 3, 4
+ADJACENT, APART = 3, 4
 """Whether the channels of a group are contiguous in the input; distinct from the numbers in `columns`."""
 
 
-def _tap_beside(tile, args, source, first, to):
+def _tap_adjacent(tile, args, source, first, to):
     start = source + channel_offset(first, args.x_block, args.x_cb, args.x_c)
     copy_bytes(tile.taps, start, to, args.group_channels * tile.taps.bytes)
 
@@ -25,7 +25,7 @@ def _tap_apart(tile, args, source, first, to):
         copy_element(tile.taps, start, to + channel * tile.taps.bytes)
 
 
-@specialise_on_tile(lambda tile: _tap_beside if tile.load == BESIDE else _tap_apart)
+@specialise_on_tile(lambda tile: _tap_adjacent if tile.load == ADJACENT else _tap_apart)
 def _tap(tile, args, source, first, to):
     """Copy the channels of a group, from channel `first` on, of the input pixel at `source`."""
 
