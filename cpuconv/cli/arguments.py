@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cpuconv.api.precision import AUTO
 from cpuconv.cli.feeds import RANDOM
+from cpuconv.cli.other_engines import ENGINES
 from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS, precision_named
 from cpuconv.errors import ArgumentError
 
@@ -42,3 +43,11 @@ def folder(text: str) -> Path:
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")
     return path
+
+
+def engine_names(text: str) -> tuple[str, ...]:
+    """Parse comma-separated names of `ENGINES`."""
+    names = tuple(filter(None, text.split(",")))
+    if not names or not {*names} <= {*ENGINES}:
+        raise argparse.ArgumentTypeError(f"must be some of {', '.join(ENGINES)}, not {text!r}")
+    return names

@@ -17,38 +17,31 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import (
-    FAILED,
-    INTERRUPTED,
-    OK,
-    USAGE,
-    input_shape,
-    new_file,
-    positive,
-    printed,
-    say,
-    threads,
-    whole,
-)
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, new_file, positive, printed, say
 from autotune.cli.parsing import Parser, add_version
-from autotune.cli.wide import WIDE, add_wide, on_screen
+from autotune.cli.wide import WIDE, on_screen
 from baselib.files import write_whole
 from baselib.screen import as_text, terminal_width
 from baselib.signals import interrupts_arrive
 from baselib.text import count_of
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
-from cpuconv.cli.arguments import folder, given_input, node_precision, precision
+from cpuconv.cli.arguments import engine_names, folder
+from cpuconv.cli.benchmarking import batch_sizes, benchmark
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
+from cpuconv.cli.model_options import add_inputs, add_model_options
 from cpuconv.cli.naming import in_options
+from cpuconv.cli.other_engines import ENGINES, Engine, prepared
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.progress import bar
 from cpuconv.cli.results import save, summaries, table
+from cpuconv.cli.trace import trace
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISIONS
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
+from cpuconv.network.reports.onnx_graph import onnx_graph
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
@@ -101,12 +94,33 @@ def _run(options: argparse.Namespace) -> None:
 
 def _profile(options: argparse.Namespace) -> None:
     model, feed = _fed(options)
-    told = model.profile(feed, options.runs, watch=options.html is not None)
+    watch = options.html is not None or options.trace is not None
+    told = model.profile(feed, options.runs, watch=watch)
     if told.note and _roofs_again(told.threads):
-        told = model.profile(feed, options.runs, watch=options.html is not None)
-    if options.html is not None:
-        write_whole({options.html: page(Path(options.model).stem, told)})
+        told = model.profile(feed, options.runs, watch=watch)
+    forms = {options.html: page, options.trace: trace}
+    write_whole({file: form(Path(options.model).stem, told) for file, form in forms.items() if file is not None})
     _print(options, told)
+
+
+def _benchmark(options: argparse.Namespace) -> int:
+    if is_saved(options.model) and options.against:
+        raise ArgumentError(must("path", "an ONNX file where --against is given", options.model))
+    if options.batch is not None:
+        options.shape = [*batch_sizes(_graph(options), options.batch).items(), *options.shape]
+    model, feed = _fed(options)
+    own = Engine(
+        f"cpuconv {cpuconv.__version__} ({options.precision or PRECISIONS[0]})", lambda: lambda: model.run(feed)
+    )
+    with _busy(f"compiling {options.model} in {', '.join(options.against) or 'cpuconv'}"):
+        others = [prepared(name, options.model, feed, model.threads) for name in options.against]
+    with bar(f"benchmark of {options.model}", refresh=False) as progress:
+        timing = {name: getattr(options, name) for name in ("callers", "duration", "warmup")}
+        told = benchmark([own, *others], feed, threads=model.threads, progress=progress, **timing)
+    if options.csv is not None:
+        write_whole({options.csv: told.to_csv()})
+    _print(options, told)
+    return INTERRUPTED if told.interrupted else OK
 
 
 def _roofs_again(threads: int) -> bool:
@@ -127,6 +141,8 @@ def _roofs_again(threads: int) -> bool:
 def _explain(options: argparse.Namespace) -> None:
     model = _compiled(options, {})
     told = model.explain()
+    if options.onnx is not None:
+        write_whole({options.onnx: onnx_graph(told, model.inputs, model.outputs)})
     if options.precision != AUTO:
         _print(options, told)
     elif options.json:
@@ -267,78 +283,8 @@ def _parser() -> argparse.ArgumentParser:
             name, help=help, description=help, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         made.set_defaults(command=run)
-        made.add_argument("model", metavar="MODEL", help="an ONNX file, or a file that 'cpuconv compile' wrote")
-        made.add_argument(
-            "--threads",
-            metavar="N",
-            type=threads,
-            help="max. threads of a run, or auto: the fastest number (default: the cores allowed)",
-        )
-        made.add_argument(
-            "--strategy",
-            choices=STRATEGIES,
-            help="how convolutions' algorithms are selected: cost model, tuning results (default), or timed now",
-        )
-        made.add_argument(
-            "--shape",
-            metavar="NAME=1x3x224x224",
-            type=input_shape,
-            action="append",
-            default=[],
-            help="sizes of an input, or of a symbolic size, that the model leaves open; may be repeated"
-            " (default: 1 for a first axis)",
-        )
-        made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
-        made.add_argument(
-            "--precision",
-            type=precision,
-            metavar="NAME",
-            help=f"{', '.join((*PRECISIONS, AUTO))}: precision to which operands and tensors may be rounded where that"
-            " is faster (default: float32); auto: the fastest combination whose measured error is within --tolerance"
-            " for all --samples",
-        )
-        made.add_argument(
-            "--tolerance",
-            metavar="T",
-            type=positive(float),
-            help="with --precision auto: max. relative RMS error of the outputs (default: 0.01)",
-        )
-        made.add_argument(
-            "--samples",
-            metavar="DIR|FILE.npz",
-            help="with --precision auto: input samples, arrays by input name; a folder of .npz files, or one file whose"
-            " arrays have an additional first axis of samples",
-        )
-        made.add_argument(
-            "--node-precision",
-            metavar=f"NAME={'|'.join(PRECISIONS)}",
-            type=node_precision,
-            action="append",
-            default=[],
-            help="precision of one node of the model, by its name; may be repeated",
-        )
-        made.add_argument(
-            "--trust-kernels",
-            action="store_true",
-            help="run the machine code that 'compile --kernels' stored in the file: only use it for files from"
-            " trusted sources, as the code has all your permissions",
-        )
-        made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
-        made.add_argument("--json", action="store_true", help="print as JSON")
-        add_wide(made)
+        add_model_options(made)
         return made
-
-    def add_inputs(made: argparse.ArgumentParser) -> None:
-        made.add_argument(
-            "--input",
-            metavar=f"NAME=FILE.npy|{RANDOM}",
-            type=given_input,
-            action="append",
-            default=[],
-            help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
-            "distribution, integers are from 0 to 9)",
-        )
-        made.add_argument("--seed", metavar="N", type=whole, default=0, help="seed of the random numbers (default: 0)")
 
     made = command("run", _run, "run a network on given or random inputs, and print its outputs")
     add_inputs(made)
@@ -353,6 +299,36 @@ def _parser() -> argparse.ArgumentParser:
         type=new_file,
         help="also write an HTML page with a timeline of a run (may be combined with --json)",
     )
+
+    made.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=new_file,
+        help="also write the timeline of a run in Chrome's trace format, for Perfetto",
+    )
+
+    made = command("benchmark", _benchmark, "time a network: latency percentiles and throughput, beside other engines")
+    add_inputs(made)
+    made.add_argument(
+        "-d", "--duration", metavar="SECONDS", type=positive(float), default=5.0,
+        help="timed seconds per engine (default: 5)",
+    )  # fmt: skip
+    made.add_argument(
+        "--warmup", metavar="SECONDS", type=positive(float), default=0.5,
+        help="untimed seconds per engine before (default: 0.5)",
+    )  # fmt: skip
+    made.add_argument(
+        "--callers", metavar="N", type=positive(int), default=1, help="concurrent callers, each in a loop (default: 1)"
+    )
+    made.add_argument("--batch", metavar="N", type=positive(int), help="size of the first axis of every input")
+    made.add_argument(
+        "--against",
+        metavar="NAME,…",
+        type=engine_names,
+        default=(),
+        help=f"installed engines that run the same ONNX file on the same inputs, in turns: {', '.join(ENGINES)}",
+    )
+    made.add_argument("--csv", metavar="FILE", type=new_file, help="also write the figures as CSV")
 
     made = command("compile", _compile, "write a compiled network to a file, which loads faster and without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
@@ -372,5 +348,11 @@ def _parser() -> argparse.ArgumentParser:
     made.set_defaults(command=quantizing.run)
     quantizing.add_options(made)
 
-    command("explain", _explain, "describe a compiled network: rewrites, layouts, algorithms, memory")
+    made = command("explain", _explain, "describe a compiled network: rewrites, layouts, algorithms, memory")
+    made.add_argument(
+        "--onnx",
+        metavar="FILE",
+        type=new_file,
+        help="also write the rewritten network, without weights, as an ONNX file for viewers such as Netron",
+    )
     return parser

@@ -11,13 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextlib.contextmanager
-def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show a bar; yields a function of the current task, the steps done, and all steps (0: unknown), or None."""
+def bar(title: str, refresh: bool = True) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar; yields a function of the current task, the steps done, and all steps (0: unknown), or None.
+
+    Without `refresh` it is drawn only by that function, so that nothing runs beside what is timed.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=refresh) as shown:
         task = shown.add_task(title, total=None)
         told = ""
 
@@ -27,5 +30,7 @@ def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
                 shown.reset(task)  # the remaining time is estimated per task
                 told = what
             shown.update(task, description=f"{title}: {what}", completed=done, total=total or None)
+            if not refresh:
+                shown.refresh()
 
         yield show

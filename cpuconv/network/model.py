@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from baselib.locks import Lock
+from baselib.screen import Column, Table, as_html
+from baselib.text import count_of
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
@@ -69,6 +71,13 @@ class Model:
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
         return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
+
+    def _repr_html_(self) -> str:
+        """Return the inputs and outputs as a table, for a notebook."""
+        sides = {"input": self.inputs, "output": self.outputs}
+        rows = [(side, *str(port).split(": ", 1)) for side, ports in sides.items() for port in ports]
+        table = Table([Column("tensor"), Column("name"), Column("type")], rows)
+        return as_html(iter([f"cpuconv.Model {self._definition.name}, {count_of(self.threads, 'thread')}", table]))
 
     def __reduce__(self) -> Any:
         raise TypeError("A cpuconv.Model cannot be pickled or copied: model.save(path) and cpuconv.load(path) do so.")

@@ -76,4 +76,7 @@ def test_reports_print_tables_and_show_them_in_notebooks(told: tuple[cpuconv.Mod
         html = report._repr_html_()
         assert html.count("<table>") == html.count("</table>") >= 1 and "<td" in html
         assert max(map(len, report.text(80).splitlines())) <= 80
+    html = model._repr_html_()
+    assert html.count("<tr>") == 1 + len(model.inputs) + len(model.outputs)  # the head, and a row each
+    assert all(port.name in html for port in (*model.inputs, *model.outputs))
     assert "of roof" in profile.text() and "whole run" in profile.text()

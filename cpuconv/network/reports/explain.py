@@ -58,6 +58,8 @@ class OperatorRow:
     awaited : str
         A faster algorithm whose kernels did not exist, and are compiled in the background for later programs; "" if
         there is none.
+    inputs, outputs : tuple of str
+        Names of its tensors.
     """
 
     name: str
@@ -68,6 +70,8 @@ class OperatorRow:
     decided_by: str
     shape: tuple[int, ...]
     awaited: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,6 +132,7 @@ class Explanation(Report):
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Explain a network that was planned and built."""
         rows, conversions = [], []
+        names = {value: output for output, value in network_plan.outputs.items()}
         built = {name_of(operation.node_plan.node): operation.node_plan for operation in executable.operations}
         for node in network_plan.nodes:
             node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
@@ -136,7 +141,8 @@ class Explanation(Report):
             label = node.node.origin or next(filter(None, node.node.outputs))
             types = types_of(node, network_plan.graph.value)
             row = label, node.node.op, types, forms(node), algorithm(node), decided_by(node), sizes, awaited(node)
-            rows.append(OperatorRow(*row))
+            read, written = ([names.get(x, x) for x in side] for side in (node.node.inputs, node.node.outputs))
+            rows.append(OperatorRow(*row, tuple(read), tuple(written)))
             if node.node.op == COPY and CONVERTS in types:
                 conversions.append(seconds(node.offer))
         memory = executable.memory
@@ -223,6 +229,8 @@ def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
             reference_of(node, by),
             "",
             (),
+            inputs=node.inputs,
+            outputs=node.outputs,
         )
         for node in nodes
     ]
