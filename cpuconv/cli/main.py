@@ -25,7 +25,7 @@ from baselib.screen import as_text, terminal_width
 from baselib.signals import interrupts_arrive
 from baselib.text import count_of
 from cpuconv.api.precision import AUTO
-from cpuconv.cli import quantizing
+from cpuconv.cli import executing, quantizing
 from cpuconv.cli.arguments import engine_names, folder
 from cpuconv.cli.benchmarking import batch_sizes, benchmark
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
@@ -58,6 +58,8 @@ _EPILOG = f"""exit codes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
+    if options.command is executing.execute:
+        return executing.execute(options)  # the program's errors and warnings are printed as Python does
     try:
         with interrupts_arrive(), _warnings_in_a_line():
             return printed(lambda: options.command(options) or OK)
@@ -278,12 +280,13 @@ def _parser() -> argparse.ArgumentParser:
     add_version(parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Any, help: str, compiles: bool = True) -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, help=help, description=help, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         made.set_defaults(command=run)
-        add_model_options(made)
+        if compiles:
+            add_model_options(made)
         return made
 
     made = command("run", _run, "run a network on given or random inputs, and print its outputs")
@@ -338,15 +341,8 @@ def _parser() -> argparse.ArgumentParser:
         help="also store the machine code of its kernels, for CPUs with this one's features",
     )
 
-    made = commands.add_parser(
-        "quantize",
-        help=quantizing.HELP,
-        description=quantizing.HELP,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.set_defaults(command=quantizing.run)
-    quantizing.add_options(made)
+    quantizing.add_options(command("quantize", quantizing.run, quantizing.HELP, compiles=False))
+    executing.add_options(command("exec", executing.execute, executing.HELP, compiles=False))
 
     made = command("explain", _explain, "describe a compiled network: rewrites, layouts, algorithms, memory")
     made.add_argument(

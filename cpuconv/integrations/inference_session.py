@@ -348,7 +348,7 @@ class InferenceSession:
     enable_fallback = disable_fallback
 
 
-_NO_EFFECT = {  # options that request an unsupported feature, and its replacement
+NO_EFFECT = {  # options that request an unsupported feature, and its replacement
     "enable_profiling": "no profile is written: `cpuconv profile MODEL`, or `cpuconv.Model.profile`, times operators",
     "optimized_model_filepath": "no optimised model is written: `cpuconv compile MODEL -o FILE` writes one of its own",
 }
@@ -356,7 +356,7 @@ _NO_EFFECT = {  # options that request an unsupported feature, and its replaceme
 
 def _tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
     """Warn of options and providers that have no effect."""
-    told = [f"{name} has no effect: {instead}" for name, instead in _NO_EFFECT.items() if getattr(options, name, None)]
+    told = [f"{name} has no effect: {instead}" for name, instead in NO_EFFECT.items() if getattr(options, name, None)]
     names = [each if isinstance(each, str) else each[0] for each in providers or ()]
     if names and _PROVIDER not in names:
         told.append(f"everything runs on the CPU, none of the providers asked for does: {', '.join(names)}")
