@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ ort = pytest.importorskip("onnxruntime")
 
 import cpuconv  # noqa: E402
 from autotune.cli.options import USAGE  # noqa: E402
+from baselib.interpreter import python  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.integrations.substitute import substitute  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -143,7 +143,7 @@ sys.exit(7)
 def test_exec_runs_a_program(model, tmp_path, as_module):
     (tmp_path / "program.py").write_text(PROGRAM)
     named = ["-m", "program"] if as_module else ["program.py"]
-    command = [sys.executable, "-m", "cpuconv", "exec", "--threads", "1", *named, model, "--json", "-x"]
+    command = python("-m", "cpuconv", "exec", "--threads", "1", *named, model, "--json", "-x")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (7, "(1, 4, 8, 8) True ['--json', '-x']\n"), done.stderr
 
@@ -152,7 +152,7 @@ def test_errors_of_the_program_are_its_own(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import cpuconv\nraise cpuconv.ArgumentError('of the program')\n")
     done = subprocess.run(
-        [sys.executable, "-m", "cpuconv", "exec", str(program)], capture_output=True, text=True, timeout=120
+        python("-m", "cpuconv", "exec", str(program)), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 1 and "Traceback" in done.stderr and "of the program" in done.stderr
 
@@ -183,7 +183,7 @@ def test_rapidocr_unedited(tmp_path):
     program = tmp_path / "ocr.py"
     program.write_text(OCR)
     theirs, ours = (
-        subprocess.run([sys.executable, *command, str(program)], capture_output=True, text=True, timeout=300)
+        subprocess.run(python(*command, str(program)), capture_output=True, text=True, timeout=300)
         for command in ((), ("-m", "cpuconv", "exec"))
     )
     assert theirs.stderr.splitlines()[-1:] == ["False"] and ours.stderr.splitlines()[-1:] == ["True"], ours.stderr
