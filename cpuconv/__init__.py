@@ -27,6 +27,7 @@ from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
     from cpuconv.api.network import compile, load
+    from cpuconv.api.queue import Failed, Queue, map
     from cpuconv.conv.reorder import reorder
     from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
     from cpuconv.integrations.run_options import RunOptions
@@ -41,10 +42,12 @@ __all__ = [
     "ConvProblem",
     "CpuconvError",
     "CpuconvWarning",
+    "Failed",
     "InferenceSession",
     "Model",
     "Plan",
     "Quantization",
+    "Queue",
     "RunOptions",
     "RunStopped",
     "SessionOptions",
@@ -56,6 +59,7 @@ __all__ = [
     "explain",
     "get_num_threads",
     "load",
+    "map",
     "plan",
     "quantize",
     "reorder",
@@ -68,6 +72,7 @@ __getattr__ = _lazily(  # imported at first use: a single convolution does not n
     __name__,
     {
         "cpuconv.api.network": ("compile", "load"),
+        "cpuconv.api.queue": ("Failed", "Queue", "map"),
         "cpuconv.conv.reorder": ("reorder",),
         "cpuconv.integrations.inference_session": ("InferenceSession", "SessionOptions"),
         "cpuconv.integrations.run_options": ("RunOptions",),

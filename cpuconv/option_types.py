@@ -27,6 +27,7 @@ Activation = (
 )
 Pair = int | tuple[int, int] | list[int]
 Padding = Pair | tuple[tuple[int, int], tuple[int, int]] | Literal["valid", "same", "same_upper", "same_lower"]
+Hint = Literal["latency", "throughput"]
 Threads = int | Literal["auto"] | None
 NodePrecisions = Mapping[str, Precision]
 

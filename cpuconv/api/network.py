@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cpuconv.api.options import tuner_for
+from cpuconv.api.pickling import identity, origin
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import IDLE_BYTES, IN_NETWORK, PRECISION_F32, Target, precision_named
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from cpuconv.network.precision.errors import Metric
     from cpuconv.network.precision.trials import Listener
-    from cpuconv.option_types import Accuracy, NodePrecisions, Precision, PrecisionOrAuto, Strategy, Threads
+    from cpuconv.option_types import Accuracy, Hint, NodePrecisions, Precision, PrecisionOrAuto, Strategy, Threads
+
+LATENCY, THROUGHPUT = HINTS = "latency", "throughput"
 
 
 def compile(
@@ -46,6 +49,7 @@ def compile(
     strict: bool = False,
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
+    hint: Hint = "latency",
 ) -> Model:
     """Prepare a network to run: read, rewrite, plan layouts, assign memory and record the program.
 
@@ -94,6 +98,10 @@ def compile(
         Maximum memory for intermediate tensors, in bytes, that finished runs of any sizes keep for later ones, in
         addition to the memory of one run. Memory beyond it, from a peak of concurrent runs, is released. None: 256 MiB.
         Memory that 256 runs have not used is always released.
+    hint : "latency" or "throughput"
+        "latency": one run uses all `threads`. "throughput": concurrent runs (`Queue`, `map`, `Model.submit`) share
+        them; `Model.streams` and `Model.threads` are those of 1, 2, 4, … threads per run with most runs per second,
+        measured on random data if no size is open.
 
     Returns
     -------
@@ -112,7 +120,17 @@ def compile(
     CpuconvWarning
         Some operators run through ONNX's reference evaluator; the message names them. Or only one sample was given.
     """
+    given = dict(locals())
     check_options(strategy, accuracy, None, False)
+    if hint not in HINTS:
+        raise ArgumentError(must("hint", " or ".join(map(repr, HINTS)), repr(hint)))
+    if hint == THROUGHPUT:
+        from cpuconv.api.throughput import most_runs_per_second
+
+        cores = check_threads(None if threads == AUTO else threads)
+        same = given | {"hint": LATENCY}
+        best = most_runs_per_second(lambda count: compile(**same | {"threads": count}), cores)
+        return best.with_origin(origin(compile, given))
     auto = precision == AUTO
     if auto:
         check_left_out("node_precisions", f"where precision is {AUTO!r}", node_precisions)
@@ -147,7 +165,7 @@ def compile(
     options = Rewriting(strict, tuple(skip_passes))
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
-        return compiled(graph, target, shapes, options, **made)
+        return compiled(graph, target, shapes, options, **made).with_origin(origin(compile, given))
     from cpuconv.network.precision.errors import relative_rms
     from cpuconv.network.precision.prediction_bound import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
@@ -226,6 +244,7 @@ def load(
         The model was saved on another CPU, by a version with another packing of weights, or with another number of
         threads, strategy, accuracy or precision: its saved layouts and algorithms are not used.
     """
+    given = dict(locals())
     saved = Saved(path, trust_kernels=trust_kernels)
     settings = saved.settings
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
@@ -245,7 +264,8 @@ def load(
     target = Target(current(), wanted, how, limits, tuner_for(how), _idle_bytes(idle_bytes), named, each)
     shapes = {} if input_shapes is None else input_shapes
     again = _again(saved, saved.graph)
-    return compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
+    loaded = compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
+    return loaded.with_origin(origin(load, given))
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
@@ -298,10 +318,10 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
     if not isinstance(source, (str, os.PathLike)):
         return lambda: graph
     path = os.path.abspath(source)
-    known = _identity(path)
+    known = identity(path)
 
     def again() -> Graph:
-        if _identity(path) != known:
+        if identity(path) != known:
             raise SourceError(
                 f"{path} must be as it was when the model was compiled, for the model to be saved or to"
                 " take other arrays for its initializers."
@@ -311,12 +331,3 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
         return read(path)
 
     return again
-
-
-def _identity(path: str) -> tuple[int, ...]:
-    """Identity of a file's content: device, inode, size and modification time; empty if the file is missing."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -17,7 +17,6 @@ from baselib.text import suggested
 from cpuconv.api import network as api
 from cpuconv.conv.choice.target import precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
-from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.integrations.run_options import stop_of, terminating
@@ -28,6 +27,7 @@ from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
 from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.onnx_reader import read_with_metadata
+from cpuconv.runtime.streams import Streams, reported
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class InferenceSession:
         threads = wanted if wanted == AUTO or wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
         _tell_of_no_effect(self._options, providers)
-        self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
+        self._background = Streams(_async_threads(getattr(self._options, "async_threads", 0)), "run_async")
         stated = _entry(self._options, PRECISION)
         precision = None if stated is None else cast("Precision", precision_named(stated, PRECISION))
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
@@ -243,7 +243,7 @@ class InferenceSession:
                 results, error = [], str(failure) or type(failure).__name__
             callback(results, user_data, error)
 
-        self._background.submit(go)
+        self._background.submit(reported, go)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None

@@ -20,8 +20,12 @@ from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, converted, fed
 from cpuconv.network.program_cache import ProgramCache
+from cpuconv.runtime.streams import Streams
+from cpuconv.runtime.threads import maximum_threads
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from numpy.typing import NDArray
 
     from cpuconv.network.reports.explain import Explanation
@@ -62,6 +66,9 @@ class Model:
         self._precisions: PrecisionTable | None = None
         self._opened: Opened | None = None
         self._opening = Lock(brief=False)
+        self._made_by: Callable[[], Model] | None = None
+        self._stated_streams: int | None = None
+        self._background: Streams | None = None
         listed = [(name, outputs[name]) for name in definition.order]
         self.inputs, self.outputs, self.defaults = (
             tuple(Port(name, value.shape, value.dtype) for name, value in ends)
@@ -80,7 +87,22 @@ class Model:
         return as_html(iter([f"cpuconv.Model {self._definition.name}, {count_of(self.threads, 'thread')}", table]))
 
     def __reduce__(self) -> Any:
-        raise TypeError("A cpuconv.Model cannot be pickled or copied: model.save(path) and cpuconv.load(path) do so.")
+        if self._made_by is None:
+            raise TypeError(
+                "A cpuconv.Model of a ModelProto, a Graph or precision='auto' cannot be pickled or copied:"
+                " model.save(path) and cpuconv.load(path) do so."
+            )
+        return self._made_by, ()
+
+    def with_origin(self, made_by: Callable[[], Model] | None) -> Model:
+        """Attach the call that made this model, by which a pickle makes it again, and return the model."""
+        self._made_by = made_by
+        return self
+
+    def with_streams(self, count: int) -> Model:
+        """Attach the number of streams, and return the model."""
+        self._stated_streams = count
+        return self
 
     def __call__(self, x: Any) -> NDArray[Any] | Any:
         """Run a network of one input: return an array if it has one output, else a dict of arrays.
@@ -166,6 +188,30 @@ class Model:
         finally:
             self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
+
+    def submit(self, feed: Mapping[str, Any]) -> Future[dict[str, np.ndarray]]:
+        """Run the network in the background: in one of `streams` threads, after the runs submitted before.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            As for `run`; do not write into the arrays until the run is done.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its `result()` is the dict of outputs, or raises what `run` raises; `cancel()` works until the run begins.
+        """
+        with self._opening:
+            if self._background is None:
+                self._background = Streams(self.streams)
+        return self._background.submit(self.run, feed)
+
+    async def run_async(self, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run the network in the background, as `submit` does, and return its outputs to a coroutine."""
+        import asyncio  # deferred: takes 20 ms
+
+        return await asyncio.wrap_future(self.submit(feed))
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
         """Time each operator separately, and whole runs.
@@ -264,6 +310,11 @@ class Model:
     def threads(self) -> int:
         """Maximum number of threads of a run; where it depends on the sizes, that of the sizes that ran last."""
         return self._programs.threads
+
+    @property
+    def streams(self) -> int:
+        """Number of concurrent runs that occupy all cores, or that ``hint="throughput"`` selected."""
+        return self._stated_streams or max(1, maximum_threads() // self.threads)
 
     @property
     def nbytes(self) -> int:

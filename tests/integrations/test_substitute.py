@@ -151,9 +151,7 @@ def test_exec_runs_a_program(model, tmp_path, as_module):
 def test_errors_of_the_program_are_its_own(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import cpuconv\nraise cpuconv.ArgumentError('of the program')\n")
-    done = subprocess.run(
-        python("-m", "cpuconv", "exec", str(program)), capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(python("-m", "cpuconv", "exec", str(program)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "Traceback" in done.stderr and "of the program" in done.stderr
 
 

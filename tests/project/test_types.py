@@ -10,6 +10,7 @@ from typing import get_args
 
 import layouts
 from cpuconv import option_types
+from cpuconv.api.network import HINTS
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS
 from cpuconv.problem.activation import names, scalars_of
@@ -67,6 +68,7 @@ def test_a_strict_checker_refuses_misspelt_options_and_knows_results(tmp_path: P
 def test_literals_are_what_calls_take() -> None:
     assert set(get_args(option_types.Strategy)) == set(STRATEGIES)
     assert set(get_args(option_types.Accuracy)) == set(ACCURACIES)
+    assert get_args(option_types.Hint) == HINTS
     assert set(get_args(option_types.Precision)) == {*PRECISIONS, *PRECISION_ALIASES}
     assert set(get_args(option_types.PrecisionOrAuto)) == {*PRECISIONS, *PRECISION_ALIASES, "auto"}
     assert set(get_args(option_types.LayoutName)) == {*layouts.NAMES, *layouts.ALIASES}

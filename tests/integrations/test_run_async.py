@@ -89,7 +89,7 @@ def test_an_exception_of_a_callback_is_reported(monkeypatch: pytest.MonkeyPatch)
     assert all(each.exc_type is RuntimeError and each.exc_traceback and each.thread for each in told)
 
 
-_TESTS = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_background as tests\n"
+_TESTS = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_run_async as tests\n"
 _EXIT = """
 made = tests.session(2)
 for at in range(8):
