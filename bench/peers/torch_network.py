@@ -1,7 +1,10 @@
-"""Networks in PyTorch: eager, channels_last, and frozen by TorchScript with oneDNN's fusions."""
+"""Networks in PyTorch: eager, channels_last, and frozen by TorchScript with oneDNN's fusions; attention of
+`bench.chains` also as `scaled_dot_product_attention`.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +14,8 @@ import numpy as np
 
 from bench.networks.vision import torchvision
 from bench.peers.base import Form
+
+_ATTENTION = re.compile(r"Attention (\d+)x(\d+), (\d+) heads of (\d+)")
 
 
 def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Form]:
@@ -31,6 +36,8 @@ def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Fo
     inputs = [torch.from_numpy(array).to(dtype) for array in feed.values()]
     last = [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in inputs]
     found = [_form("eager", module, inputs)]
+    if sizes := _ATTENTION.fullmatch(path.stem):
+        found.append(_form("sdpa", _attention(path, dtype, *map(int, sizes.groups())), inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about deprecated TorchScript and traced constants
         for make in (lambda: _frozen(module, inputs), lambda: _form("channels_last", _to_last(module), last)):
@@ -54,6 +61,22 @@ def _form(name: str, module: Callable[..., Any], inputs: list[Any]) -> Form:
         return [each.float().contiguous().numpy() for each in outputs]
 
     return Form(name, run, output)
+
+
+def _attention(path: Path, dtype: Any, batch: int, tokens: int, heads: int, size: int) -> Callable[[Any], Any]:
+    """PyTorch's fused attention of packed projections (batch, tokens, 3 · heads · size), with the mask of the file."""
+    import onnx
+    import torch
+
+    constants = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
+    mask = torch.from_numpy(constants["table"].copy()).to(dtype) if "table" in constants else None
+
+    def run(x: Any) -> Any:
+        q, k, v = x.view(batch, tokens, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return y.transpose(1, 2).reshape(batch, tokens, heads * size)
+
+    return run
 
 
 def _to_last(module: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, must
 from cpuconv.reading.contrib_nodes import Builder
 
-_FLOAT = np.dtype(np.float32)
+_FLOAT, _INTEGER = np.dtype(np.float32), np.dtype(np.int64)
 _NEVER = -1e30  # added to scores of masked keys
 
 
@@ -109,14 +109,10 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
     """
     added = []
     if mask:
-        rank = made.reader.rank(mask) or 2
-        if rank > 3:
+        rank = made.reader.rank(mask)
+        if rank is not None and rank > 3:
             raise ArgumentError(must("mask", "of (B), (B, T) or (B, S, T)", rank))
-        if rank == 1:
-            batch = made.add("Slice", made.add("Shape", keys), made.integers(0), made.integers(1))
-            rows = made.add("Concat", batch, made.integers(1), axis=0)  # one count per sequence
-            last = made.add("Reshape", made.add("Cast", mask, to=np.dtype(np.int64)), rows)
-            mask, rank = made.add("Less", made.arange(keys, 2), last), 2
+        mask, rank = (mask, rank) if rank in (2, 3) else (_seen_of_counts(made, keys, mask, rank), 2)
         seen = made.add("Cast", mask, to=_FLOAT)
         hidden = made.add("Mul", made.add("Sub", made.number(1.0), seen), made.number(value))
         added.append(made.add("Unsqueeze", hidden, made.integers(*([1, 2] if rank == 2 else [1]))))
@@ -127,12 +123,27 @@ def _hidden(made: Builder, keys: str, mask: str, value: float, unidirectional: i
     return added
 
 
+def _seen_of_counts(made: Builder, keys: str, mask: str, rank: int | None) -> str:
+    """Convert a mask (B) of counts of visible keys to (B, T); if the rank is unknown, also one that is (B, T) already.
+
+    Of one column, both forms are the same; flags of more columns are compared with 0 instead of the keys' indices.
+    """
+    batch = made.add("Slice", made.add("Shape", keys), made.integers(0), made.integers(1))
+    rows = made.add("Concat", batch, made.integers(1 if rank else -1), axis=0)
+    counts, index = made.add("Reshape", made.add("Cast", mask, to=_INTEGER), rows), made.arange(keys, 2)
+    if rank is None:
+        size = made.add("Gather", made.add("Shape", counts), made.array(np.array(1)))
+        is_count = made.add("Equal", size, made.array(np.array(1)))
+        index = made.add("Mul", index, made.add("Cast", is_count, to=_INTEGER))
+    return made.add("Less", index, counts)
+
+
 def _attended(made: Builder, queries: str, keys: str, values: str, added: Sequence[str], scale: str) -> None:
     """Compute softmax(queries · keysᵀ · scale + masks) · values per head, and concatenate the heads."""
     transposed = made.add("Transpose", keys, perm=[0, 1, 3, 2])
     scores = made.add("Mul", made.add("MatMul", queries, transposed), scale)
-    for each in filter(None, added):
-        scores = made.add("Add", scores, each)
+    for mask in [*itertools.accumulate(filter(None, added), lambda a, b: made.add("Add", a, b))][-1:]:
+        scores = made.add("Add", scores, mask)
     together = made.add("MatMul", made.add("Softmax", scores, axis=-1), values)
     rows = made.add("Transpose", together, perm=[0, 2, 1, 3])
     made.add("Reshape", rows, made.integers(0, 0, -1), outputs=made.node.outputs[:1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 from cpuconv.errors import SourceError  # noqa: E402
@@ -218,6 +218,18 @@ def test_a_mask_of_another_form_is_refused():
     arrays = [_floats(1, 5, 8), _floats(8, 24), None, np.int32([3, 1])]
     with pytest.raises(SourceError, match="node 'y0'"):
         run(*one_node("Attention", arrays, 1, 17, (1,), DOMAIN, num_heads=2))
+
+
+@pytest.mark.parametrize("mask", (np.int32([3, 5]), np.int32([[1, 1, 0, 1, 0], [1] * 5])))
+def test_masks_of_a_rank_that_the_model_does_not_state(mask):
+    """As ONNX Runtime's optimiser writes the mask of a BERT: counts of visible tokens, or a flag for each."""
+    x, w = _floats(2, 5, 8), _floats(8, 24)
+    bias = np.zeros(24, np.float32)
+    expected = run(*one_node("Attention", [x, w, bias, mask], 1, 17, (1, 2), DOMAIN, num_heads=2))[0]
+    model, fed = one_node("Attention", [x, w, bias, mask], 1, 17, (1, 2), DOMAIN, num_heads=2)
+    name, model.graph.node[0].input[3] = model.graph.node[0].input[3], "mask"
+    model.graph.node.insert(0, onnx.helper.make_node("Abs", [name], ["mask"]))
+    np.testing.assert_allclose(run(model, fed)[0], expected, rtol=1e-5)
 
 
 def test_every_operator_has_a_case():

@@ -37,12 +37,20 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def scaled_dot_product_attention(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute softmax(q k · scale + mask) v, and permute its axes."""
+    """Compute softmax(q k · scale + mask) v, and permute its axes.
+
+    `zero_rows`: rows that are zero, whatever v has: those without keys ("hidden"), or all of NaN weights ("nan").
+    """
     q, k, v, mask = *arrays[:3], given(arrays, 3)
     scores = q @ k * node["scale"]
     scores = scores if mask is None else scores + mask
-    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-    y: np.ndarray = weights / weights.sum(-1, keepdims=True) @ v
+    largest = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - largest)
+    weights = weights / weights.sum(-1, keepdims=True)
+    y: np.ndarray = weights @ v
+    if node["zero_rows"]:
+        zero = largest == -np.inf if node["zero_rows"] == "hidden" else np.isnan(weights[..., :1])
+        y = np.where(zero, 0, y)
     return y if node["perm"] is None else y.transpose(node["perm"])
 
 
@@ -69,7 +77,7 @@ def _lower(call: Call) -> list[Step]:
     if perm is not None:
         axes = [perm.index(axis) for axis in range(len(perm))]
         y = replace(y, shape=tuple(y.shape[axis] for axis in axes), strides=tuple(y.strides[axis] for axis in axes))
-    problem = AttentionProblem.of(q, k, v, mask, y, call.node["scale"])
+    problem = AttentionProblem.of(q, k, v, mask, y, call.node["scale"], call.node["zero_rows"])
     rounded = call.offer.detail is not None and bf16_product(call.target.isa, problem) is not None
     return [*steps, attention_step(call.target, call.space, problem, rounded)]
 
@@ -79,7 +87,7 @@ OPS = (
         "ScaledDotProductAttention",
         _infer,
         scaled_dot_product_attention,
-        {"scale": 1.0, "perm": None},
+        {"scale": 1.0, "perm": None, "zero_rows": ""},
         offers=_offers,
         lower=_lower,
         signature="q: float32, k: float32, v: float32, mask?: float32 -> y: float32",

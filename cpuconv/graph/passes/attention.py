@@ -1,20 +1,26 @@
 """Convert attention, written as matrix multiplications and Softmax, to ScaledDotProductAttention.
 
 ===============================================================  ====================================================
-softmax(q k · scale + mask) v; scale and mask may be absent      ScaledDotProductAttention
+softmax(q k · scale + masks) v; scale and masks may be absent    ScaledDotProductAttention
+Where(seen, scores, lowest) instead of scores + mask             the same, with Where(seen, 0, lowest) as mask
+zero for weights that are NaN, or for rows without visible keys  the same, with `zero_rows`
 v softmax(...)ᵀ, with heads as planes of channels                the same, whose result is transposed
 a mask added to a Reshape of scores that splits the first axis   the same, of operands with a split first axis
 Transpose of a result                                            `perm` of the node that computes it
 ===============================================================  ====================================================
 
 A constant that multiplies or divides q or k is part of the scale; a factor per row of scores multiplies q. Equal up to
-rounding. Few queries stay as they are: packing keys and values would take longer than multiplying them.
+rounding for finite values of visible keys; a `lowest` of -65504 and less is taken for less than any score. Few queries
+stay as they are: packing keys and values would take longer than multiplying them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import broadcast_shapes
@@ -24,12 +30,15 @@ from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, scalar, shape_o
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 
 MatMul, Div, Reshape, Softmax, Transpose = map(operator, ("MatMul", "Div", "Reshape", "Softmax", "Transpose"))
+Where, IsNaN = map(operator, ("Where", "IsNaN"))
 
 _MIN_QUERIES = 8
+_LOWEST = -65504.0  # lowest number of float16: no score of a visible key is as low
 _NAME = "ScaledDotProductAttention"
 
 q, k, v, bias, mask, factors, split, merged = map(Symbol, ("q", "k", "v", "bias", "mask", "factors", "split", "merged"))
-factor, divisor = map(Free, ("factor", "divisor"))
+seen, hidden, visible = map(Symbol, ("seen", "hidden", "visible"))
+factor, divisor, lowest = map(Free, ("factor", "divisor", "lowest"))
 
 
 def _weights() -> tuple[Pattern, Pattern]:
@@ -37,7 +46,10 @@ def _weights() -> tuple[Pattern, Pattern]:
     products = MatMul(q, k)
     scores = products * factor | Div(products, divisor) | products * factors | products
     apart = Reshape(Reshape(scores + bias, split) + mask, merged) | Reshape(Reshape(scores, split) + mask, merged)
-    return Softmax(scores + mask) | Softmax(scores), Softmax(apart)
+    biased = scores + bias | scores
+    joined = Where(seen, biased, lowest) | Where(hidden, lowest, biased) | biased + mask | scores
+    weights = Softmax(joined)
+    return Where(IsNaN(weights), 0.0, weights) | weights, Softmax(apart)
 
 
 def _attention(maker: Maker, found: Found) -> bool:
@@ -49,7 +61,9 @@ def _attention(maker: Maker, found: Found) -> bool:
     rank = len(scores)
     if graph.value(softmax.outputs[0]).dtype != FLOAT32 or softmax["axis"] not in (-1, rank - 1):
         return False
-    if not found.numbers.get("divisor", 1.0):
+    if not found.numbers.get("divisor", 1.0) or found.numbers.get("lowest", _LOWEST) > _LOWEST:
+        return False
+    if "visible" in names and not _is_visible(graph, names["visible"], names.get("mask", "")):
         return False
     if rank < 2 or weights != scores or scores[-2] < _MIN_QUERIES:  # a mask may enlarge the scores
         return False
@@ -72,12 +86,47 @@ def _attention(maker: Maker, found: Found) -> bool:
         operands[0] = maker.node("Mul", operands[0], names["factors"], part="queries")
     if "split" in names:
         return _split(maker, found, operands, shapes, scale)
-    if "mask" in names:
-        if shape_of(graph, names["mask"])[-1:] != scores[-1:]:
-            return False
-        operands.append(names["mask"])
-    maker.node(_NAME, *operands, scale=scale, perm=perm)
+    masks = _masks(maker, found)
+    if any(shape_of(graph, names[name])[-1:] != scores[-1:] for name in _MASKS if name in names):
+        return False
+    guard = "nan" if any(node.op == "IsNaN" for node in found.nodes) else "hidden" if "visible" in names else ""
+    maker.node(_NAME, *operands, *masks, scale=scale, perm=perm, zero_rows=guard)
     return True
+
+
+_MASKS = ("bias", "mask", "seen", "hidden")
+
+
+def _masks(maker: Maker, found: Found) -> list[str]:
+    """The sum of all masks, if there are any."""
+    names = found.names
+    given = [names[name] for name in ("bias", "mask") if name in names]
+    if "lowest" in found.numbers:
+        least = -np.inf if found.numbers["lowest"] == -np.inf else np.finfo(np.float32).min
+        ends = [maker.constant(np.array(end, np.float32), "end") for end in (0, least)]
+        condition, ends = (names["seen"], ends) if "seen" in names else (names["hidden"], ends[::-1])
+        given.append(_computed(maker, "Where", condition, *ends))
+    return [*itertools.accumulate(given, lambda a, b: _computed(maker, "Add", a, b))][-1:]
+
+
+def _computed(maker: Maker, op: str, *names: str) -> str:
+    """Make a node of a mask, or a constant if its inputs are constants."""
+    arrays: list[Any] = [maker.graph.constants.get(name, maker.constants.get(name)) for name in names]
+    if all(array is not None for array in arrays):
+        return maker.constant(np.asarray(np.add(*arrays) if op == "Add" else np.where(*arrays)), "mask")
+    return maker.node(op, *names, part="mask")
+
+
+def _is_visible(graph: Graph, name: str, mask: str) -> bool:
+    """Whether a value says for each query whether a key is visible: ReduceMax(mask, -1) > -inf."""
+    array, known = graph.constants.get(name), graph.constants.get(mask)
+    if array is not None and known is not None:
+        return np.array_equal(array, known.max(-1, keepdims=True) > -np.inf)
+    node = graph.producer(name)
+    most = None if node is None or node.op != "Greater" else graph.producer(node.inputs[0])
+    if node is None or most is None or most.op != "ReduceMax" or scalar(graph, node.inputs[1]) != -np.inf:
+        return False
+    return most.inputs[0] == mask and scalar(graph, most.inputs[1]) == -1 and bool(most["keepdims"])
 
 
 def _split(maker: Maker, found: Found, operands: Sequence[str], own: Sequence[tuple[int, ...]], scale: float) -> bool:
@@ -97,14 +146,7 @@ def _split(maker: Maker, found: Found, operands: Sequence[str], own: Sequence[tu
         maker.reshape(name, (*after[:2], *shape[1:]), part)
         for name, shape, part in zip(operands, own, ("queries", "keys", "values"), strict=True)
     ]
-    mask = given[0]
-    if len(given) > 1:
-        constants = [graph.constants.get(name) for name in given]
-        if constants[0] is not None and constants[1] is not None:
-            mask = maker.constant(constants[0] + constants[1], "mask")
-        else:
-            mask = maker.node("Add", *given, part="mask")
-    y = maker.node(_NAME, *apart, mask, scale=scale, perm=None, part="split")
+    y = maker.node(_NAME, *apart, *_masks(maker, found), scale=scale, perm=None, part="split")
     maker.reshape(y, shape_of(graph, maker.output))
     return True
 
@@ -144,7 +186,7 @@ def _permuted(graph: Graph, node: Node) -> Rewrite | None:
     own = before["perm"] or range(rank)
     whole: Any = [own[axis] for axis in perm]
     maker = Maker(graph, before, *nodes)
-    attributes = {"scale": before["scale"], "perm": None if whole == [*range(rank)] else whole}
+    attributes = {**before.attributes, "perm": None if whole == [*range(rank)] else whole}
     if len(nodes) == 1:
         maker.node(_NAME, *before.inputs, **attributes)
     else:
@@ -159,9 +201,10 @@ run = Pass(
     "attention",
     __doc__,
     (
+        Formula(Where(visible, MatMul(_joined, v), 0.0), _attention),
         Formula(MatMul(_joined, v) | MatMul(v, Transpose(_joined)), _attention),
         Formula(MatMul(_apart, v), _attention),
         {"Transpose": _permuted},
     ),
-    needs=("formulas",),
+    needs=("decomposed", "formulas"),
 )

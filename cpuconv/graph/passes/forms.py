@@ -141,8 +141,8 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
 
     Operands are transposed to the axis order (axes of all three, axes of one, summed axes).
     """
-    operands, arrow, result = node["equation"].replace(" ", "").partition("->")
-    terms = operands.split(",")
+    left, arrow, result = node["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
     if len(terms) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*terms, result)):
         return None
     shared = [letter for letter in terms[0] if letter in terms[1]]
@@ -161,12 +161,19 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
         array, part = constant(graph, node.inputs[at]), ("left", "right")[at]
         if array is not None:
             return maker.constant(np.ascontiguousarray(array.transpose(perm)).reshape(shape), part)
-        return maker.reshape(maker.node("Transpose", node.inputs[at], part=f"{part}.turned", perm=perm), shape, part)
+        name = node.inputs[at]
+        if perm != sorted(perm):
+            name = maker.node("Transpose", name, part=f"{part}.turned", perm=perm)
+        return name if all(len(end) == 1 for end in ends) else maker.reshape(name, shape, part)
 
-    product = maker.node("MatMul", matrices(0, rows, inner), matrices(1, inner, columns), part="product")
+    operands = matrices(0, rows, inner), matrices(1, inner, columns)
     order = [*batch, *rows, *columns]
-    apart = maker.reshape(product, [sizes[letter] for letter in order], "apart")
-    maker.node("Transpose", apart, perm=[order.index(letter) for letter in result])
+    turned, split = order != [*result], len(rows) != 1 or len(columns) != 1
+    y = maker.node("MatMul", *operands, part="product" if turned or split else "")
+    if split:
+        y = maker.reshape(y, [sizes[letter] for letter in order], "apart" if turned else "")
+    if turned:
+        maker.node("Transpose", y, perm=[order.index(letter) for letter in result])
     return maker.done()
 
 
@@ -174,5 +181,5 @@ decomposed = Pass(
     "decomposed",
     """Operators without kernels become several with kernels.""",
     ({"Einsum": _einsum, "GroupNormalization": _group_normalization},),
-    needs=("forms",),
+    needs=("formulas",),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from baselib.data_classes import dataclass
-from cpuconv.isa.vector import F32, I64, Vector
+from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.axis.axis_driver import call_work
 from cpuconv.kernels.copies.rounding import call_round_rows
 from cpuconv.kernels.emit.fold import repeat
@@ -33,6 +33,10 @@ from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.runtime.microkernel import MicroKernel
+
+_INFINITY = 0x7F800000  # bits of the inverse of a sum without weights; those of NaN, with either sign, are more
+ZERO_ROWS = {"": 0, "hidden": 1, "nan": 2**32 - _INFINITY}
+"""Bits of inverse sums from `_INFINITY` on whose rows are zero: none, rows without keys, also rows of NaN."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,11 @@ def scale_rows(
     vectors: Any,
     valid: Any,
     factors: Any,
+    zeroed: Any,
 ) -> None:
-    """y = x · factors[row] for `rows` rows of `vectors` vectors, of which the last has `valid` lanes."""
+    """y = x · factors[row] for `rows` rows of `vectors` vectors, of which the last has `valid` lanes; 0 for factors of
+    the first `zeroed` bit patterns from infinity on.
+    """
     vec = Vector(builder, tile.lanes)
     mask, last = first_lanes(vec, valid), builder.sub(vectors, I64(1))
     factors = builder.inttoptr(factors, F32.as_pointer())
@@ -63,11 +70,15 @@ def scale_rows(
     def one(row: Any) -> None:
         source = vec.offset(vec.pointer(x), builder.mul(row, x_row))
         target = vec.offset(vec.pointer(y), builder.mul(row, y_row))
-        factor = vec.splat(builder.load(builder.gep(factors, [row])))
+        factor = builder.load(builder.gep(factors, [row]))
+        bits = builder.zext(builder.bitcast(factor, I32), I64)
+        zero = builder.icmp_unsigned("<", builder.sub(bits, I64(_INFINITY)), zeroed)
+        zeros, factor = vec.constant(0.0), vec.splat(factor)
 
         def scaled(index: Any) -> tuple[Any, Any]:
             at = builder.mul(index, I64(vec.size))
-            return vec.mul(vec.load(vec.offset(source, at)), factor), vec.offset(target, at)
+            made = vec.mul(vec.load(vec.offset(source, at)), factor)
+            return builder.select(zero, zeros, made), vec.offset(target, at)
 
         def whole(index: Any, values: list[Any]) -> list[Any]:
             vec.store(*scaled(index))
@@ -126,6 +137,7 @@ def _scale(tile, args, sums, factors, y, y_row, valid):
         vectors=args.vectors,
         valid=valid,
         factors=factors,
+        zeroed=args.zeroed,
     )
 
 
@@ -217,9 +229,9 @@ def _clear(tile: Any, vec: Vector, target: Any) -> None:
     "blocks rows keys depth width block_rows scale vectors valid q_row q_column k_row k_column v_row v_column mask_row "
     "y_row y_column queries_row scores_row sums_row panel_keys key_panels key_row key_panel panel_values value_panels "
     "value_row value_panel key_line value_line space space_step queries_at keys_at values_at scores_at sums_at "
-    "factors_at lines_at score_table score_segments score_tails score_tiles score_whole_tiles score_valid score_a_tile "
-    "score_a_overlap weigh_table weigh_segments weigh_tails weigh_tiles weigh_whole_tiles weigh_valid weigh_a_tile "
-    "weigh_a_overlap"
+    "factors_at lines_at zeroed score_table score_segments score_tails score_tiles score_whole_tiles score_valid "
+    "score_a_tile score_a_overlap weigh_table weigh_segments weigh_tails weigh_tiles weigh_whole_tiles weigh_valid "
+    "weigh_a_tile weigh_a_overlap"
 )
 def attention(tile, worker, before, part, parts, args):
     """y = softmax(q k · scale + mask) v for each item; its five words of `offsets` are its matrices' byte offsets.

@@ -12,7 +12,7 @@ import numpy as np
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32
 from cpuconv.isa import Isa
-from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
+from cpuconv.kernels.attention.driver import ZERO_ROWS, AttentionTile, RowsTile, attention, scale_rows
 from cpuconv.kernels.axis.axis_emitter import AxisTile
 from cpuconv.kernels.axis.lines import VECTORS, line_kernel, line_registers
 from cpuconv.kernels.binding.arguments import worker_args
@@ -61,17 +61,19 @@ class AttentionProblem:
     mask: Matrices | None  # (rows, keys)
     y: Matrices
     scale: float = 1.0
+    zero_rows: str = ""  # which rows are zero: a key of `ZERO_ROWS`
 
     @classmethod
     def of(
-        cls, q: TensorView, k: TensorView, v: TensorView, mask: TensorView | None, y: TensorView, scale: float
-    ) -> AttentionProblem:
+        cls, q: TensorView, k: TensorView, v: TensorView, mask: TensorView | None, y: TensorView, scale: float,
+        zero_rows: str = "",
+    ) -> AttentionProblem:  # fmt: skip
         """Build it from tensors (S..., rows, depth), (S..., depth, keys), (S..., keys, width), (S..., rows, keys)."""
         stack = broadcast_shapes(*(each.shape[:-2] for each in (q, k, v)))
         (rows, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
         of = functools.partial(Matrices.of, rank=len(stack))
         hidden = None if mask is None else _broadcast_rows(of(mask, row=len(mask.shape) > 1), mask)
-        return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale)
+        return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale, zero_rows)
 
     @property
     def offsets(self) -> Any:
@@ -190,6 +192,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         "width": width,
         "block_rows": block,
         "scale": np.array([problem.scale], np.float32),
+        "zeroed": ZERO_ROWS[problem.zero_rows],
         "vectors": divide(width, lanes),
         "valid": width - (divide(width, lanes) - 1) * lanes,
         "q_row": q.row,

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from baselib.data_classes import dataclass
 from cpuconv.isa.vector import F32, I32, Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
-from cpuconv.kernels.elementwise.exponential import factors
+from cpuconv.kernels.elementwise.exponential import LN2, factors
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
@@ -37,17 +39,29 @@ def _softmax(loops: AxisLoops) -> None:
 
 
 def _weights(loops: AxisLoops) -> None:
-    """exp(s - max), where s = x · `numbers` + mask at `scale`; the inverse of their sum goes to `bias`."""
-    vec = loops.vec
+    """exp(s - max), where s = x · `numbers` + mask at `scale`; the inverse of their sum goes to `bias`.
+
+    Weights of a row of -inf are 0, with an infinite inverse.
+    """
+    vec, masked = loops.vec, loops.tile.shift
     times = vec.broadcast(loops.numbers)
+    times = times if masked else vec.mul(times, vec.constant(1 / LN2))  # powers of 2
 
     def score(at: At) -> Any:
-        if not loops.tile.shift:
+        if not masked:
             return vec.mul(at.input(), times)
         return vec.fma(at.input(), times, at.load(vec.offset(loops.scale, at.offset)))
 
-    top = loops.reduce("top", score)
-    total = loops.reduce("sum", lambda at: at.save(_exp_below(vec, vec.sub(score(at), top[at.column]))))
+    lowest = vec.constant(float(np.finfo(np.float32).min))
+    top = [vec.maximum(lowest, value) for value in loops.reduce("top", score)]
+    less = [vec.negative(value) for value in top]
+
+    def weight(at: At) -> Any:
+        if masked:
+            return _exp_below(vec, vec.sub(score(at), top[at.column]))
+        return _exp_below(vec, vec.fma(at.input(), times, less[at.column]), LN2)
+
+    total = loops.reduce("sum", lambda at: at.save(weight(at)))
     inverse = vec.builder.extract_element(vec.div(vec.constant(1.0), total[0]), I32(0))
     vec.builder.store(inverse, vec.builder.bitcast(loops.bias, F32.as_pointer()))
 
@@ -61,9 +75,9 @@ def _log_softmax(loops: AxisLoops) -> None:
     loops.each(lambda at: at.store(vec.sub(vec.sub(at.input(), top[at.column]), less[at.column])))
 
 
-def _exp_below(vec: Math, x: Any) -> Any:
-    """e^x for x <= 0 to 3 ulp; exactly zero where it is below the normal numbers."""
-    return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), vec.mul(*factors(vec, x)))
+def _exp_below(vec: Math, x: Any, times: float = 1.0) -> Any:
+    """e^(times·x) for x <= 0 to 3 ulp; exactly zero where it is below the normal numbers. `times`: 1, or LN2."""
+    return vec.where("<", x, vec.constant(_LEAST / times), vec.constant(0.0), vec.mul(*factors(vec, x, times)))
 
 
 def _standard(loops: AxisLoops, affine: Callable[[At, Any], Any]) -> None:

@@ -14,29 +14,31 @@ from typing import Any
 from cpuconv.isa import avx512
 from cpuconv.isa.vector import Vector
 
-_LN2 = math.log(2)  # float32 is 3e-9 off: n times that is exact enough, without a second part
+LN2 = math.log(2)  # float32 is 3e-9 off: n times that is exact enough, without a second part
 _ROUNDER = 1.5 * 2.0**23  # float32 of this magnitude are integers
 _RANGE = (-87.0, 89.0)  # overflows to infinity at its upper end
 _OPEN = (-87.0, 87.0)  # range in which e^x and its inverse are normal numbers
 _SATURATED = 10.0  # from here on tanh is 1 in float32
 
 _TABLE = tuple(2.0 ** (i / avx512.ENTRIES) for i in range(avx512.ENTRIES))
-_SHORT = _LN2 / 2 / avx512.ENTRIES  # maximum |r| with the table
+_SHORT = LN2 / 2 / avx512.ENTRIES  # maximum |r| with the table
 _SHORT_TERMS = (0.5, 1 + _SHORT**2 / 8, 1.0)  # within 6e-8: r³/6 is nearest to a line there at _SHORT²/8·r
 # minimax relative error for |r| <= log 2/2: 9e-8
 _TERMS = (0.00829028, 0.041898161, 0.16667639, 0.49999148, 0.9999997, 1.0)
 
 
 def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
-    """Two factors of e^(times·x), the first close to 1, for times·x within [-87, 89]; ±`times` is a power of two.
+    """Two factors of e^(times·x), the first close to 1, for times·x within [-87, 89]; ±`times` is a power of two or
+    `LN2`, of which the factors are those of 2^x.
 
     From 88.4 or 88.8 on, depending on the CPU, their product is infinity.
     """
     table = avx512.usable(vec)
     rounder = _ROUNDER / (avx512.ENTRIES if table else 1)
-    rounded = vec.fma(x, vec.constant(times / _LN2), vec.constant(rounder))
-    n = vec.sub(rounded, vec.constant(rounder))
-    r = vec.fma(n, vec.constant(-_LN2 / times), x)
+    binary, rounding = times == LN2, vec.constant(rounder)
+    rounded = vec.add(x, rounding) if binary else vec.fma(x, vec.constant(times / LN2), rounding)
+    n = vec.sub(rounded, rounding)
+    r = vec.sub(x, n) if binary else vec.fma(n, vec.constant(-LN2 / times), x)
     terms = _SHORT_TERMS if table else _TERMS
     near = vec.polynomial(r, [term * times**power for power, term in zip(range(len(terms))[::-1], terms, strict=True)])
     bits = vec.builder.bitcast(rounded, vec.int_type)

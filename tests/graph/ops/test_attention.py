@@ -29,8 +29,8 @@ PERMS = (None, (0, 2, 1, 3), (0, 1, 3, 2), (2, 0, 3, 1))
 BF16_ERROR = 3e-2  # of the largest output, which a rounded operand may change by 2^-8 of its own size
 
 
-def node(inputs=3, scale=0.3, perm=None):
-    return OP.node("qkvm"[:inputs], ["y"], scale=scale, perm=perm)
+def node(inputs=3, scale=0.3, perm=None, zero_rows=""):
+    return OP.node("qkvm"[:inputs], ["y"], scale=scale, perm=perm, zero_rows=zero_rows)
 
 
 def operands(rng, stack, rows, keys, depth, width, mask=None):
@@ -145,6 +145,24 @@ class TestElements:
         assert np.isnan(y[3]).all() and np.isfinite(np.delete(y, 3, 0)).all()
         np.testing.assert_allclose(y[4], arrays[2][-1], rtol=1e-6)
         np.testing.assert_allclose(y[5], arrays[2][0], rtol=1e-6)
+
+    @pytest.mark.parametrize("precision", ("float32", PRECISION_BF16))
+    @pytest.mark.parametrize("zero_rows", ("", "hidden", "nan"))
+    @pytest.mark.parametrize("keys, width", [(1, 5), (LANES + 3, 2 * LANES), (9 * LANES + 1, LANES + 1)])
+    def test_zero_rows(self, keys, width, zero_rows, precision):
+        """Rows without keys, and rows of NaN and infinite scores, with any order of the output's axes."""
+        q, k, v, mask = operands(np.random.default_rng(0), (2,), 9, keys, 8, width, (9, keys))
+        mask[3] = -np.inf
+        q[:, 5] = np.nan
+        mask[6, 0] = np.inf
+        for perm in (None, (0, 2, 1), (2, 1, 0)):
+            case = node(4, perm=perm, zero_rows=zero_rows)
+            checked(case, [q, k, v, mask], FORMS[:1] + FORMS[-1:], precision, 1e-5 if precision == "float32" else 3e-2)
+        (offer,) = offers(node(4, zero_rows=zero_rows), [q, k, v, mask], precision=precision)
+        y = run_offer(node(4, zero_rows=zero_rows), [q, k, v, mask], offer)[0]
+        wrong = {"": [3, 5, 6], "hidden": [5, 6], "nan": []}[zero_rows]
+        assert np.isnan(y[:, wrong]).all() and np.isfinite(np.delete(y, wrong, 1)).all()
+        assert not y[:, [each for each in (3, 5, 6) if each not in wrong]].any()
 
     def test_equal_scores_average_the_values(self):
         q, k, v = operands(np.random.default_rng(0), (), 20, 33, 8, 12)

@@ -80,6 +80,54 @@ def test_attention(name):
     same(before, after)
 
 
+SEEN = np.random.default_rng(0).uniform(size=(2, 1, 9, 11)) > 0.4
+SEEN[0, 0, 3] = False
+LOW, NEVER = np.float32(-np.inf), np.float32(np.finfo(np.float32).min)
+fed = op.And(op.Greater(feed(2, 1, 9, 11), np.float32(0.5)), SEEN)  # a query has no key
+
+
+def guarded(weights):
+    """Weights as PyTorch's exporter guards them."""
+    return op.Where(op.IsNaN(weights), np.float32(0), weights)
+
+
+def hidden(y, mask, lowest=LOW):
+    """A result whose rows without keys are zero."""
+    return op.Where(op.Greater(op.ReduceMax(mask, [-1], keepdims=1), lowest), y, np.float32(0))
+
+
+def shown(seen, lowest=LOW):
+    return op.Where(seen, np.float32(0), lowest)
+
+
+MASK = shown(fed)
+WHERE = {
+    "seen": (weights(op.Where(fed, q @ k, LOW)) @ v, ""),
+    "constant seen": (weights(op.Where(SEEN, q @ k, LOW)) @ v, ""),
+    "lowest number": (weights(op.Where(fed, (q @ k) / np.float32(4), NEVER)) @ v, ""),
+    "lowest float16": (weights(op.Where(fed, q @ k, np.float32(-65504))) @ v, ""),
+    "hidden": (weights(op.Where(op.Not(fed), LOW, (q @ k) * ROOT)) @ v, ""),
+    "seen with bias": (weights(op.Where(fed, (q @ k) * ROOT + array(3, 9, 11), LOW)) @ v, ""),
+    "two masks": (weights((q @ k) + array(3, 9, 11) + shown(fed)) @ v, ""),
+    "guarded": (guarded(weights((q @ k) + shown(fed))) @ v, "nan"),
+    "guarded constant": (guarded(weights((q @ k) + np.where(SEEN, 0, LOW).astype(np.float32))) @ v, "nan"),
+    "guarded, where": (guarded(weights(op.Where(fed, q @ k, LOW))) @ v, "nan"),
+    "guarded, heads last": (op.Transpose(guarded(weights((q @ k) + shown(fed))) @ v, perm=HEADS), "nan"),
+    "rows": (hidden(weights((q @ k) + MASK) @ v, MASK), "hidden"),
+}
+
+
+@pytest.mark.parametrize("name", WHERE)
+def test_hidden_keys(name):
+    """Masks of Where and rows without keys: zero, NaN, or the mean of the values."""
+    expression, zero_rows = WHERE[name]
+    before = graph(expression)
+    after = RUN(before)
+    (node,) = (node for node in after.nodes if node.op == NAME)
+    assert node["zero_rows"] == zero_rows and not {"Softmax", "IsNaN", "MatMul"} & {each.op for each in after.nodes}
+    same(before, after)
+
+
 SCORES = q @ k
 KEPT = {
     "a divisor of zero": weights((q @ k) / np.float32(0)) @ v,
@@ -92,6 +140,7 @@ KEPT = {
     "a mask that enlarges": weights((feed(9, 16) @ feed(16, 11)) + mask) @ v,
     "other axes change places": feed(2, 3, 20, 9)
     @ op.Transpose(weights(feed(2, 3, 9, 16) @ feed(2, 3, 16, 3)), perm=[0, 3, 2, 1]),
+    "a number that scores may have": weights(op.Where(fed, q @ k, np.float32(-1e4))) @ v,
     "other results in between": op.Exp(weights(q @ k)) @ v,
 }
 
