@@ -44,6 +44,11 @@ def _long(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
+def _places(size: int, *shape: int) -> np.ndarray:
+    """Make random indices of an axis."""
+    return np.random.default_rng(2).integers(0, size, shape)
+
+
 def _float(*numbers: float) -> np.ndarray:
     return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
 
@@ -251,6 +256,30 @@ CHAINS = (
     Case("Split 1x197x2304 in 3", {"x": (1, 197, 2304)}, "Split x p a,b,y axis=-1", {"p": _long(768, 768, 768)}),
     Case("Gather 2401 of 169x3", {"x": (169, 3)}, "Gather x i y axis=0", {"i": np.arange(2401) % 169}),
     Case("Gather 1x197x768 over 2", _TOKENS, "Gather x i y axis=2", {"i": np.arange(0, 768, 3)}),
+    Case("Gather 197 of 30522x768", {"x": (30522, 768)}, "Gather x i y axis=0", {"i": _places(30522, 1, 197)}),
+    Case("GatherElements 300x4 of 1x8400x4 over 1", {"x": (1, 8400, 4)}, "Expand i s e\nGatherElements x e y axis=1",
+        {"i": _places(8400, 1, 300, 1), "s": _long(1, 300, 4)}),
+    Case("GatherElements 300x256 of 1x5376x256 over 1", {"x": (1, 5376, 256)}, "GatherElements x i y axis=1",
+        {"i": np.repeat(_places(5376, 1, 300, 1), 256, 2)}),
+    Case("GatherElements 12x256x256 of 12x256x512 over 2", {"x": (12, 256, 512)}, "GatherElements x i y axis=2",
+        {"i": _places(512, 12, 256, 256)}),
+    Case("GatherND 8x300 rows of 8x1000x256", {"x": (8, 1000, 256)}, "GatherND x i y batch_dims=1",
+        {"i": _places(1000, 8, 300, 1)}),
+    Case("GatherND 10000 of 512x512", {"x": (512, 512)}, "GatherND x i y", {"i": _places(512, 10000, 2)}),
+    Case("ScatterND 12000 rows to 214272x64", {"x": (214272, 64), "u": (12000, 64)}, "ScatterND x i u y",
+        {"i": np.random.default_rng(0).permutation(214272)[:12000, None]}),
+    Case("ScatterND 2 of 85 to 1x25200x85", {"x": (1, 25200, 85), "u": (1, 25200, 2)}, "ScatterND x i u y",
+        {"i": np.stack(np.meshgrid([0], np.arange(25200), [0, 1], indexing="ij"), -1)}),
+    Case("ScatterND 64x64 rows, add, to 4096x64", {"x": (4096, 64), "u": (64, 64, 64)},
+        "ScatterND x i u y reduction='add'", {"i": _places(4096, 64, 64, 1)}),
+    Case("ScatterElements 64x5 to 64x1000 over 1", {"x": (64, 1000), "u": (64, 5)}, "ScatterElements x i u y axis=1",
+        {"i": _places(1000, 64, 5)}),
+    Case("ScatterElements 256x256 to 12x256x512 over 2", {"x": (12, 256, 512), "u": (12, 256, 256)},
+        "ScatterElements x i u y axis=2", {"i": _places(512, 12, 256, 256)}),
+    Case("ScatterElements 20000x64, add, to 1000x64 over 0", {"x": (1000, 64), "u": (20000, 64)},
+        "ScatterElements x i u y axis=0 reduction='add'", {"i": np.repeat(_places(1000, 20000, 1), 64, 1)}),
+    Case("ScatterElements 20000, add, to 1000 over 0", {"x": (1000,), "u": (20000,)},
+        "ScatterElements x i u y axis=0 reduction='add'", {"i": _places(1000, 20000)}),
     Case("Pad 1x64x56x56 by 1", _IMAGE, "Pad x p y", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
     Case("Pad reflect 1x64x56x56 by 1", _IMAGE, "Pad x p y mode='reflect'", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
     Case("Roll 1x56x56x96 by 3", {"x": (1, 56, 56, 96)},
@@ -302,6 +331,14 @@ CHAINS = (
         "ConvTranspose x w y strides=[8,8] pads=[4,4,4,4]", {"w": _weights(21, 21, 16, 16)}),
     Case("Einsum bhwc,hkc->bhwk", {"x": (12, 14, 14, 64), "r": (14, 14, 64)},
         "Einsum x r y equation='bhwc,hkc->bhwk'"),
+    Case("Einsum bihd,bjhd->bhij", {"x": (1, 197, 12, 64), "r": (1, 197, 12, 64)},
+        "Einsum x r y equation='bihd,bjhd->bhij'"),
+    Case("Einsum bnc,bchw->bnhw", {"x": (1, 100, 256), "r": (1, 256, 64, 64)},
+        "Einsum x r y equation='bnc,bchw->bnhw'"),
+    Case("Einsum bhwc,bhwc->bhw", {"x": (8, 56, 56, 64), "r": (8, 56, 56, 64)},
+        "Einsum x r y equation='bhwc,bhwc->bhw'"),
+    Case("Einsum nctkv,kvw->nctw", {"x": (1, 64, 100, 3, 25), "r": (3, 25, 25)},
+        "Einsum x r y equation='nctkv,kvw->nctw'"),
 )  # fmt: skip
 
 

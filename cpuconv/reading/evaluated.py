@@ -16,7 +16,7 @@ _ELEMENTWISE += " BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"
 _SIGNALS = "BlackmanWindow HammingWindow HannWindow DFT STFT MelWeightMatrix"
 _LAYERS = "Attention BatchNormalization CausalConvWithState DeformConv GroupNormalization LinearAttention"
 _LAYERS += " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
-_MOVES = "CenterCropPad Col2Im CumProd EyeLike ReverseSequence RoiAlign TensorScatter TfIdfVectorizer ImageDecoder"
+_MOVES = "CenterCropPad Col2Im CumProd EyeLike ReverseSequence RoiAlign TfIdfVectorizer ImageDecoder"
 SEQUENCES = frozenset(["SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"])
 """Operators whose output is a sequence of tensors."""
 _OF_SEQUENCES = "SequenceAt SequenceLength ConcatFromSequence"

@@ -1,10 +1,11 @@
-"""Reading and writing elements by index, and searching for indices.
+"""Gather, and searching for indices.
 
 Source: ONNX operators of these names. Negative indices count from the end.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
+from cpuconv.graph.ops.indexed import check_places, indexed_offers, lower_indexed
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.axis.gathering import gather_steps
@@ -21,30 +23,14 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.lane_pick import pick_step, picks
 from cpuconv.kernels.copies.tensor_views import Box, Cut, cut, stays_dense, whole
+from cpuconv.kernels.indexing.moves import gather_step
 
 _INT64 = np.dtype(np.int64)
 
+_SHORT_ROW = 64  # bytes from which a copy by a table of offsets is as fast as the kernel for indices
 _MAX_PERMUTATION_TILES = 16  # maximum number of micro-kernels to compile for a permutation of channels
 
 # --- gather ---------------------------------------------------------------------------------------------------------
-
-
-def _check_places(indices: Value, sizes: Sequence[int]) -> None:
-    """Check constant indices against one axis, or each column against its own axis; NumPy checks others at run time."""
-    if indices.array is None or not indices.array.size:
-        return
-    rows = indices.array.reshape(-1, len(sizes))
-    for size, least, most in zip(sizes, rows.min(axis=0), rows.max(axis=0), strict=True):
-        wrong = least if least < -size else most
-        if not -size <= wrong < size:
-            raise ValueError(f"index {wrong} is out of bounds for an axis of size {size}")
-
-
-def _check_rows(indices: Value, sizes: Sequence[int]) -> None:
-    """Check that the last axis of indices has one index for each of some axes."""
-    if indices.shape is None or indices.shape[-1] != len(sizes):
-        raise ValueError(f"{indices.shape and indices.shape[-1]} indices are more than there are axes")
-    _check_places(indices, sizes)
 
 
 def _from_start(indices: np.ndarray, size: int) -> np.ndarray:
@@ -55,7 +41,7 @@ def _from_start(indices: np.ndarray, size: int) -> np.ndarray:
 def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
     axis = axis_in(node["axis"], len(data.shape))
-    _check_places(indices, data.shape[axis : axis + 1])
+    check_places(indices, data.shape[axis : axis + 1])
     return [Value((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype)]
 
 
@@ -81,10 +67,10 @@ def _evenly(node: Node, inputs: Inputs) -> Box | None:
 
 
 def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer a view for equidistant indices, else a copy by constant indices, also in channel blocks."""
+    """Offer a view for equidistant constant indices, else a copy, also in channel blocks; for others, a kernel."""
     data, indices = inputs
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
-        return []
+        return indexed_offers(node, inputs, target, _infer_gather(node, inputs)[0])
     size = _infer_gather(node, inputs)[0].nbytes
     seconds, copies = target.moving(2 * size), []
     for form in target.blocks(data.dtype) if blockable(data) else ():
@@ -125,93 +111,17 @@ def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 def _lower_gather(call: Call) -> list[Step]:
     (data, indices), y = call.inputs, call.outputs[0]
+    if call.offer.inputs[1]:
+        return lower_indexed(call)
     assert data is not None and indices is not None and indices.array is not None
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
+    if data.format == DENSE and math.prod(data.shape[axis + 1 :]) * data.dtype.itemsize < _SHORT_ROW:
+        places = np.ascontiguousarray(indices.array, np.int64)
+        at = TensorView.plain(call.constants.keep(places), places.shape, _INT64)
+        return [gather_step(call.target, call.node.op, data, at, y, axis, call.node.label)]
     return gather_steps(call.target, call.space, data, y, axis, _from_start(indices.array, data.shape[axis]))
-
-
-def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
-    _check_places(inputs[1], [inputs[0].shape[axis_in(node["axis"], len(inputs[0].shape))]])
-    return [Value(inputs[1].shape, inputs[0].dtype)]
-
-
-def gather_elements(node: Node, arrays: Arrays) -> np.ndarray:
-    """Take elements whose index along one axis is in `indices`; other indices are their own position."""
-    data, indices = arrays
-    return data[_places(data, indices, node["axis"])]
-
-
-def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
-    data, indices = inputs
-    first, last = node["batch_dims"], node["batch_dims"] + indices.shape[-1]
-    if data.shape[:first] != indices.shape[:first]:
-        raise ValueError(f"the first {first} axes, of {data.shape[:first]} and {indices.shape[:first]}, are not equal")
-    _check_rows(indices, data.shape[first:last])
-    kept = data.shape[last:]
-    return [Value((*indices.shape[:-1], *kept), data.dtype)]
-
-
-def gather_nd(node: Node, arrays: Arrays) -> np.ndarray:
-    """Take slices whose leading indices are the last axis of `indices`; leading batch axes correspond."""
-    data, indices = arrays
-    batch = data.shape[: node["batch_dims"]]
-    grids = np.indices(batch).reshape(len(batch), *batch, *[1] * (indices.ndim - 1 - len(batch)))
-    places = (*grids, *np.moveaxis(indices, -1, 0))
-    return data[places]
-
-
-# --- scatter --------------------------------------------------------------------------------------------------------
-
-_PUT: dict[str, Callable[[np.ndarray, Any, np.ndarray], None]] = {
-    "none": lambda data, places, updates: data.__setitem__(places, updates),
-    "add": np.add.at,
-    "mul": np.multiply.at,
-    "max": np.maximum.at,
-    "min": np.minimum.at,
-}
-
-
-def _places(data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
-    """Index of `data` in the shape of `indices`: along `axis` as stated, elsewhere the own position."""
-    places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
-    places[axis_in(axis, data.ndim)] = indices
-    return tuple(places)
-
-
-def _put(node: Node, data: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
-    """Copy the data and assign or reduce updates at these indices; floating-point reductions are in float64."""
-    reduction = node["reduction"]
-    widened = reduction != "none" and is_float(data.dtype)
-    data = data.astype(np.float64 if widened else np.result_type(data, updates))
-    _PUT[reduction](data, places, updates)
-    return data
-
-
-def _infer_scatter_elements(node: Node, inputs: Inputs) -> list[Value]:
-    _infer_gather_elements(node, inputs)
-    return like_first(node, inputs)
-
-
-def _infer_scatter_nd(node: Node, inputs: Inputs) -> list[Value]:
-    data, indices, updates = (each.shape for each in inputs)
-    _check_rows(inputs[1], data[: indices[-1]])
-    if updates != (wanted := (*indices[:-1], *data[indices[-1] :])):
-        raise ValueError(f"updates must be of shape {wanted}")
-    return like_first(node, inputs)
-
-
-def scatter_elements(node: Node, arrays: Arrays) -> np.ndarray:
-    """Write updates to the elements that `gather_elements` would take."""
-    data, indices, updates = arrays
-    return _put(node, data, _places(data, indices, node["axis"]), updates)
-
-
-def scatter_nd(node: Node, arrays: Arrays) -> np.ndarray:
-    """Write updates to the slices that `gather_nd` would take."""
-    data, indices, updates = arrays
-    return _put(node, data, tuple(np.moveaxis(indices, -1, 0)), updates)
 
 
 def _infer_one_hot(node: Node, inputs: Inputs) -> list[Value]:
@@ -339,15 +249,10 @@ _LONG_LINE = 2048  # elements of a line from which it is
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
-_TAKEN |= {"signature": "x: any, indices: known -> y: =x", "int8": Int8.MOVED, "follows_sizes": True}
-_SCATTER = {"axis": 0, "reduction": "none"}
+_TAKEN |= {"signature": "x: any, indices: any -> y: =x", "int8": Int8.MOVED, "follows_sizes": True}
 
 OPS = (
     Op("Gather", _infer_gather, gather, {"axis": 0}, **EXACT, **_TAKEN),
-    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, **EXACT),
-    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, **EXACT),
-    Op("ScatterElements", _infer_scatter_elements, scatter_elements, _SCATTER, **EXACT),
-    Op("ScatterND", _infer_scatter_nd, scatter_nd, {"reduction": "none"}, **EXACT),
     Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), **EXACT),
     Op("Trilu", like_first, trilu, {"upper": 1}, **EXACT),
     Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG, widened=False),

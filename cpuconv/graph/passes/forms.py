@@ -136,23 +136,68 @@ def _group_normalization(graph: Graph, node: Node) -> Rewrite:
     return maker.done()
 
 
+def _terms(graph: Graph, node: Node) -> tuple[list[str], str]:
+    """Letters of the operands and of the result of an Einsum; those of an ellipsis are digits, from the last axis."""
+    operands, arrow, result = node["equation"].replace(" ", "").partition("->")
+    terms = operands.split(",")
+    most = ""
+    for at, (term, name) in enumerate(zip(terms, node.inputs, strict=True)):
+        if "..." in term:
+            dots = "".join(map(str, reversed(range(len(shape_of(graph, name)) - len(term) + len("...")))))
+            most, terms[at] = max(most, dots, key=len), term.replace("...", dots)
+    if not arrow:
+        result = "..." + "".join(sorted(each for each in {*operands} - {*",."} if operands.count(each) == 1))
+    return terms, result.replace("...", most)
+
+
+def _sums(graph: Graph, node: Node, term: str, result: str) -> Rewrite | None:
+    """Convert an Einsum of one tensor to ReduceSum of the axes that the result lacks, and Transpose."""
+    summed = [at for at, letter in enumerate(term) if letter not in result]
+    kept, maker = [letter for letter in term if letter in result], Maker(graph, node)
+    x = node.inputs[0]
+    if summed:
+        x = maker.node("ReduceSum", x, maker.constant(np.array(summed), "axes"), part="sums", keepdims=0)
+    maker.node("Transpose", x, perm=[kept.index(letter) for letter in result])
+    return maker.done()
+
+
 def _einsum(graph: Graph, node: Node) -> Rewrite | None:
     """Convert an Einsum of two tensors that sums over common axes to MatMul; equal up to the order of sums.
 
-    Operands are transposed to the axis order (axes of all three, axes of one, summed axes).
+    Operands are transposed to the axis order (axes of all three, axes of one, summed axes). An Einsum of two that sums
+    over none becomes Mul, one of a single tensor ReduceSum.
     """
-    left, arrow, result = node["equation"].replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*terms, result)):
+    terms, result = _terms(graph, node)
+    if any(len({*each}) < len(each) for each in (*terms, result)) or len(terms) > 2:
         return None
+    if len(terms) == 1:
+        return _sums(graph, node, terms[0], result)
     shared = [letter for letter in terms[0] if letter in terms[1]]
     batch, inner = [each for each in shared if each in result], [each for each in shared if each not in result]
     rows, columns = ([letter for letter in term if letter not in shared] for term in terms)
-    if not inner or not {*rows, *columns} <= {*result}:
-        return None
     shapes = [shape_of(graph, name) for name in node.inputs]
     sizes = dict(zip("".join(terms), itertools.chain(*shapes), strict=True))
+    pairs = zip("".join(terms), itertools.chain(*shapes), strict=True)
+    if not {*rows, *columns} <= {*result} or any(sizes[letter] != size for letter, size in pairs):
+        return None
     maker = Maker(graph, node)
+
+    def turned(at: int, perm: list[int]) -> str:
+        part = f"{('left', 'right')[at]}.turned"
+        name = node.inputs[at]
+        return name if perm == sorted(perm) else maker.node("Transpose", name, part=part, perm=perm)
+
+    if not inner:
+        operands = [
+            maker.reshape(
+                turned(at, [term.index(letter) for letter in result if letter in term]),
+                [sizes[letter] if letter in term else 1 for letter in result],
+                ("left", "right")[at],
+            )
+            for at, term in enumerate(terms)
+        ]
+        maker.node("Mul", *operands)
+        return maker.done()
 
     def matrices(at: int, *ends: list[str]) -> str:
         """Convert an operand to matrices with the axes of `ends` as rows and columns, after those of `batch`."""
@@ -161,18 +206,16 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
         array, part = constant(graph, node.inputs[at]), ("left", "right")[at]
         if array is not None:
             return maker.constant(np.ascontiguousarray(array.transpose(perm)).reshape(shape), part)
-        name = node.inputs[at]
-        if perm != sorted(perm):
-            name = maker.node("Transpose", name, part=f"{part}.turned", perm=perm)
+        name = turned(at, perm)
         return name if all(len(end) == 1 for end in ends) else maker.reshape(name, shape, part)
 
-    operands = matrices(0, rows, inner), matrices(1, inner, columns)
+    operands = [matrices(0, rows, inner), matrices(1, inner, columns)]
     order = [*batch, *rows, *columns]
-    turned, split = order != [*result], len(rows) != 1 or len(columns) != 1
-    y = maker.node("MatMul", *operands, part="product" if turned or split else "")
+    moved, split = order != [*result], len(rows) != 1 or len(columns) != 1
+    y = maker.node("MatMul", *operands, part="product" if moved or split else "")
     if split:
-        y = maker.reshape(y, [sizes[letter] for letter in order], "apart" if turned else "")
-    if turned:
+        y = maker.reshape(y, [sizes[letter] for letter in order], "apart" if moved else "")
+    if moved:
         maker.node("Transpose", y, perm=[order.index(letter) for letter in result])
     return maker.done()
 

@@ -14,6 +14,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
 from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
+from cpuconv.kernels.binding.failure import FAILURE
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE_BF16, TensorView, image_shape, stored_as
 from cpuconv.memory.arenas import Arenas
@@ -237,7 +238,7 @@ class Builder:
 
     def _check_addresses(self, segments: Sequence[Segment]) -> None:
         """Check that each address has a base that a run resolves; otherwise kernels would read invalid memory."""
-        known = {ARENA, WORKSPACE, *self._constants.arrays}
+        known = {ARENA, WORKSPACE, FAILURE, *self._constants.arrays}
         known |= {f"input {at}" for at in range(len(self.inputs))}
         known |= {f"output {at}" for at in range(len(self.outputs))}
         for segment in segments:

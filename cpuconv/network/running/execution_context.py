@@ -11,6 +11,7 @@ from baselib.data_classes import dataclass
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node
 from cpuconv.graph.stopping import Stop, check
+from cpuconv.kernels.binding.failure import FAILURE, WORDS, taken_message
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.memory.arenas import Arena
@@ -60,7 +61,10 @@ class ExecutionContext:
         `workspace` is the offset of the workspace in the arena, after the values.
         """
         self._constants = constants  # kept alive, as the segments have their addresses
+        report = np.zeros(WORDS, np.int64)
+        self._report = memoryview(report)  # type: ignore[arg-type]  # NumPy's stubs lack the buffer of an array
         fixed = {name: address(array) for name, array in constants.items()}
+        fixed[FAILURE] = address(report)
         moving = {ARENA: 0, WORKSPACE: workspace}
         self._bound = [
             segment.bind(fixed, moving, watch) if isinstance(segment, Recording) else segment for segment in segments
@@ -106,11 +110,19 @@ class ExecutionContext:
             self._late[base] = array
 
     def run(self, stop: Stop | None = None) -> None:
-        """Run all segments; `stop` may end it between two kernels."""
+        """Run all segments; `stop` may end it between two kernels.
+
+        Raises
+        ------
+        SourceError
+            An index was out of bounds, or a node that a reference computes does not accept its inputs.
+        """
         for call in self.calls:
             if stop is not None:
                 check(stop)
             call(stop)
+            if self._report[0]:
+                raise SourceError(taken_message(self._report))
 
     def watched(self) -> list[tuple[int, float, float]]:
         """Run all segments; return start and end of those that references compute, all by worker 0."""

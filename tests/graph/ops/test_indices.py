@@ -56,7 +56,7 @@ def _filled(pattern: object, index: int) -> object:
 def test_indices_out_of_range(op, pattern, attributes, size, fixed):
     for index in (size, -size - 1, 10**12):
         model, feed = made(op, pattern, index, attributes, fixed)
-        said = rf"{op} node .* cannot take inputs .*index {index} is out of bounds"
+        said = rf"{op} node .* cannot take inputs.*index {index} is out of bounds"
         if fixed:
             with pytest.raises(SourceError, match=said):
                 cpuconv.compile(model)

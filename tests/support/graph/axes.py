@@ -211,6 +211,18 @@ def scatter_nd(draw):
 
 
 @st.composite
+def tensor_scatter(draw):
+    rng, shape = draw(GENERATORS), (*draw(SHAPES), draw(SIZES))
+    axis = draw(st.integers(1, len(shape) - 1))
+    length = draw(st.integers(1, shape[axis]))
+    starts = rng.integers(0, shape[axis] - length + 1, shape[0]).astype(INT)
+    updates = numbers(rng, tuple(length if at == axis else size for at, size in enumerate(shape)))
+    mode = draw(st.sampled_from(("linear", "circular")))
+    arrays = [numbers(rng, shape), updates, *([starts] if draw(st.booleans()) else [])]
+    return Case(arrays, {"axis": axis - draw(st.sampled_from((0, len(shape)))), "mode": mode})
+
+
+@st.composite
 def one_hot(draw):
     rng, depth, shape = draw(GENERATORS), draw(SIZES), draw(st.lists(SIZES, max_size=3).map(tuple))
     indices = np.asarray(rng.integers(-depth, depth, shape), INT)

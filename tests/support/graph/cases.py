@@ -132,6 +132,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "GatherND": axes.gather_nd(),
     "ScatterElements": axes.scatter_elements(),
     "ScatterND": axes.scatter_nd(),
+    "TensorScatter": axes.tensor_scatter(),
     "OneHot": axes.one_hot(),
     "Trilu": axes.trilu(),
     "ArgMax": draws.along(keepdims=draws.FLAG, select_last_index=draws.FLAG),

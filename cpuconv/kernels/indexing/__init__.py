@@ -1,0 +1,1 @@
+"""Moves of elements and slices to and from places that indices give at run time."""
