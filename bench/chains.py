@@ -293,6 +293,25 @@ CHAINS = (
         {"parts": _long(1, 2, 58, 28, 28), "image": _long(1, 116, 28, 28)}),
     Case("GridSample 1x32x56x56", {"x": (1, 32, 56, 56), "g": (1, 56, 56, 2)}, "GridSample x g y"),
     Case("GridSample 8x32x80x80 at 300x4", {"x": (8, 32, 80, 80), "g": (8, 300, 4, 2)}, "GridSample x g y"),
+    Case("GridSample 1x3x480x640", {"x": (1, 3, 480, 640), "g": (1, 480, 640, 2)}, "GridSample x g y"),
+    Case(
+        "Deformable attention 8x300, 2 levels",
+        {"a": (8, 32, 64, 64), "ga": (8, 300, 4, 2), "b": (8, 32, 32, 32), "gb": (8, 300, 4, 2), "w": (8, 1, 300, 8)},
+        "GridSample a ga sa\nGridSample b gb sb\nConcat sa sb s axis=3\nMul s w m\nReduceSum m last r keepdims=0\n"
+        "Reshape r heads h\nTranspose h y perm=[0,2,1]",
+        {"last": _long(-1), "heads": _long(1, 256, 300)},
+    ),
+    Case(
+        "RoiAlign 1x256x50x68, 100 regions of 7x7",
+        {"x": (1, 256, 50, 68)},
+        "RoiAlign x rois images y output_height=7 output_width=7 sampling_ratio=2",
+        {"rois": _float(*[4, 6, 40, 36] * 100).reshape(100, 4), "images": _long(*[0] * 100)},
+    ),
+    Case(
+        "Conv 1x256x29x29 by computed 5x5, depthwise",
+        {"x": (1, 256, 29, 29), "w": (256, 1, 5, 5)},
+        "Conv x w y group=256",
+    ),
     *(Case(f"{op} 1x64x56x56", _IMAGE, f"{op} x y") for op in (
         "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Selu", "Softplus", "Erf", "Exp",
         "Sqrt", "Abs", "Floor", "Neg", "Reciprocal", "Log", "Sin")),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
 from cpuconv.conv.balanced_rounding import round_balanced
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
+from cpuconv.conv.choice.model import Choice, search
 from cpuconv.conv.epilogue_block import Numbers, epilogue_block, padding_word
-from cpuconv.conv.recipe import assemble
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import BF16
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.packing.packing import TabledPacking
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.types import ALL_F32
 from cpuconv.symbolic.sizes import memoised
 
 
@@ -24,7 +29,7 @@ def steps_of(
     constants: Constants,
     space: Space,
     name: str,
-    weight: np.ndarray,
+    weight: np.ndarray | TensorView,
     bias: np.ndarray | None,
     view: Hashable = None,
     quantization: Quantization | None = None,
@@ -41,8 +46,9 @@ def steps_of(
         Workspace of the calls.
     name : str
         Name of the constant that holds the weights.
-    weight : numpy.ndarray, (K, C/groups, R, S)
-        Any strides; integer weights have their zero points subtracted.
+    weight : numpy.ndarray or TensorView, (K, C/groups, R, S)
+        Any strides; integer weights have their zero points subtracted. Computed float32 weights, in memory, are packed
+        at run time (`with_computed_weights`).
     bias : numpy.ndarray, (K,), or None
     view : hashable
         Distinguishes views of one constant that are packed in the same form.
@@ -61,18 +67,41 @@ def steps_of(
     named = {name: Operand(_BASES[name], operand.strides) for name, operand in given.items()}
     recipe = _assembled(problem, candidate, Operands(**named), closed)
     packing = candidate.packing(problem, closed)
-    numbers = None if quantization is None else Numbers.of(weight, quantization)
+    before, numbers = list[Step](), None
+    if isinstance(weight, TensorView):
+        assert isinstance(packing, TabledPacking)
+        packed = space.reserve(packing.size)
+        before.append(packing.step(weight.strides, weight.ref, packed, space, threads))
+    else:
+        numbers, raw = None if quantization is None else Numbers.of(weight, quantization), weight
 
-    def pack() -> np.ndarray:
-        return packing.pack(_joined(_as_stored(weight, problem), joined, problem.groups), threads, constants.room)
+        def pack() -> np.ndarray:
+            return packing.pack(_joined(_as_stored(raw, problem), joined, problem.groups), threads, constants.room)
 
+        packed = constants.packed(name, (view, joined, packing), pack)
     known: dict[str, Ref | int] = {name: operand.ref for name, operand in given.items()} | {
-        "w": constants.packed(name, (view, joined, packing), pack),
+        "w": packed,
         "bias": constants.keep(epilogue_block(problem, candidate, bias, numbers, closed)),
         "fill": padding_word(problem, quantization),
         "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
-    return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
+    return before + [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
+
+
+def with_computed_weights(found: LayoutCandidate) -> LayoutCandidate | None:
+    """The convolution in the same layouts, by the best candidate whose weights the packing kernel alone packs."""
+    problem = replace(found.problem, groups=found.problem.groups * found.joined)
+    limits = found.target.limits
+
+    def packable(candidate: Candidate) -> bool:
+        packing = candidate.packing(problem, limits.closed)
+        return isinstance(packing, TabledPacking) and packing.is_complete
+
+    best = search(problem, limits, accept=packable) if problem.types == ALL_F32 else None
+    if best is None:
+        return None
+    choice = Choice(best.candidate, "model")
+    return replace(found, problem=problem, seconds=best.cost.estimate, joined=1, settled=choice)
 
 
 _BASES = {name: Ref(name) for name in ("x", "y", "residual")}

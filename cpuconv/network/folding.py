@@ -126,23 +126,25 @@ def _resized(node: Any, inputs: Sequence[Any], y: int) -> int:
     return 32 * (_size(inputs[0]) + y)
 
 
-_OPERATIONS: Mapping[str, Callable[[Any, Sequence[Any], int], int]] = {
+_OPERATIONS: Mapping[str, Callable[[Any, Sequence[Any], int], float]] = {
     **dict.fromkeys(("Conv", "ConvInteger", "QuantizedConv"), _window),
     "ConvTranspose": _transposed,
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool", "QuantizedAveragePool"), _pool),
     "LRN": _neighbours,
     **dict.fromkeys(("Gemm", "Linear", "MatMul", "MatMulInteger", "QuantizedLinear", "QuantizedMatMul"), _matrices),
     "Einsum": _einsum,
+    "DeformConv": lambda node, inputs, y: 5 * _window(node, inputs, y),
     "GridSample": _sampled,
     **dict.fromkeys(("GRU", "LSTM", "QuantizedLSTM", "RNN"), _recurrent),
     "NonMaxSuppression": _suppressed,
     "TopK": _sorted,
     **dict.fromkeys(("QuantizedResize", "Resize"), _resized),
+    "RoiAlign": lambda node, inputs, y: math.inf,
 }
 """Element operations by operator, from node, inputs and number of output elements; default: the elements moved."""
 
 
-_REGIONS = frozenset({"DeformConv", "MaxRoiPool", "RoiAlign"})
+_REGIONS = frozenset({"MaxRoiPool"})
 """Operators of ONNX's evaluator whose time depends on elements or attributes, as for windows."""
 
 

@@ -15,7 +15,6 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE, names_of
 from cpuconv.graph.ops.drawing import Draws
-from cpuconv.protos.messages import STRING, AttributeProto
 
 
 class Reader(Protocol):
@@ -204,6 +203,11 @@ def _grid_sample(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
 
+def _region(reader: Reader, node: Node) -> list[Node]:
+    """State the coordinates of older opsets, which are not the default of newer ones."""
+    return [_changed(node, coordinate_transformation_mode="output_half_pixel")]
+
+
 def _quantised(reader: Reader, node: Node) -> list[Node]:
     """Convert types to NumPy's; the output type of QuantizeLinear becomes a zero point."""
     stated = {name: node.attributes.get(name) or None for name in ("output_dtype", "precision")}
@@ -289,28 +293,11 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
     Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _quantised),
     Adapter(("GridSample",), 20, _grid_sample),
+    Adapter(("RoiAlign",), 16, _region),
     Adapter(("RMSNormalization",), math.inf, _root_mean_square),
     Adapter(_OPTIONAL, math.inf, _optional),
     Adapter(("GroupNormalization",), 21, _refused),  # one scale per group instead of per channel
 )
-
-
-STATED: dict[str, tuple[int, dict[str, str]]] = {
-    "RoiAlign": (16, {"coordinate_transformation_mode": "output_half_pixel"}),
-}
-"""Per operator that ONNX's evaluator runs: the first opset with new attributes, and their values for older opsets.
-
-The default values of these attributes differ.
-"""
-
-
-def restated(proto: Any, opsets: Mapping[str, int]) -> tuple[Any, Mapping[str, int]]:
-    """Convert a node for ONNX's evaluator to a newer opset that has attributes for the older semantics (`STATED`)."""
-    opset, texts = STATED.get(proto.op_type, (0, {}))
-    if proto.domain not in ("", "ai.onnx") or opsets.get("", 0) >= opset:
-        return proto, opsets
-    added = [AttributeProto(name=name, type=STRING, s=text.encode()) for name, text in texts.items()]
-    return proto.changed(attribute=(*proto.attribute, *added)), {**opsets, "": opset}
 
 
 def adapted(reader: Reader, node: Node) -> list[Node]:

@@ -14,9 +14,9 @@ from cpuconv.errors import SourceError
 _ELEMENTWISE = "Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan Shrink SwiGLU BitCast BitShift"
 _ELEMENTWISE += " BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"
 _SIGNALS = "BlackmanWindow HammingWindow HannWindow DFT STFT MelWeightMatrix"
-_LAYERS = "Attention BatchNormalization CausalConvWithState DeformConv GroupNormalization LinearAttention"
+_LAYERS = "Attention BatchNormalization CausalConvWithState GroupNormalization LinearAttention"
 _LAYERS += " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
-_MOVES = "CenterCropPad Col2Im CumProd EyeLike ReverseSequence RoiAlign TfIdfVectorizer ImageDecoder"
+_MOVES = "CenterCropPad Col2Im CumProd EyeLike ReverseSequence TfIdfVectorizer ImageDecoder"
 SEQUENCES = frozenset(["SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"])
 """Operators whose output is a sequence of tensors."""
 _OF_SEQUENCES = "SequenceAt SequenceLength ConcatFromSequence"

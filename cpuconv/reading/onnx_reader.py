@@ -20,7 +20,7 @@ from cpuconv.names import Names
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
 from cpuconv.reading import schemas
-from cpuconv.reading.adapters import REPLACED, adapted, control_form, restated
+from cpuconv.reading.adapters import REPLACED, adapted, control_form
 from cpuconv.reading.contrib import CONTRIB, DOMAIN, STANDARD_DOMAIN, converted
 from cpuconv.reading.decoding import Metadata, load
 from cpuconv.reading.evaluated import OPERATORS, check_evaluated
@@ -258,8 +258,7 @@ class _Reader:
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         try:
-            stated, opsets = restated(self.files.whole(proto), self.opsets)
-            semantics = Foreign(wire.encode(stated), opsets, inputs)
+            semantics = Foreign(wire.encode(self.files.whole(proto)), self.opsets, inputs)
         except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # distinct from the table's

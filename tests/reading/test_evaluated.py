@@ -80,21 +80,11 @@ def _cases():
     yield from (
         ("TfIdfVectorizer", 9, [i(6, 2, 9).astype(np.int32)], {"mode": m, **grams}) for m in ("TF", "IDF", "TFIDF")
     )
-    for mode, moved, ratio in itertools.product(("avg", "max"), ("half_pixel", "output_half_pixel"), (0, 2)):
-        rois = np.concatenate([i(4, 5, 2), i(5, 5, 2) + 3], 1).astype(np.float32)
-        stated = {"mode": mode, "coordinate_transformation_mode": moved, "sampling_ratio": ratio, "spatial_scale": 0.9}
-        yield "RoiAlign", 16, [f(2, 2, 8, 9), rois, i(2, 5)], {"output_height": 3, "output_width": 2, **stated}
     for stated in ({}, {"is_causal": 1}, {"scale": 0.3}, {"softcap": 2.0}):
         yield "Attention", 23, [f(2, 4, 3, 8), f(2, 2, 5, 8), f(2, 2, 5, 8)], stated
         yield "Attention", 23, [f(2, 4, 3, 8), f(2, 4, 5, 8), f(2, 4, 5, 8), f(3, 5)], stated
         heads = {"q_num_heads": 4, "kv_num_heads": 2}
         yield "Attention", 23, [f(2, 3, 32), f(2, 5, 16), f(2, 5, 16)], {**stated, **heads}
-    for groups, offsets, pads in ((1, 1, [0] * 4), (2, 1, [1] * 4), (1, 2, [1, 0, 0, 1])):
-        sides = 5 + pads[0] + pads[2], 3 + pads[1] + pads[3]
-        for masked in (False, True):
-            rest = [f(4), f(1, offsets * 6, *sides)] if masked else []
-            stated = {"kernel_shape": [2, 3], "group": groups, "offset_group": offsets, "pads": pads}
-            yield "DeformConv", 19, [f(1, 4, 6, 5), f(4, 4 // groups, 2, 3), f(1, offsets * 12, *sides), *rest], stated
 
 
 def _learned():

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cpuconv.conv.choice.layout_candidates import layout_candidates, restored, solvable
 from cpuconv.conv.choice.target import Target
+from cpuconv.conv.embedded import with_computed_weights
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
@@ -21,13 +23,14 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.binding.tensor_view import image_shape
+from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.quantized_epilogue import apply_epilogue
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.problem.window import Window, split_padding, stated_pads
+from cpuconv.symbolic.sizes import is_symbolic
 
 
 def output_of(
@@ -85,12 +88,15 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
-    """Convert a node to a 1-D or 2-D convolution problem; None if it is none, or its weights are not constant."""
+    """Convert a node to a 1-D or 2-D convolution problem; None if it is none, its bias is computed, or its weights are
+    computed and not float32 or of open sizes."""
     x, w, bias = *inputs[:2], given(inputs, 2)
     types = ALL_F32
     if node.op == "QuantizedConv":
         types = Types(OF_DTYPE[x.dtype], OF_DTYPE[w.dtype], S32, OF_DTYPE[node["y"]])
-    if x.dtype != types.x.outside or w.array is None or (bias is not None and bias.array is None):
+    if x.dtype != types.x.outside or (bias is not None and bias.array is None):
+        return None
+    if w.array is None and (types != ALL_F32 or any(map(is_symbolic, (*w.shape, node["group"]))) or 0 in w.shape):
         return None
     if len(x.shape) not in (3, 4) or not x.shape[0]:
         return None
@@ -118,21 +124,30 @@ def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offers in channel blocks or plain layouts for input and output; the residual has the output's form."""
     problem = problem_of(node, inputs)
     able = problem is not None and (problem.types == ALL_F32 or solvable(problem))
-    return [offer(each, inputs) for each in layout_candidates(problem, target)] if able and problem is not None else []
+    if not able or problem is None:
+        return []
+    if inputs[1].array is not None:
+        return [offer(each, inputs) for each in layout_candidates(problem, target)]
+    found = map(with_computed_weights, layout_candidates(problem, target))
+    return [offer(each, inputs) for each in found if each is not None]
 
 
 def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
     """Restore the offer of a record."""
     problem = problem_of(node, inputs)
-    found = None if problem is None else restored(problem, target, record, same, free=True)
+    found = None if problem is None or inputs[1].array is None else restored(problem, target, record, same, free=True)
     return None if found is None else offer(found, inputs)
 
 
 def lower_conv(call: Call) -> list[Step]:
     """Make the solver's kernel calls."""
     x, w, bias, residual = (call.given(at) for at in range(4))
-    assert x is not None and w is not None and w.array is not None
-    weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
+    assert x is not None and w is not None
+    weight: np.ndarray | TensorView
+    if w.array is None:
+        weight = replace(w, strides=(*w.strides[:2], w.strides[2] if len(w.shape) == 4 else 0, w.strides[-1]))
+    else:
+        weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
     operands = Operands(x.operand, call.outputs[0].operand, residual.operand if residual else None)
     scales = quantization(call.node) if call.node.op == "QuantizedConv" else None
     return steps(call, operands, weight, bias.array if bias else None, quantization=scales)

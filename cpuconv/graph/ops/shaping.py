@@ -176,7 +176,7 @@ def _reshapes(rule: Infer) -> Offers:
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, shape = inputs[0], _sizes(rule(node, inputs)[0])
         ways = [(DENSE, DENSE)]
-        if _without_ones(x.shape) == _without_ones(shape):
+        if _splits_axes(x.shape, shape):
             ways.append((STRIDED, STRIDED))
         for form in target.blocks(x.dtype) if blockable(x) else ():
             dtype = stored_as(form, x.dtype)
@@ -263,8 +263,16 @@ def _lower_transpose(call: Call) -> list[Step]:
     return move_tensor(call.target, call.space, call.x, unpermuted(call.y, order))
 
 
-def _without_ones(shape: Sequence[int]) -> list[int]:
-    return [size for size in shape if size != 1]
+def _splits_axes(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether each axis of a shape becomes one or several adjacent axes, sizes of 1 aside."""
+    left = [size for size in reversed(after) if size != 1]
+    for size in before:
+        product = 1
+        while left and product != size:
+            product *= left.pop()
+        if product != size:
+            return False
+    return not left
 
 
 def _sizes(value: Any) -> tuple[int, ...]:

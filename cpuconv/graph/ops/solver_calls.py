@@ -12,7 +12,7 @@ from cpuconv.elements import BF16, S8
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, TensorView
 from cpuconv.problem.quantization import Quantization
 
 _PLAIN_FORMS = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts
@@ -26,19 +26,20 @@ def offer(way: LayoutCandidate, inputs: Sequence[Value | None]) -> Offer:
     added, result = _PLAIN_FORMS.get(way.problem.out_layout, (BLOCKED, BLOCKED))
     first = _PLAIN_BF16_FORMS.get(way.problem.in_layout, BLOCKED_BF16) if types.x == BF16 else first
     added, result = (BLOCKED_BF16, BLOCKED_BF16) if types.y == BF16 else (added, result)
-    forms = (first, "", "", added if way.problem.residual else "")
+    computed = inputs[1] is not None and inputs[1].array is None
+    forms = (first, DENSE if computed else "", "", added if way.problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)
 
 
 def steps(
     call: Call,
     operands: Operands,
-    weight: np.ndarray,
+    weight: np.ndarray | TensorView,
     bias: np.ndarray | None,
     view: Hashable = None,
     quantization: Quantization | None = None,
 ) -> list[Step]:
-    """Kernel calls of an offer whose weights are the constant `call.node.inputs[1]`; see `steps_of`."""
+    """Kernel calls of an offer whose weights are `call.node.inputs[1]`, constant or computed; see `steps_of`."""
     asked, name = call.offer.detail, call.node.inputs[1]
     if quantization is not None:
         quantization.check(asked.problem.types, S8, asked.problem.k, asked.problem.residual)

@@ -31,6 +31,7 @@ from cpuconv.graph.passes.rewriting import (
     constant,
     instead,
     is_float,
+    operand,
     reshaped,
     shape_of,
 )
@@ -114,7 +115,7 @@ _FORMS: dict[str, Rule] = {
 }
 
 
-run = Pass("forms", __doc__, (_FORMS,), needs=("attention",))
+run = Pass("forms", __doc__, (_FORMS,), needs=("attention", "deformable"))
 
 
 # --- operators without kernels ------------------------------------------------------------------------------------
@@ -220,9 +221,21 @@ def _einsum(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _computed_bias(graph: Graph, node: Node) -> Rewrite | None:
+    """Add a bias that is not constant behind the convolution."""
+    x, w, bias = node.inputs[0], node.inputs[1], operand(node, 2)
+    if not bias or bias in graph.constants or operand(node, 3) or node["activation"]:
+        return None
+    maker, rank = Maker(graph, node), len(shape_of(graph, x))
+    sums = maker.node("Conv", x, w, part="sums", **node.attributes)
+    along = maker.reshape(bias, (shape_of(graph, bias)[0], *[1] * (rank - 2)), "along")
+    maker.node("Add", sums, along)
+    return maker.done()
+
+
 decomposed = Pass(
     "decomposed",
     """Operators without kernels become several with kernels.""",
-    ({"Einsum": _einsum, "GroupNormalization": _group_normalization},),
+    ({"Conv": _computed_bias, "Einsum": _einsum, "GroupNormalization": _group_normalization},),
     needs=("formulas",),
 )

@@ -61,6 +61,11 @@ class Panels(TabledPacking):
         return self.filters.groups * self.filters.panels * self._panel
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no rows pad the reduction."""
+        return self.rows == self.c * self.r * self.s
+
+    @property
     def _panel(self) -> int:
         return self.rows * self.filters.row
 

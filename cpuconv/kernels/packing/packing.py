@@ -17,7 +17,8 @@ import numpy as np
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.kernels.binding.steps import MicroRef, word_of
+from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step, word_of
 from cpuconv.kernels.packing.pack import PIECE_WORDS, SPAN_WORDS, VECTOR_WORDS, PackTile, pack_weights
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import address
@@ -197,6 +198,23 @@ class TabledPacking(Packing):
     @abc.abstractmethod
     def job(self, strides: tuple[int, ...]) -> Job:
         """Make the kernel's arguments for weights of these byte strides."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the packing kernel writes all of the form."""
+        return True
+
+    def step(self, strides: tuple[int, ...], x: Ref, y: Ref, space: Space, threads: int) -> Step:
+        """Kernel call that packs weights of these byte strides at run time."""
+        job = _jobs(self, strides)
+        vectors, pieces, spans, targets, distances = job.kept
+        joined = np.concatenate([vectors.ravel(), distances.ravel()])  # vectors have addresses of distances
+        moved = address(joined) + vectors.nbytes - address(distances)
+        joined[: vectors.size].reshape(vectors.shape)[:, 3] += moved
+        tables = {"vectors": joined, "pieces": pieces, "spans": spans, "targets": targets}
+        args: Args = {**job.words, **tables, "x": x, "y": y, "transform": job.transform or 0}
+        args |= worker_args("buffer", space, job.buffer, threads) | worker_args("scratch", space, job.scratch, threads)
+        return Step(pack_weights, PackTile(job.lanes, job.partial), args, int(self.size >= _PARALLEL_BYTES))
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`."""

@@ -7,93 +7,58 @@ gathered instead: lanes are points.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
-from cpuconv.kernels.copies.moving import move_tensor
-from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import copy_float
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.transpose import first_lanes, transpose_part
+from cpuconv.kernels.emit.transpose import first_lanes, four_columns, join, transpose_part
+from cpuconv.kernels.sampling.images import channels_last
+from cpuconv.kernels.sampling.sums import SumTile, sum_taps
 from cpuconv.kernels.sampling.taps import TAPS, TapsTile, find_taps
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied
 
 _FEW = 4  # channels up to which single elements are gathered
-MAX_IMAGE = 1 << 31  # bytes of an image: offsets are int32
 _POINT_CYCLES = {1: 4.0, 4: 8.0, 16: 24.0}  # cycles per point and vector of channels, by taps
 _TAP_CYCLES = 12.0  # cycles per vector of points and tap
 
 
 @dataclass(frozen=True)
-class SumTile:
-    """Tile of the sums: inputs per point."""
+class GatherTile:
+    """Tile of the gathers: `rows` loads per point, each of `run` adjacent inputs: 1, 2 or 4."""
 
     lanes: int
-    taps: int
+    rows: int
+    run: int = 1
 
 
-@MicroKernel
-def sum_taps(
-    tile: SumTile,
-    builder: ir.IRBuilder,
-    x: Any,
-    offsets: Any,
-    weights: Any,
-    points: Any,
-    vectors: Any,
-    valid: Any,
-    y: Any,
-    y_row: Any,
-) -> None:
-    """y[point] = weighted sum of the channels of its taps: `vectors` vectors, of which the last has `valid` lanes."""
-    vec = Vector(builder, tile.lanes)
-    mask, last = first_lanes(vec, valid), builder.sub(vectors, I64(1))
-    offsets, weights = (
-        builder.inttoptr(place, kind.as_pointer()) for place, kind in ((offsets, I32), (weights, FLOAT))
-    )
-
-    def point(index: Any) -> None:
-        places = [builder.add(index, I64(tap * vec.lanes)) for tap in range(tile.taps)]
-        sources = [builder.add(x, builder.sext(builder.load(builder.gep(offsets, [place])), I64)) for place in places]
-        factors = [builder.gep(weights, [place]) for place in places]
-        target = vec.offset(vec.pointer(y), builder.mul(index, y_row))
-
-        def channels(number: Any, part: Any) -> None:
-            at = builder.mul(number, I64(vec.size))
-            total = vec.constant(0.0)
-            for source, factor in zip(sources, factors, strict=True):
-                place = vec.offset(vec.pointer(source), at)
-                value = vec.load(place) if part is None else vec.load_masked(place, part)
-                total = vec.fma(value, vec.splat(builder.load(factor)), total)
-            if part is None:
-                vec.store(total, vec.offset(target, at))
-            else:
-                vec.store_masked(total, vec.offset(target, at), part)
-
-        def whole(number: Any, values: list[Any]) -> list[Any]:
-            channels(number, None)
-            return values
-
-        repeat(vec, I64(0), last, [], whole)
-        channels(last, mask)
-
-    loop(builder, 0, points, point)
+def _gathered(vec: Vector, run: int, sources: list[Any]) -> list[Any]:
+    """Load runs at `sources`: a vector for each place in a run."""
+    if run == 1:
+        return [vec.gather(sources)]
+    if run == 4:
+        return four_columns(vec, sources.__getitem__)
+    pair, half = Vector(vec.builder, 2), vec.lanes // 2
+    pairs = [join(vec, [pair.load(source) for source in part]) for part in (sources[:half], sources[half:])]
+    return [vec.shuffle(pairs[0], pairs[1], range(place, 2 * vec.lanes, 2)) for place in range(2)]
 
 
 @MicroKernel
 def gather_taps(
-    tile: SumTile,
+    tile: GatherTile,
     builder: ir.IRBuilder,
     x: Any,
     x_channel: Any,
@@ -112,11 +77,12 @@ def gather_taps(
     def channel(index: Any) -> None:
         plane = builder.add(x, builder.mul(index, x_channel))
         total = vec.constant(0.0)
-        for tap in range(tile.taps):
-            places = [builder.gep(offsets, [I64(tap * vec.lanes + lane)]) for lane in range(vec.lanes)]
+        for row in range(tile.rows):
+            places = [builder.gep(offsets, [I64(row * vec.lanes + lane)]) for lane in range(vec.lanes)]
             sources = [vec.pointer(builder.add(plane, builder.sext(builder.load(place), I64))) for place in places]
-            weight = vec.load(vec.offset(vec.pointer(weights), tap * vec.size))
-            total = vec.fma(vec.gather(sources), weight, total)
+            for number, value in enumerate(_gathered(vec, tile.run, sources), row * tile.run):
+                weight = vec.load(vec.offset(vec.pointer(weights), number * vec.size))
+                total = vec.fma(value, weight, total)
         vec.store_masked(total, vec.offset(vec.pointer(y), builder.mul(index, y_channel)), mask)
 
     loop(builder, 0, channels, channel)
@@ -138,13 +104,15 @@ def _sum(tile, args, x, offsets, weights, count, sums, y):
     _call_sums(
         args.sum_taps,
         x=x,
+        x_vector=4 * tile.lanes,
         offsets=offsets,
         weights=weights,
         points=count,
         vectors=args.vectors,
         valid=args.valid,
         y=sums if tile.planes else y,
-        y_row=args.sums_row if tile.planes else args.y_point,
+        y_point=args.sums_row if tile.planes else args.y_point,
+        y_vector=4 * tile.lanes,
     )
     if tile.planes:
         if count == tile.lanes:
@@ -216,25 +184,40 @@ def seconds(processor: Processor, mode: str, shape: tuple[int, ...], points: int
     return processor.moving(moved) + processor.computing(cycles * lanes)
 
 
+def _sums(tile: TapsTile) -> Args:
+    """Micro-kernels for contiguous channels."""
+    return {"find_taps": MicroRef(find_taps, tile), "sum_taps": MicroRef(sum_taps, SumTile(tile.lanes, tile.count))}
+
+
+def _gathers(tile: TapsTile, x: TensorView) -> Args:
+    """Micro-kernels for few channels; adjacent inputs are loaded simultaneously, if rows are that long."""
+    run, width = TAPS[tile.mode], x.shape[3]
+    single = MicroRef(find_taps, tile), MicroRef(gather_taps, GatherTile(tile.lanes, tile.count))
+    if run == 1 or x.strides[3] != F32.bytes:
+        return dict(zip(("find_taps", "sum_taps"), single, strict=True))
+    runs = MicroRef(find_taps, replace(tile, runs=True)), MicroRef(gather_taps, GatherTile(tile.lanes, run, run))
+    is_long = applied(functools.partial(_is_long, run), width)
+    pairs = zip(("find_taps", "sum_taps"), single, runs, strict=True)
+    return {name: OneOf((short, long), is_long, ready=2) for name, short, long in pairs}
+
+
+def _is_long(run: int, width: int) -> int:
+    return int(width >= run)
+
+
 def grid_sample_steps(
     processor: Processor, space: Space, tile: TapsTile, x: TensorView, grid: TensorView, y: TensorView
 ) -> list[Step]:
     """Kernel calls for images (N, C, H, W) of any strides, a dense grid (N, h, w, 2) and a dense output."""
-    lanes, steps = processor.isa.lanes, list[Step]()
+    lanes = processor.isa.lanes
     n, c, height, width = x.shape
     points = y.shape[2] * y.shape[3]
     few = c <= _FEW and y.strides[3] == F32.bytes
-    span = height * abs(x.strides[2]) + width * abs(x.strides[3])
-    if (x.strides[1] != F32.bytes and not few) or span >= MAX_IMAGE:
-        pitch = (c if c < lanes else divide(c, lanes) * lanes) * F32.bytes
-        strides = (height * width * pitch, F32.bytes, width * pitch, pitch)
-        copied = TensorView(space.reserve(n * strides[0]), x.shape, strides)
-        steps, x = move_tensor(processor, space, x, copied), copied
+    steps, x = channels_last(processor, space, x, few)
     vectors = divide(c, lanes)
     taps, vector = tile.count, lanes * F32.bytes
     args: Args = {
-        "find_taps": MicroRef(find_taps, tile),
-        "sum_taps": MicroRef(gather_taps if few else sum_taps, SumTile(lanes, taps)),
+        **(_gathers(tile, x) if few else _sums(tile)),
         "x": x.ref,
         "grid": grid.ref,
         "y": y.ref,

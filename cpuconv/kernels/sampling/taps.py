@@ -1,10 +1,13 @@
-"""Inputs around the coordinates of a grid: their offsets and weights, a vector of points at a time.
+"""Inputs around coordinates in an image: their offsets and weights, a vector of points at a time.
 
-Source: ONNX operator GridSample. The cubic weights are those of Keys, "Cubic Convolution Interpolation" (1981).
+Coordinates are those of a grid (ONNX operator GridSample), or of the taps of a kernel window, each moved by an offset
+(DeformConv). The cubic weights are those of Keys, "Cubic Convolution Interpolation" (1981).
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +24,25 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # inputs along an axis, by mode
 
 @dataclass(frozen=True)
 class TapsTile:
-    """Mode and padding of GridSample, as ONNX names them, and whether -1 and 1 are centres of the end elements."""
+    """Tile of the taps.
+
+    Attributes
+    ----------
+    lanes : int
+    mode, padding : str
+        As in GridSample.
+    aligned : bool
+        Whether -1 and 1 are the centres of the end elements.
+    runs : bool
+        Whether the inputs of a point in a row of the image are a run of adjacent ones, with one offset. Rows must be at
+        least as long as a run.
+    """
 
     lanes: int
     mode: str
     padding: str
     aligned: bool
+    runs: bool = False
 
     @property
     def count(self) -> int:
@@ -80,10 +96,9 @@ class _Axis:
         """A coordinate between the centres of the first and the last element; NaN stays NaN."""
         return self.vec.minimum(self.last, self.vec.maximum(self.vec.constant(0.0), at))
 
-    def taps(self, at: Any) -> list[Tap]:
-        """Inputs around the grid's coordinates `at`."""
+    def taps(self, place: Any) -> list[Tap]:
+        """Inputs around coordinates in units of elements."""
         vec, one = self.vec, self.vec.constant(1.0)
-        place = self.place(at)
         if self.tile.mode == "nearest":
             return [self._padded(self.inside(vec.round(place)), one)]
         if self.tile.mode == "linear":
@@ -100,6 +115,17 @@ class _Axis:
         ]
         taps = (vec.add(first, vec.constant(float(step))) for step in range(-1, 3))
         return [self._padded(self.inside(tap), weight) for tap, weight in zip(taps, weights, strict=True)]
+
+    def run(self, taps: list[Tap]) -> tuple[Any, list[Any]]:
+        """First of as many adjacent inputs as there are taps, and the weights of these inputs."""
+        vec, zero = self.vec, self.vec.constant(0.0)
+        last = vec.sub(self.size, vec.constant(float(len(taps))))
+        first = functools.reduce(vec.minimum, [tap for tap, _ in taps], last)
+        made = []
+        for place in range(len(taps)):
+            at = vec.add(first, vec.constant(float(place)))
+            made.append(functools.reduce(vec.add, [vec.where("==", tap, at, weight, zero) for tap, weight in taps]))
+        return first, made
 
     def _padded(self, tap: Any, weight: Any) -> Tap:
         vec = self.vec
@@ -144,16 +170,84 @@ def find_taps(
         vec.load_masked(vec.offset(start, at * vec.size), first_lanes(vec, count)) for at, count in enumerate(counts)
     )
     xs, ys = (vec.shuffle(low, high, [2 * lane + axis for lane in lanes]) for axis in range(2))
-    sizes = [vec.splat(builder.sitofp(each, F32)) for each in (width, height)]
-    strides = [vec.splat(builder.trunc(each, I32)) for each in (column, row)]
-    columns, rows = (_Axis(tile, vec, size).taps(at) for size, at in zip(sizes, (xs, ys), strict=True))
-    whole: Callable[[Any], Any] = lambda tap: builder.fptosi(tap, vec.int_type)  # noqa: E731
-    number = 0
-    for y_tap, y_weight in rows:
-        base = builder.mul(whole(y_tap), strides[1])
-        for x_tap, x_weight in columns:
-            offset = builder.add(base, builder.mul(whole(x_tap), strides[0]))
-            at = number * vec.size
-            vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), at))
-            vec.store(vec.mul(y_weight, x_weight), vec.offset(vec.pointer(weights), at))
-            number += 1
+    columns, rows = (_Axis(tile, vec, vec.splat(builder.sitofp(each, F32))) for each in (width, height))
+    found = rows.taps(rows.place(ys)), columns.taps(columns.place(xs))
+    if tile.runs:
+        _store_runs(vec, found[0], columns.run(found[1]), row, column, offsets, weights)
+    else:
+        _store_taps(vec, *found, row, column, offsets, weights)
+
+
+def _store_taps(
+    vec: Math, rows: list[Tap], columns: list[Tap], row: Any, column: Any, offsets: Any, weights: Any
+) -> None:
+    """Store the offsets and weights of all pairs of taps of two axes, whose byte strides are `row` and `column`."""
+    builder = vec.builder
+    steps = [vec.splat(builder.trunc(each, I32)) for each in (row, column)]
+    whole: Callable[[Any, Any], Any] = lambda tap, step: builder.mul(builder.fptosi(tap, vec.int_type), step)  # noqa: E731
+    for number, ((y_tap, y_weight), (x_tap, x_weight)) in enumerate(itertools.product(rows, columns)):
+        offset = builder.add(whole(y_tap, steps[0]), whole(x_tap, steps[1]))
+        vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), number * vec.size))
+        vec.store(vec.mul(y_weight, x_weight), vec.offset(vec.pointer(weights), number * vec.size))
+
+
+def _store_runs(
+    vec: Math, rows: list[Tap], run: tuple[Any, list[Any]], row: Any, column: Any, offsets: Any, weights: Any
+) -> None:
+    """Store the offset of the run of each row, and the weights of all inputs."""
+    builder, (first, factors) = vec.builder, run
+    steps = [vec.splat(builder.trunc(each, I32)) for each in (row, column)]
+    across = builder.mul(builder.fptosi(first, vec.int_type), steps[1])
+    for number, (tap, weight) in enumerate(rows):
+        offset = builder.add(builder.mul(builder.fptosi(tap, vec.int_type), steps[0]), across)
+        vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), number * vec.size))
+        for place, factor in enumerate(factors):
+            at = (number * len(factors) + place) * vec.size
+            vec.store(vec.mul(weight, factor), vec.offset(vec.pointer(weights), at))
+
+
+@dataclass(frozen=True)
+class OffsetTile(TapsTile):
+    """Bilinear sampling at moved positions; `masked`: weights are multiplied by a factor per point."""
+
+    masked: bool = False
+
+
+@MicroKernel
+def find_moved_taps(
+    tile: OffsetTile,
+    builder: ir.IRBuilder,
+    moved: Any,
+    axis: Any,
+    factors: Any,
+    points: Any,
+    top: Any,
+    left: Any,
+    step: Any,
+    height: Any,
+    width: Any,
+    row: Any,
+    column: Any,
+    offsets: Any,
+    weights: Any,
+) -> None:
+    """Store the taps of `points` <= `lanes` points at rows `top` and columns `left`, `left + step`, …, each moved.
+
+    `moved` has the distances along rows of the image, and `axis` bytes behind those along columns; other arguments are
+    those of `find_taps`.
+    """
+    vec = Math(builder, tile.lanes)
+    present = first_lanes(vec, points)
+    ys, xs = (vec.load_masked(vec.pointer(each), present) for each in (moved, builder.add(moved, axis)))
+    number = ir.Constant(vec.int_type, list(range(vec.lanes)))
+    at = builder.add(vec.splat(builder.trunc(left, I32)), builder.mul(vec.splat(builder.trunc(step, I32)), number))
+    ys = vec.add(ys, vec.splat(builder.sitofp(top, F32)))
+    xs = vec.add(xs, builder.sitofp(at, vec.type))
+    rows, columns = (
+        _Axis(tile, vec, vec.splat(builder.sitofp(size, F32))).taps(place)
+        for size, place in ((height, ys), (width, xs))
+    )
+    if tile.masked:
+        scale = vec.load_masked(vec.pointer(factors), present)
+        rows = [(tap, vec.mul(weight, scale)) for tap, weight in rows]
+    _store_taps(vec, rows, columns, row, column, offsets, weights)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from support.graph import axes, draws, plain, quantised, sequences
+from support.graph import axes, draws, plain, quantised, sampled, sequences
 from support.graph.draws import FLOAT, INT32
 from support.graphs import Case
 
@@ -145,6 +145,10 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "DepthToSpace": draws.blocks(True),
     "SpaceToDepth": draws.blocks(False),
     "GridSample": draws.grid_sample(),
+    "MultiScaleDeformableAttention": sampled.attention(),
+    "DeformConv": sampled.deformed(),
+    "DeformableIm2col": sampled.deformed(columns=True),
+    "RoiAlign": sampled.regions(),
     "LSTM": sequences.layer(4, 2, peepholes=True, input_forget=draws.FLAG),
     "QuantizedLSTM": sequences.quantised_lstm(),
     "GRU": sequences.layer(3, 1, linear_before_reset=draws.FLAG),
